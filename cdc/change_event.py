@@ -1,0 +1,93 @@
+"""ChangeEvent: one row change of the source, with its place in the source's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cdc.envelope import Envelope, Operation
+from cdc.errors import EnvelopeError
+from cdc.lsn import Lsn
+from cdc.position import ChangePosition
+from cdc.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EPOCH_HEADER = "headwater.epoch"
+"""Kafka header in which the connector writes the source's epoch, as decimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEvent:
+    """A change as it left the source; values are still Debezium's JSON forms.
+
+    Attributes:
+        table: Where it happened.
+        operation: What happened.
+        key: The key's columns; None for a table without a key.
+        before: Old row, as far as known.
+        after: New row; None after a delete.
+        position: Its place in the source's order.
+        transaction_id: Postgres' transaction id; None for snapshot rows of an idle source.
+        committed_at_us: Commit time at the source, microseconds since 1970, UTC.
+        snapshot: True for a row that a snapshot read.
+    """
+
+    table: TableName
+    operation: Operation
+    key: Mapping[str, Any] | None
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    position: ChangePosition
+    transaction_id: int | None
+    committed_at_us: int
+    snapshot: bool
+
+    @classmethod
+    def parse(cls, key: bytes | None, value: bytes, epoch: int) -> ChangeEvent:
+        """Reads a record of a change topic.
+
+        Args:
+            key: The record's key, schemaless JSON; None or `null` for a table without a key.
+            value: The record's value, a Debezium envelope; a tombstone is not a change.
+            epoch: The source's epoch, from the record's header.
+
+        Raises:
+            EnvelopeError: The record is not a change of a row.
+        """
+        envelope = Envelope.parse(value)
+        source = envelope.source
+        # "incremental" reads happen while streaming goes on: only the initial snapshot precedes all
+        snapshot = envelope.operation is Operation.READ
+        try:
+            table = TableName(source["schema"], source["table"])
+            position = ChangePosition.of_snapshot(epoch) if snapshot else _streamed(envelope, epoch)
+            committed_at_us = source.get("ts_us") or source["ts_ms"] * 1000
+        except (KeyError, TypeError, ValueError) as error:
+            raise EnvelopeError("source block lacks a field", detail=str(error)) from None
+        return cls(
+            table,
+            envelope.operation,
+            orjson.loads(key) if key is not None else None,
+            envelope.before,
+            envelope.after,
+            position,
+            source.get("txId"),
+            committed_at_us,
+            snapshot,
+        )
+
+
+def _streamed(envelope: Envelope, epoch: int) -> ChangePosition:
+    sequence = envelope.source.get("sequence")
+    last_commit, lsn = orjson.loads(sequence) if sequence else (None, None)
+    order = (envelope.transaction or {}).get("total_order", 0)
+    return ChangePosition(
+        epoch,
+        Lsn(int(last_commit or 0)),
+        Lsn(int(lsn or envelope.source["lsn"])),
+        int(order),
+    )

@@ -1,0 +1,58 @@
+"""ChangePosition: a change's place in the source's commit order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdc.errors import EnvelopeError
+from cdc.lsn import Lsn
+
+_VERSION_LSN_BITS = 56
+_EPOCH_MAX = 127
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChangePosition:
+    """Where a change stands among all changes of one source.
+
+    The order of the fields is the order of the log: sources that were recreated or restored come
+    in a later `epoch`; transactions follow each other by commit, so the commit before a
+    transaction places it although rows of several transactions interleave in the log; rows of a
+    transaction follow by `lsn`; rows that share an lsn (COPY writes many in one record) follow by
+    their number in the transaction.
+
+    Rows read by a snapshot precede every streamed change of their epoch: a transaction that was
+    open while the slot was made is streamed after the snapshot, yet has row positions before it.
+
+    Attributes:
+        epoch: Incarnation of the source, 1 to 127, raised when its slot is made anew.
+        commit_lsn: Commit of the transaction before this one; 0 for snapshot rows.
+        lsn: The row's own position; 0 for snapshot rows.
+        order: Number of the row in its transaction, from 1; 0 where there is none.
+    """
+
+    epoch: int
+    commit_lsn: Lsn
+    lsn: Lsn
+    order: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.epoch <= _EPOCH_MAX:
+            raise EnvelopeError("epoch outside 1 to 127", detail=str(self.epoch))
+        if self.lsn.value >> _VERSION_LSN_BITS:
+            raise EnvelopeError("lsn beyond 2**56 bytes", detail=str(self.lsn))
+
+    @classmethod
+    def of_snapshot(cls, epoch: int) -> ChangePosition:
+        """Returns the place of every row that the snapshot of this epoch read."""
+        return cls(epoch, Lsn(0), Lsn(0), 0)
+
+    @property
+    def version(self) -> int:
+        """The place as one positive 63-bit number that orders the changes of *one key*.
+
+        Postgres locks a row (and a unique key) until the transaction that wrote it has ended, so
+        the changes of one key have rising lsns in commit order, and no two share one: epoch and
+        lsn decide alone. Search engines take exactly such a number as an external version.
+        """
+        return self.epoch << _VERSION_LSN_BITS | self.lsn.value

@@ -1,0 +1,87 @@
+"""What is known of a captured table: its name, its columns, its key."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+_TOPIC_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableName:
+    """A table's name with its schema, unquoted, as the catalog spells them."""
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Reads `schema.table` or `table` (schema `public`); the first dot separates."""
+        schema, dot, name = text.partition(".")
+        return cls(schema, name) if dot else cls("public", schema)
+
+    def topic(self, prefix: str) -> str:
+        """Returns Debezium's topic for this table; characters Kafka refuses become `_`."""
+        return _TOPIC_UNSAFE.sub("_", f"{prefix}.{self.schema}.{self.name}")
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+class ColumnKind(StrEnum):
+    """How the values of a column are carried from the source to a view."""
+
+    BOOLEAN = "boolean"
+    INTEGER = "integer"  # smallint, integer, bigint
+    NUMERIC = "numeric"
+    FLOAT = "float"  # real, double precision
+    TEXT = "text"  # text, varchar, char, enum, and all that travels as its text
+    UUID = "uuid"
+    JSON = "json"  # json, jsonb: carried as the text Postgres prints
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"  # without time zone
+    TIMESTAMPTZ = "timestamptz"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a captured table.
+
+    Attributes:
+        name: As in the catalog.
+        kind: How its values travel.
+        type_name: Postgres' own name with its modifiers, such as `numeric(12,2)`.
+        precision: Digits of a declared numeric; None for an undeclared one and other kinds.
+        scale: Digits after the point of a declared numeric.
+        nullable: False where the source forbids NULL.
+    """
+
+    name: str
+    kind: ColumnKind
+    type_name: str
+    precision: int | None = None
+    scale: int | None = None
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """A captured table as its catalog describes it.
+
+    Attributes:
+        table: Its name.
+        columns: In the catalog's order.
+        key: Names of the replica identity's columns (the primary key); empty if there is none.
+    """
+
+    table: TableName
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {column.name: column for column in self.columns})

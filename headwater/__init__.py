@@ -1,0 +1,10 @@
+"""Headwater: one Postgres is the truth; its log becomes every other view of the data."""
+
+from __future__ import annotations
+
+from projections import view
+from projections.view import source
+
+__version__ = "0.1.0"
+
+__all__ = ["source", "view"]

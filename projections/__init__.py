@@ -1,0 +1,18 @@
+"""Projections: views derived from the log of changes, kept right in every store."""
+
+from __future__ import annotations
+
+from projections.errors import ProjectionError
+from projections.plan import ViewPlan
+from projections.view import Declarations, MirrorView, Source, Store, TableRef, source
+
+__all__ = [
+    "Declarations",
+    "MirrorView",
+    "ProjectionError",
+    "Source",
+    "Store",
+    "TableRef",
+    "ViewPlan",
+    "source",
+]

@@ -1,0 +1,184 @@
+"""What a user declares: sources and the views derived from them.
+
+The module that declares them is run by `load`; each call to `source` and `view.mirror` inside it
+registers itself, so the file needs no list at its end.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from cdc.table import TableName
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+class Store(StrEnum):
+    """Where a view can live."""
+
+    TABLE = "table"  # warehouse: a Delta table
+    SEARCH = "search"  # OpenSearch
+    CACHE = "cache"  # Valkey or Redis
+
+
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """A captured table, as a view names it."""
+
+    source: str
+    table: TableName
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Postgres database and the tables captured from it.
+
+    A table is reached as an attribute by its name (`shop.orders`) or as an item by its full name
+    (`shop["sales.orders"]`), which works for every name.
+    """
+
+    name: str
+    tables: tuple[TableName, ...]
+
+    def __getitem__(self, name: str) -> TableRef:
+        wanted = TableName.parse(name)
+        if wanted not in self.tables:
+            raise DeclarationError(
+                f"source {self.name} does not capture {wanted}",
+                hint="captured: " + ", ".join(str(table) for table in self.tables),
+            )
+        return TableRef(self.name, wanted)
+
+    def __getattr__(self, name: str) -> TableRef:
+        found = [table for table in self.tables if table.name == name]
+        if name.startswith("__") or len(found) != 1:
+            raise AttributeError(f"source {self.name} has no single table named {name}")
+        return TableRef(self.name, found[0])
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorView:
+    """The latest row of every key of one table (SCD 1).
+
+    Attributes:
+        name: The view's name in every store.
+        source: Name of its source.
+        table: The table it mirrors.
+        keys: Columns that identify a row; empty means the table's own primary key.
+        to: Stores it lives in.
+    """
+
+    name: str
+    source: str
+    table: TableName
+    keys: tuple[str, ...]
+    to: frozenset[Store]
+
+
+@dataclass(slots=True)
+class Declarations:
+    """All sources and views that one module declared, by name."""
+
+    sources: dict[str, Source] = field(default_factory=dict)
+    views: dict[str, MirrorView] = field(default_factory=dict)
+
+
+_current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)
+
+
+def source(name: str, tables: Sequence[str]) -> Source:
+    """Declares a source.
+
+    Args:
+        name: Prefix of its topics; lower case, digits and underscores.
+        tables: Tables to capture, as `schema.table` or `table`.
+
+    Raises:
+        DeclarationError: The name cannot be used, is taken, or a table is listed twice.
+    """
+    names = tuple(TableName.parse(table) for table in tables)
+    if not names:
+        raise DeclarationError(f"source {name} captures no table")
+    if len(set(names)) < len(names):
+        raise DeclarationError(f"source {name} lists a table twice")
+    declared = Source(_checked(name, "source"), names)
+    declarations = _declarations()
+    if name in declarations.sources:
+        raise DeclarationError(f"two sources are named {name}")
+    declarations.sources[name] = declared
+    return declared
+
+
+def mirror(
+    name: str,
+    table: TableRef,
+    keys: Sequence[str] = (),
+    to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
+) -> MirrorView:
+    """Declares a mirror: the latest row of every key, in each of the given stores.
+
+    Args:
+        name: The view's name in every store; lower case, digits and underscores.
+        table: A captured table, from a source.
+        keys: Columns that identify a row; the primary key where nothing is said.
+        to: Any of `table`, `search`, `cache`.
+
+    Raises:
+        DeclarationError: The name cannot be used or is taken, or a store is not known.
+    """
+    try:
+        stores = frozenset(Store(store) for store in to)
+    except ValueError as error:
+        hint = "stores are " + ", ".join(Store)
+        raise DeclarationError(f"view {name}: {error}", hint=hint) from None
+    if not stores:
+        raise DeclarationError(f"view {name} lives in no store")
+    declared = MirrorView(_checked(name, "view"), table.source, table.table, tuple(keys), stores)
+    declarations = _declarations()
+    if name in declarations.views:
+        raise DeclarationError(f"two views are named {name}")
+    declarations.views[name] = declared
+    return declared
+
+
+def load(path: Path) -> Declarations:
+    """Runs a module of declarations and returns what it declared.
+
+    Raises:
+        DeclarationError: The file is missing or declares something wrongly.
+    """
+    if not path.is_file():
+        raise DeclarationError("no file of views", detail=str(path), hint="headwater init")
+    declarations = Declarations()
+    token = _current.set(declarations)
+    try:
+        runpy.run_path(str(path), run_name="headwater_views")
+    finally:
+        _current.reset(token)
+    return declarations
+
+
+def _declarations() -> Declarations:
+    declarations = _current.get()
+    # outside `load` (a notebook, a test) a declaration is just a value
+    return Declarations() if declarations is None else declarations
+
+
+def _checked(name: str, what: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{what} name cannot be used",
+            detail=name[:80],
+            hint="lower case letters, digits and underscores, a letter first, at most 63",
+        )
+    return name
