@@ -1,0 +1,58 @@
+"""Errors of the supply: Java and jars.
+
+    SupplyError
+    ├── JavaMissingError       HW-J001
+    ├── JavaTooOldError        HW-J002
+    ├── JavaIncompleteError    HW-J003
+    ├── JarDamagedError        HW-J010
+    ├── JarUnavailableError    HW-J011
+    └── LockUnreadableError    HW-J012
+"""
+
+from __future__ import annotations
+
+from headwater.errors import HeadwaterError
+
+
+class SupplyError(HeadwaterError):
+    """Something Headwater needs on the Java side is not there."""
+
+    code = "HW-J000"
+    exit_code = 4
+
+
+class JavaMissingError(SupplyError):
+    """No Java runtime was found at all."""
+
+    code = "HW-J001"
+
+
+class JavaTooOldError(SupplyError):
+    """A Java runtime was found, but none that is new enough."""
+
+    code = "HW-J002"
+
+
+class JavaIncompleteError(SupplyError):
+    """The Java runtime was built without a module that Spark's launcher asks for."""
+
+    code = "HW-J003"
+
+
+class JarDamagedError(SupplyError):
+    """A jar's bytes are not the ones that were locked."""
+
+    code = "HW-J010"
+
+
+class JarUnavailableError(SupplyError):
+    """A locked jar is neither in the local cache nor could it be downloaded."""
+
+    code = "HW-J011"
+    retriable = True
+
+
+class LockUnreadableError(SupplyError):
+    """A lock file is missing, malformed or names an unknown environment."""
+
+    code = "HW-J012"

@@ -1,0 +1,59 @@
+"""Memory of checked jars, so that a warm start does not hash 150 MB again.
+
+A jar counts as checked only while its size, its modification time in nanoseconds and its inode
+are the ones that were hashed; anything that rewrites the file changes one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Final, Self
+
+_NAME: Final = ".headwater-verified.json"
+
+
+class VerifiedJars:
+    """Which files were hashed in which state, and to what."""
+
+    def __init__(self, file: Path, entries: dict[str, list[object]]) -> None:
+        self._file = file
+        self._entries = entries
+        self._changed = False
+
+    @classmethod
+    def beside(cls, repository: Path) -> Self:
+        """Memory kept in the Maven repository it speaks of; unreadable memory is empty."""
+        file = repository / _NAME
+        try:
+            entries = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError):
+            entries = {}
+        return cls(file, entries if isinstance(entries, dict) else {})
+
+    def knows(self, path: Path, sha256: str) -> bool:
+        """Whether the file, as it is now, was hashed to this value."""
+        return self._entries.get(str(path)) == [*_state(path), sha256]
+
+    def remember(self, path: Path, sha256: str) -> None:
+        """Note that the file, as it is now, has this hash."""
+        self._entries[str(path)] = [*_state(path), sha256]
+        self._changed = True
+
+    def save(self) -> None:
+        """Write the memory; a folder that cannot be written only costs time next start."""
+        if not self._changed:
+            return
+        with contextlib.suppress(OSError):
+            handle, name = tempfile.mkstemp(prefix=_NAME, dir=self._file.parent)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(self._entries, file, indent=0, sort_keys=True)
+            Path(name).replace(self._file)
+
+
+def _state(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
