@@ -1,0 +1,30 @@
+"""What can be wrong with the configuration."""
+
+from __future__ import annotations
+
+from headwater.errors import HeadwaterError
+
+
+class SettingsError(HeadwaterError):
+    """The configuration cannot be used."""
+
+    code = "HW-S001"
+    exit_code = 2
+
+
+class UnknownSettingError(SettingsError):
+    """A key is not a setting; the nearest one is named."""
+
+    code = "HW-S002"
+
+
+class UnsetVariableError(SettingsError):
+    """`${NAME}` refers to a variable that is not set or empty."""
+
+    code = "HW-S003"
+
+
+class ConflictingSettingsError(SettingsError):
+    """Two settings exclude each other."""
+
+    code = "HW-S004"

@@ -1,0 +1,116 @@
+"""The shape of `headwater.toml`; every default says why it is what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+Port = Annotated[int, Field(ge=1024, le=65535)]
+Mebibytes = Annotated[int, Field(ge=64, le=1_048_576)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProjectSettings(_Section):
+    """What is built here.
+
+    Attributes:
+        name: Namespace of the project in shared stores, such as the keys of one cache.
+        views: Module that declares sources and views, relative to the settings file.
+    """
+
+    name: str = Field(default="headwater", pattern=r"^[a-z][a-z0-9_-]{0,38}$")
+    views: Path = Path("views.py")
+
+
+class SourceSettings(_Section):
+    """How one declared source is reached and captured.
+
+    Attributes:
+        dsn: Where the database is; left out, a local Postgres is started for it.
+        epoch: Incarnation of the source; raised when its slot was made anew on purpose.
+        heartbeat_interval_ms: An idle database frees its log this often. A second keeps
+            `applied_through` close to now at the cost of one small transaction.
+        topic_partitions: Partitions of each table's topic; one keeps a micro-batch to one task,
+            which two cores like best. Raise it before a topic exists.
+        topic_retention_hours: How long Kafka keeps changes; the archive keeps them for good.
+    """
+
+    dsn: SecretStr | None = None
+    epoch: int = Field(default=1, ge=1, le=127)
+    heartbeat_interval_ms: int = Field(default=1_000, ge=100, le=3_600_000)
+    topic_partitions: int = Field(default=1, ge=1, le=1_000)
+    topic_retention_hours: int = Field(default=168, ge=1, le=87_600)
+
+
+class ServiceSettings(_Section):
+    """One server: either it runs already, at `address`, or it is started here.
+
+    Attributes:
+        address: Where it runs already (`host:port` for Kafka, a URL for the others).
+        port: Port to start it on; left out, a free one is chosen and remembered.
+        memory_mib: Memory cap: heap of a Java server, data of the cache, shared buffers of
+            Postgres. Left out, what was measured to carry the demo on two cores.
+    """
+
+    address: SecretStr | None = None
+    port: Port | None = None
+    memory_mib: Mebibytes | None = None
+
+
+class ServicesSettings(_Section):
+    """The five servers beside Spark."""
+
+    postgres: ServiceSettings = ServiceSettings()
+    kafka: ServiceSettings = ServiceSettings()
+    connect: ServiceSettings = ServiceSettings()
+    search: ServiceSettings = ServiceSettings()
+    cache: ServiceSettings = ServiceSettings()
+
+
+class SparkSettings(_Section):
+    """Where the projections run.
+
+    Attributes:
+        master: Spark's own word: `local[4]`, `spark://…`, `yarn`, `k8s://…`. Four threads on two
+            cores, because a task that waits for a store needs no core.
+        driver_memory_mib: Heap of the driver, which in local mode is also the executor.
+        conf: Further Spark settings, passed on as they are.
+    """
+
+    master: str = "local[4]"
+    driver_memory_mib: Mebibytes = 1_024
+    conf: dict[str, str] = Field(default_factory=dict)
+
+
+class Settings(_Section):
+    """All settings of a project.
+
+    Attributes:
+        root: Folder of the settings file.
+        home: Folder of all state: data of local servers, logs, Delta tables, checkpoints.
+        java_home: `JAVA_HOME` of the environment, if set.
+        disk_free_min_mib: Below this much free disk nothing is started.
+    """
+
+    root: Path
+    home: Path
+    java_home: Path | None = None
+    disk_free_min_mib: int = Field(default=2_048, ge=0)
+    project: ProjectSettings = ProjectSettings()
+    source: dict[str, SourceSettings] = Field(default_factory=dict)
+    services: ServicesSettings = ServicesSettings()
+    spark: SparkSettings = SparkSettings()
+
+    @property
+    def views_path(self) -> Path:
+        """The module of declarations."""
+        return self.root / self.project.views
+
+    def for_source(self, name: str) -> SourceSettings:
+        """Returns the settings of a declared source; defaults where the file has none."""
+        return self.source.get(name, SourceSettings())
