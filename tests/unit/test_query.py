@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from headwater import query
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    totals = pa.array([Decimal("1.10"), Decimal("2.20")], pa.decimal128(12, 2))
+    write_deltalake(str(tmp_path / "orders"), pa.table({"id": [1, 2], "total": totals}))
+    write_deltalake(str(tmp_path / "orders.deleted"), pa.table({"id": [3]}))
+    return tmp_path
+
+
+def test_a_query_answers_exactly(tables: Path) -> None:
+    answer = query.run("SELECT sum(total) AS total FROM orders", tables)
+
+    assert [{"total": Decimal("3.30")}] == answer.to_pylist()
+
+
+def test_bookkeeping_is_not_a_view(tables: Path) -> None:
+    assert list(query.view_tables(tables)) == ["orders"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO orders VALUES (3, 1)",
+        "DELETE FROM orders",
+        "DROP TABLE orders",
+        "CREATE TABLE copy AS SELECT * FROM orders",
+        "COPY (SELECT 1) TO 'stolen.csv'",
+        "ANALYZE INSERT INTO orders VALUES (3, 1)",
+        "/* a query? */ ANALYZE INSERT INTO orders VALUES (3, 1)",
+    ],
+)
+def test_a_statement_that_changes_anything_is_refused(tables: Path, sql: str) -> None:
+    with pytest.raises(query.ReadOnlyError):
+        query.run(sql, tables)
+
+    assert DeltaTable(tables / "orders").version() == 0
+
+
+def test_a_second_statement_is_refused(tables: Path) -> None:
+    with pytest.raises(query.QueryError):
+        query.run("SELECT 1; DROP TABLE orders", tables)
+
+
+def test_a_misspelt_view_names_the_nearest(tables: Path) -> None:
+    with pytest.raises(query.QueryError) as refused:
+        query.run("SELECT * FROM ordrs", tables)
+
+    assert refused.value.hint == "did you mean orders?"
+
+
+def test_nothing_to_query_says_how_to_build_views(tmp_path: Path) -> None:
+    with pytest.raises(query.NoViewsError) as refused:
+        query.run("SELECT 1", tmp_path / "nowhere")
+
+    assert "headwater up" in (refused.value.hint or "")
