@@ -1,0 +1,48 @@
+# Everything a person or a machine does with this repository. `make` alone lists it.
+.DEFAULT_GOAL := help
+.PHONY: help setup environment demo test lint format docs lock clean
+MAKEFLAGS += --no-print-directory
+
+PY := .venv/bin/python
+UV := .venv/setup/bin/uv
+PACKAGES := cdc projections headwater
+
+help: ## list these commands
+	@printf '\n  Headwater: one Postgres, every other view of its data\n\n'
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@printf '\n  Needs Python 3.11+ and Java 17+. Afterwards: .venv/bin/headwater --help\n\n'
+
+setup: ## build .venv and fetch the locked jars (does nothing the second time)
+	@sh setup/setup.sh
+	@$(PY) -m headwater.supply fetch
+
+demo: setup ## start everything, drive real traffic, build and verify every view
+	@.venv/bin/headwater demo $(ARGS)
+
+test: setup lint ## all checks and all tests, on real components
+	@$(PY) -m pytest --require-integration --cov --cov-report=term:skip-covered --durations=15 $(ARGS)
+
+lint: environment ## style, types, module contracts
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check --quiet . || { echo 'not formatted: make format'; exit 1; }
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+
+format: environment ## rewrite the sources in the house style
+	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .
+
+docs: environment ## regenerate the pages that are written from the code
+	@$(PY) docs/generate.py
+
+lock: environment ## resolve the Python and Java dependencies anew (UPGRADE=1: to newer versions)
+	@$(UV) --no-config pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	    --no-header $(if $(UPGRADE),--upgrade) --group dev -o requirements.lock pyproject.toml
+	@$(PY) -m headwater.supply lock
+
+clean: ## remove what setup and the tools made (never .headwater, which holds data)
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@! test -d .headwater || echo 'kept .headwater: it holds the data of a local stack'
+
+environment:
+	@sh setup/setup.sh
