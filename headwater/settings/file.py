@@ -37,14 +37,15 @@ def load(
         path: The file; its folder is the project's root.
         home: Folder of all state; `HEADWATER_HOME` or `.headwater` beside the file otherwise.
         profile: Section `[profile.NAME]` to lay over the rest; `HEADWATER_PROFILE` otherwise.
-        environ: The environment; the process's own if left out.
+        environ: The environment; the process's own if left out. Variables that it lacks are
+            looked for in a file `.env` beside the settings file, which keeps secrets out of both.
 
     Raises:
         SettingsError: The file is missing, is not TOML, or a value has the wrong type.
         UnknownSettingError: A key is not a setting.
         UnsetVariableError: A `${NAME}` is not set.
     """
-    environ = os.environ if environ is None else environ
+    environ = _dotenv(path.parent / ".env") | dict(os.environ if environ is None else environ)
     fields = _read(path)
     fields = _with_profile(fields, profile or environ.get("HEADWATER_PROFILE"))
     fields = _filled(fields, environ, "")
@@ -74,6 +75,15 @@ def _read(path: Path) -> dict[str, Any]:
         hint = "the folder of the file is the root; --home or HEADWATER_HOME sets the home"
         raise UnknownSettingError(f"{min(computed)} is not a setting of the file", hint=hint)
     return fields
+
+
+def _dotenv(path: Path) -> dict[str, str]:
+    """Variables of a `.env` file: `NAME=value` lines; blank lines and `#` lines are skipped."""
+    if not path.is_file():
+        return {}
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
 
 def _with_profile(fields: dict[str, Any], profile: str | None) -> dict[str, Any]:

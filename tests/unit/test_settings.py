@@ -67,6 +67,19 @@ def test_variables_are_filled_with_defaults_where_given(tmp_path: Path) -> None:
     assert settings.services.kafka.address.get_secret_value() == "localhost:9092"
 
 
+def test_a_secret_may_stand_in_a_dotenv_file_which_the_environment_overrides(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ".env").write_text("# secrets\nSHOP_DSN=postgresql://a=b\nJAVA_HOME=/file\n")
+
+    settings = settings_of(tmp_path, '[source.shop]\ndsn = "${SHOP_DSN}"', {"JAVA_HOME": "/env"})
+
+    dsn = settings.for_source("shop").dsn
+    assert dsn is not None
+    assert dsn.get_secret_value() == "postgresql://a=b"
+    assert str(settings.java_home) == "/env"
+
+
 def test_a_profile_lies_over_the_rest(tmp_path: Path) -> None:
     text = (
         "[spark]\nmaster='local[2]'\ndriver_memory_mib=900\n[profile.prod.spark]\nmaster='yarn'\n"
