@@ -115,8 +115,12 @@ def _index_of_pip(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _works(python: Path) -> bool:
-    """Whether the environment's interpreter starts, is new enough and belongs to this folder."""
-    if not python.exists():
+    """Whether the environment's interpreter starts, is new enough and was made for this folder.
+
+    The scripts of an environment name its folder, so one that was moved is of no use.
+    """
+    activate = python.with_name("activate")
+    if not python.exists() or str(VENV) not in activate.read_text():
         return False
     probe = "import sys; print(sys.prefix); sys.exit(sys.version_info < (3, 11))"
     answer = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)  # noqa: S603
@@ -154,10 +158,10 @@ def _only_one() -> Iterator[None]:
 
 @contextmanager
 def _step(what: str) -> Iterator[None]:
-    _say(what)
+    _say(f"{what} ...")
     began = time.monotonic()
     yield
-    _say(f"{what}: {time.monotonic() - began:.0f} s")
+    _say(f"{what}: done in {time.monotonic() - began:.1f} s")
 
 
 def _run(*command: str | Path) -> None:
