@@ -96,14 +96,15 @@ def _install_uv() -> None:
 def _uv(verb: str, *arguments: str | Path) -> None:
     environment = {**os.environ, "VIRTUAL_ENV": str(VENV)}
     environment.update(_index_of_pip(environment))
-    command = [UV, "--no-config", "pip", verb, "--quiet", "--python", PYTHON, *arguments]
-    subprocess.run(command, check=True, cwd=ROOT, env=environment)  # noqa: S603
+    shown = () if sys.stderr.isatty() else ("--quiet",)
+    command = [UV, "--no-config", "pip", verb, *shown, "--python", PYTHON, *arguments]
+    subprocess.run(command, check=True, cwd=ROOT, env=environment)
 
 
 def _index_of_pip(environment: dict[str, str]) -> dict[str, str]:
     """A mirror or certificate that pip was told of, in uv's words; uv reads no pip settings."""
-    asked = [SETUP / "bin" / "python", "-m", "pip", "config", "list"]
-    listed = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
+    asked = (str(SETUP / "bin" / "python"), "-m", "pip", "config", "list")
+    listed = subprocess.run(asked, capture_output=True, text=True, check=False)
     pairs = (line.partition("=") for line in listed.stdout.splitlines())
     options = {key.rpartition(".")[2]: value.strip("'\"") for key, _, value in pairs}
     names = {"index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
@@ -123,7 +124,7 @@ def _works(python: Path) -> bool:
     if not python.exists() or str(VENV) not in activate.read_text():
         return False
     probe = "import sys; print(sys.prefix); sys.exit(sys.version_info < (3, 11))"
-    answer = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)  # noqa: S603
+    answer = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
     return answer.returncode == 0 and Path(answer.stdout.strip()) == VENV
 
 
@@ -131,7 +132,7 @@ def _uv_is_current() -> bool:
     pinned = (ROOT / "requirements.uv.lock").read_text().split()[0].removeprefix("uv==")
     if not UV.exists():
         return False
-    answer = subprocess.run([UV, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    answer = subprocess.run([UV, "--version"], capture_output=True, text=True, check=False)
     return answer.stdout.split()[1:2] == [pinned]
 
 
@@ -165,7 +166,7 @@ def _step(what: str) -> Iterator[None]:
 
 
 def _run(*command: str | Path) -> None:
-    subprocess.run(command, check=True, cwd=ROOT)  # noqa: S603
+    subprocess.run(command, check=True, cwd=ROOT)
 
 
 def _say(message: str) -> None:
