@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from projections.errors import DeclarationError, PlanError
+from projections.plan import ROW_ID_COLUMN, plan_views
+from projections.view import Store, load, mirror, source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ORDERS = TableName("public", "orders")
+ID = Column("id", ColumnKind.INTEGER, "bigint", nullable=False)
+
+
+def module(folder: Path, text: str) -> Path:
+    path = folder / "views.py"
+    path.write_text("from headwater import source, view\n" + text, encoding="utf-8")
+    return path
+
+
+def test_a_module_declares_by_running(tmp_path: Path) -> None:
+    path = module(
+        tmp_path,
+        'shop = source("shop", tables=["orders", "sales.items"])\n'
+        'view.mirror("orders", shop.orders, keys=["id"])\n'
+        'view.mirror("items", shop["sales.items"], to=["cache"])\n',
+    )
+
+    declared = load(path)
+
+    assert list(declared.sources) == ["shop"]
+    assert frozenset(Store) == declared.views["orders"].to
+    assert frozenset({Store.CACHE}) == declared.views["items"].to
+    assert TableName("sales", "items") == declared.views["items"].table
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'source("Shop", tables=["orders"])',
+        'source("shop", tables=[])',
+        'source("shop", tables=["orders", "public.orders"])',
+        'source("shop", tables=["a"]); source("shop", tables=["b"])',
+        's = source("shop", tables=["a"]); view.mirror("x; drop", s.a)',
+        's = source("shop", tables=["a"]); view.mirror("v", s.a); view.mirror("v", s.a)',
+        's = source("shop", tables=["a"]); view.mirror("v", s.a, to=["kafka"])',
+        's = source("shop", tables=["a"]); view.mirror("v", s.a, to=[])',
+        's = source("shop", tables=["a"]); view.mirror("v", s["b"])',
+    ],
+)
+def test_a_wrong_declaration_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DeclarationError):
+        load(module(tmp_path, text))
+
+
+def test_a_missing_module_hints_at_init(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        load(tmp_path / "views.py")
+
+    assert refused.value.hint == "headwater init"
+
+
+def test_an_error_survives_the_way_between_processes() -> None:
+    import pickle
+
+    error = pickle.loads(pickle.dumps(PlanError("a", detail="b", hint="c")))  # noqa: S301
+
+    assert (PlanError, "a", "b", "c") == (type(error), error.message, error.detail, error.hint)
+
+
+def test_a_plan_follows_the_primary_key() -> None:
+    shop = source("shop", tables=["orders"])
+    schema = TableSchema(ORDERS, (ID,), ("id",))
+
+    (plan,) = plan_views([mirror("orders", shop.orders)], {ORDERS: schema})
+
+    assert (plan.keys, plan.topic, plan.append_only) == (("id",), "shop.public.orders", False)
+
+
+def test_a_table_without_a_key_is_kept_by_row_position() -> None:
+    shop = source("shop", tables=["orders"])
+
+    (plan,) = plan_views([mirror("orders", shop.orders)], {ORDERS: TableSchema(ORDERS, (ID,))})
+
+    assert (plan.keys, plan.append_only) == ((ROW_ID_COLUMN,), True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "keys"),
+    [
+        ((ID,), ("id",), ("other",)),
+        ((ID, Column("_version", ColumnKind.INTEGER, "bigint")), ("id",), ()),
+    ],
+    ids=["other key", "reserved column"],
+)
+def test_a_view_that_does_not_fit_its_table_is_refused(
+    columns: tuple[Column, ...], key: tuple[str, ...], keys: tuple[str, ...]
+) -> None:
+    shop = source("shop", tables=["orders"])
+
+    with pytest.raises(PlanError):
+        plan_views(
+            [mirror("orders", shop.orders, keys)], {ORDERS: TableSchema(ORDERS, columns, key)}
+        )
+
+
+def test_a_view_of_a_table_that_is_not_there_is_refused() -> None:
+    shop = source("shop", tables=["orders"])
+
+    with pytest.raises(PlanError, match=r"no table public\.orders"):
+        plan_views([mirror("orders", shop.orders)], {})
