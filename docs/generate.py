@@ -1,0 +1,158 @@
+"""Writes the pages that are read off the code, so that they cannot say anything else.
+
+`python docs/generate.py` rewrites docs/errors.md and docs/cli.md. With `--check` it changes
+nothing, and exits 1 with the difference when a page is old.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from typer.main import get_command
+
+from headwater.cli import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGES: Final = ("cdc", "projections", "headwater")
+NOTICE: Final = "<!-- written by docs/generate.py: run `make docs` after changing the code -->\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEntry:
+    """One line of the table of errors."""
+
+    code: str
+    name: str
+    meaning: str
+    retriable: bool
+    exit_code: int
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or compare them with ``--check``."""
+    pages = {ROOT / "docs" / "errors.md": errors_page(), ROOT / "docs" / "cli.md": cli_page()}
+    if arguments != ["--check"]:
+        for path, text in pages.items():
+            path.write_text(text)
+        return 0
+    old = 0
+    for path, text in pages.items():
+        before = path.read_text() if path.exists() else ""
+        lines = before.splitlines(), text.splitlines()
+        difference = list(difflib.unified_diff(*lines, str(path), "from the code", lineterm=""))
+        old += bool(difference)
+        sys.stdout.writelines(f"{line}\n" for line in difference)
+    return 1 if old else 0
+
+
+def error_classes() -> Iterator[type[Exception]]:
+    """Every class of the packages that declares an error code."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            names = _classes_with_code(path)
+            if names:
+                parts = path.relative_to(ROOT).with_suffix("").parts
+                module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+                yield from (vars(module)[name] for name in names)
+
+
+def errors_page() -> str:
+    """The table of error codes."""
+    entries = sorted(map(_entry, error_classes()), key=lambda entry: entry.code)
+    lines = [
+        NOTICE,
+        "# Error codes",
+        "",
+        "A code keeps its meaning for good. `retry` says whether the same step may succeed later,",
+        "with nothing changed; `exit` is the exit code of a command that ends with it.",
+        "",
+        "| code | error | meaning | retry | exit |",
+        "|---|---|---|---|---|",
+    ]
+    for entry in entries:
+        retry = "yes" if entry.retriable else "no"
+        lines.append(
+            f"| {entry.code} | `{entry.name}` | {entry.meaning} | {retry} | {entry.exit_code} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def cli_page() -> str:
+    """Every command with its help and its options."""
+    root = get_command(app)
+    context = typer.Context(root, info_name="headwater")
+    sections = [f"{NOTICE}\n# Commands\n", root.help or ""]
+    for name, command, inner in _commands(root, context):
+        sections.append(f"\n## `headwater {name}`\n\n{_plain(command.help)}")
+        rows = [_row(parameter, inner) for parameter in command.params]
+        rows = [row for row in rows if row]
+        if rows:
+            sections.append("\n| | |\n|---|---|\n" + "\n".join(rows))
+    return "\n".join(sections).rstrip() + "\n"
+
+
+def _classes_with_code(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text())
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return [node.name for node in classes if any(_is_code(item) for item in node.body)]
+
+
+def _is_code(item: ast.stmt) -> bool:
+    if isinstance(item, ast.AnnAssign):
+        targets: list[ast.expr] = [item.target]
+    elif isinstance(item, ast.Assign):
+        targets = item.targets
+    else:
+        return False
+    named = any(isinstance(target, ast.Name) and target.id == "code" for target in targets)
+    value = item.value
+    return named and isinstance(value, ast.Constant) and str(value.value).startswith("HW-")
+
+
+def _entry(error: type[Exception]) -> ErrorEntry:
+    return ErrorEntry(
+        code=vars(error)["code"],
+        name=f"{error.__module__}.{error.__qualname__}",
+        meaning=_plain((error.__doc__ or "").split("\n\n")[0]),
+        retriable=getattr(error, "retriable", False),
+        exit_code=getattr(error, "exit_code", 1),
+    )
+
+
+# typer carries a click of its own without public types for its commands and parameters
+def _commands(group: Any, context: typer.Context) -> Iterator[tuple[str, Any, typer.Context]]:
+    for name, command in sorted(getattr(group, "commands", {}).items()):
+        if command.hidden:
+            continue
+        inner = typer.Context(command, info_name=name, parent=context)
+        path = inner.command_path.removeprefix("headwater ")
+        yield path, command, inner
+        yield from _commands(command, inner)
+
+
+def _row(parameter: Any, context: typer.Context) -> str:
+    record = parameter.get_help_record(context)
+    if record is None:
+        return ""
+    term, meaning = (" ".join(text.split()).replace("|", "\\|") for text in record)
+    return f"| `{term}` | {meaning} |"
+
+
+def _plain(text: str | None) -> str:
+    """Help text as Markdown: literals in single backticks, one paragraph a line."""
+    paragraphs = (text or "").replace("``", "`").replace("\b", "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs).strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""Says what ran in each folder, and refuses a run in which real components were never touched.
+
+A green run that skipped its integration tests proves nothing, so the counts are always shown and
+``--require-integration`` turns their absence into a failure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REAL: Final = "integration"
+OUTCOMES: Final = ("passed", "failed", "skipped", "xfailed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-integration",
+        action="store_true",
+        help="fail unless integration tests ran and every collected test is accounted for",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Counts(config), "headwater-counts")
+
+
+class Counts:
+    """Outcome of every test, by its folder under tests/."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._required = bool(config.getoption("--require-integration"))
+        self._tests = Path(__file__).parent
+        self._collected: dict[str, str] = {}
+        self._outcomes: dict[str, str] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._collected = {item.nodeid: self._folder(item.path) for item in session.items}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._outcomes[report.nodeid] = "failed"
+        elif report.skipped:
+            outcome = "xfailed" if hasattr(report, "wasxfail") else "skipped"
+            self._outcomes.setdefault(report.nodeid, outcome)
+        elif report.when == "call":
+            self._outcomes.setdefault(report.nodeid, "passed")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        if self._complaints() and session.exitstatus in (pytest.ExitCode.OK, 5):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        yield
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.section("what ran")
+        for folder, counts in sorted(self._by_folder().items()):
+            shown = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES[:3]]
+            shown += [f"{counts['xfailed']} xfailed"] if counts["xfailed"] else []
+            terminalreporter.line(f"{folder}: {', '.join(shown)}")
+        for complaint in self._complaints():
+            terminalreporter.line(f"ERROR: {complaint}", red=True, bold=True)
+
+    def _complaints(self) -> list[str]:
+        if not self._required:
+            return []
+        counts = self._by_folder()
+        complaints = []
+        if counts[REAL]["passed"] + counts[REAL]["failed"] == 0:
+            complaints.append("no integration test ran: nothing was shown on real components")
+        if lost := sorted(self._collected.keys() - self._outcomes.keys()):
+            complaints.append(f"{len(lost)} collected tests have no outcome, first {lost[0]}")
+        return complaints
+
+    def _by_folder(self) -> dict[str, Counter[str]]:
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for nodeid, outcome in self._outcomes.items():
+            counts[self._collected.get(nodeid, "elsewhere")][outcome] += 1
+        return counts
+
+    def _folder(self, path: Path) -> str:
+        if not path.is_relative_to(self._tests):
+            return "elsewhere"
+        return path.relative_to(self._tests).parts[0]
