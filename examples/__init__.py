@@ -1,0 +1,1 @@
+"""Projects that run as they are, and serve as templates."""

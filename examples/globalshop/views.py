@@ -1,0 +1,22 @@
+"""What GlobalShop derives from its database: each table, mirrored in every store."""
+
+from headwater import source, view
+
+shop = source(
+    "shop",
+    tables=[
+        "public.customers",
+        "public.products",
+        "public.inventory",
+        "public.orders",
+        "public.order_items",
+        "public.payments",
+    ],
+)
+
+customers = view.mirror("customers", shop.customers, keys=["id"])
+products = view.mirror("products", shop.products, keys=["sku"])
+inventory = view.mirror("inventory", shop.inventory, keys=["warehouse", "sku"])
+orders = view.mirror("orders", shop.orders, keys=["id"])
+order_items = view.mirror("order_items", shop.order_items, keys=["order_id", "line"])
+payments = view.mirror("payments", shop.payments, keys=["id"])
