@@ -1,12 +1,12 @@
 """Errors of the supply: Java and jars.
 
-    SupplyError
-    ├── JavaMissingError       HW-J001
-    ├── JavaTooOldError        HW-J002
-    ├── JavaIncompleteError    HW-J003
-    ├── JarDamagedError        HW-J010
-    ├── JarUnavailableError    HW-J011
-    └── LockUnreadableError    HW-J012
+SupplyError
+├── JavaMissingError       HW-J001
+├── JavaTooOldError        HW-J002
+├── JavaIncompleteError    HW-J003
+├── JarDamagedError        HW-J010
+├── JarUnavailableError    HW-J011
+└── LockUnreadableError    HW-J012
 """
 
 from __future__ import annotations

@@ -9,9 +9,12 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headwater.supply.errors import LockUnreadableError
+
+if TYPE_CHECKING:
+    from jgo.maven import Dependency
 
 ENVIRONMENTS: Final = ("kafka", "opensearch", "spark")
 
@@ -108,21 +111,26 @@ def refresh_lock(env: str) -> int:
 
     path = lock_path(env)
     spec_path = path.with_name("jgo.toml")
-    spec = EnvironmentSpec.load(spec_path)
     context = MavenContext()
-    wanted = EnvironmentBuilder(context)._coordinates_to_dependencies(  # noqa: SLF001  # jgo has no public way
-        [Coordinate.parse(text) for text in spec.coordinates]
-    )
-    resolved = wanted
-    if _TRANSITIVE[env]:
-        inputs, transitive = context.resolver.resolve(wanted)
-        resolved = [*inputs, *transitive]
-    resolved = [dep for dep in resolved if dep.type == "jar" and not dep.optional]
+    builder = EnvironmentBuilder(context)
+    chosen: dict[tuple[str, ...], Dependency] = {}
+    for text in EnvironmentSpec.load(spec_path).coordinates:
+        # jgo lets every root's version management reach into the others: Debezium's would pull
+        # half of Kafka's Jetty to another version. Alone, each root gets what its authors built
+        # with, and where two disagree the earlier one decides.
+        wanted = builder._coordinates_to_dependencies([Coordinate.parse(text)])  # noqa: SLF001
+        found = wanted
+        if _TRANSITIVE[env]:
+            inputs, transitive = context.resolver.resolve(wanted)
+            found = [*inputs, *transitive]
+        for dep in found:
+            if dep.type == "jar" and not dep.optional:
+                chosen.setdefault((dep.groupId, dep.artifactId, dep.classifier), dep)
     lock = LockFile.from_resolved_dependencies(
-        resolved,
+        list(chosen.values()),
         environment_name=env,
         min_java_version=17,
         spec_hash=compute_spec_hash(spec_path),
     )
     lock.save(path)
-    return len(resolved)
+    return len(chosen)

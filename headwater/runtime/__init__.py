@@ -1,0 +1,34 @@
+"""The local runtime: Postgres, Kafka, Connect, OpenSearch and Valkey as supervised processes."""
+
+from __future__ import annotations
+
+from headwater.runtime.control import down, endpoints, log_path, status, up
+from headwater.runtime.endpoints import Endpoints
+from headwater.runtime.spec import (
+    ALL_SPAWNED,
+    CommandSpec,
+    External,
+    RuntimeSpec,
+    ServiceName,
+    Spawned,
+)
+from headwater.runtime.status import RuntimeStatus, ServiceState, ServiceStatus, StatusEvent
+
+__all__ = [
+    "ALL_SPAWNED",
+    "CommandSpec",
+    "Endpoints",
+    "External",
+    "RuntimeSpec",
+    "RuntimeStatus",
+    "ServiceName",
+    "ServiceState",
+    "ServiceStatus",
+    "Spawned",
+    "StatusEvent",
+    "down",
+    "endpoints",
+    "log_path",
+    "status",
+    "up",
+]

@@ -1,0 +1,79 @@
+"""Kafka Connect, distributed mode with one worker, Debezium on its class path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from headwater.runtime.java_server import JAVA_ENV, JavaProgram
+from headwater.runtime.probe import connect_answers
+from headwater.runtime.process import Launch
+from headwater.runtime.spec import HOST
+from headwater.runtime.template import render_to
+
+if TYPE_CHECKING:
+    from headwater.runtime.home import Home
+
+HEAP_MB: Final = 512
+GROUP: Final = "headwater-connect"
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """A Kafka Connect of ours.
+
+    Attributes:
+        home: Whose folder holds its configuration.
+        port: Loopback port of the REST interface.
+        bootstrap: Kafka's address, ours or somebody else's.
+        program: Java and jars.
+        depends_on: ``kafka`` if that is ours.
+        memory_mb: Heap.
+    """
+
+    name: ClassVar[str] = "connect"
+
+    home: Home
+    port: int
+    bootstrap: str
+    program: JavaProgram
+    depends_on: tuple[str, ...] = ()
+    memory_mb: int = HEAP_MB
+
+    @property
+    def address(self) -> str:
+        """Base URL of the REST interface."""
+        return f"http://{HOST}:{self.port}"
+
+    def prepare(self) -> None:
+        """Write the configuration."""
+        conf = self.home.conf(self.name)
+        # Debezium is on the class path; an empty folder keeps Connect from looking elsewhere.
+        plugins = conf / "plugins"
+        plugins.mkdir(parents=True, exist_ok=True)
+        render_to(conf, "log4j2.properties", level="info")
+        render_to(
+            conf,
+            "connect-distributed.properties",
+            bootstrap=self.bootstrap,
+            group=GROUP,
+            listen_host=HOST,
+            advertised_host=HOST,
+            port=self.port,
+            plugin_path=plugins,
+        )
+
+    def launch(self) -> Launch:
+        """How to start it."""
+        conf = self.home.conf(self.name)
+        argv = self.program.command(
+            "org.apache.kafka.connect.cli.ConnectDistributed",
+            str(conf / "connect-distributed.properties"),
+            heap_mb=self.memory_mb,
+            options=[f"-Dlog4j2.configurationFile={conf / 'log4j2.properties'}"],
+        )
+        return Launch(argv=argv, env=JAVA_ENV, stop_timeout_s=15.0)
+
+    def answers(self, timeout_s: float) -> bool:
+        """Whether it tells its version and its list of connectors."""
+        return connect_answers(self.address, timeout_s)

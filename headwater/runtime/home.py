@@ -1,0 +1,89 @@
+"""Folders and files of one ``.headwater`` home."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths below one home folder.
+
+    Attributes:
+        root: The ``.headwater`` folder, absolute.
+    """
+
+    root: Path
+
+    @property
+    def run(self) -> Path:
+        """Lock, status and pid files."""
+        return self.root / "run"
+
+    @property
+    def lock(self) -> Path:
+        """Held exclusively by the one supervisor."""
+        return self.run / "lock"
+
+    @property
+    def status(self) -> Path:
+        """What the supervisor last said."""
+        return self.run / "status.json"
+
+    @property
+    def ports(self) -> Path:
+        """Remembered ports."""
+        return self.run / "ports.json"
+
+    @property
+    def logs(self) -> Path:
+        """One log file per service."""
+        return self.root / "log"
+
+    def log(self, name: str) -> Path:
+        """Log file of one service or command."""
+        return self.logs / f"{name}.log"
+
+    def conf(self, name: str) -> Path:
+        """Folder with the rendered configuration of one service."""
+        return self.run / "conf" / name
+
+    def data(self, name: str) -> Path:
+        """Data folder of one service."""
+        return self.root / "data" / name
+
+    def pid_file(self, name: str) -> Path:
+        """Pid file of one service or command."""
+        return self.run / f"{name}.pid"
+
+    def create(self) -> None:
+        """Make the folders; the root is readable by its owner only."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self.run, self.logs, self.root / "data"):
+            folder.mkdir(exist_ok=True)
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Replace a file's content so that a reader sees the old or the new text, never a part."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> Any | None:
+    """Content of a JSON file; None if it is absent or not JSON."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None

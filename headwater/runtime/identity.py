@@ -1,0 +1,116 @@
+"""As whom a server runs: Postgres refuses root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headwater.runtime.errors import AccountError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
+_ACCOUNTS: Final = ("postgres", "nobody")
+_CHECK_TIMEOUT_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """As whom a program runs.
+
+    Attributes:
+        map_user: User id to show inside a user namespace; outside, files keep our own owner.
+        user: Real user id to become, when user namespaces are forbidden.
+        group: Real group id that goes with ``user``.
+    """
+
+    map_user: int | None = None
+    user: int | None = None
+    group: int | None = None
+
+
+OURSELVES: Final = Identity()
+
+
+def launcher(
+    argv: Sequence[str],
+    *,
+    identity: Identity = OURSELVES,
+    death_signal: signal.Signals = signal.SIGKILL,
+) -> list[str]:
+    """Command line that runs ``argv`` with an identity and a life tied to this process."""
+    options = ["--parent", str(os.getpid()), "--death-signal", str(int(death_signal))]
+    for name in ("map_user", "user", "group"):
+        value = getattr(identity, name)
+        if value is not None:
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    return [sys.executable, "-I", "-S", _LAUNCH, *options, "--", *argv]
+
+
+def unprivileged(*, data: Path, program: Path) -> Identity:
+    """An identity under which Postgres agrees to run.
+
+    As root a user namespace comes first: it needs no account and the files stay ours. Where the
+    kernel forbids it, an existing account is used, if it can reach program and data.
+
+    Raises:
+        AccountError: Neither works; says why.
+    """
+    if os.geteuid() != 0:
+        return OURSELVES
+    mapped = Identity(map_user=_some_user())
+    if _works(mapped, program):
+        return mapped
+    for name in _ACCOUNTS:
+        try:
+            account = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        dropped = Identity(user=account.pw_uid, group=account.pw_gid)
+        os.chown(data, account.pw_uid, account.pw_gid)
+        if _works(dropped, program) and _reaches(dropped, data):
+            return dropped
+    raise AccountError(
+        "postgres refuses to run as root, and no other account can run it here",
+        detail=f"user namespaces are forbidden; {' and '.join(_ACCOUNTS)} cannot reach "
+        f"{program.parent} or {data}",
+        hint="run headwater as an ordinary user, or name a running Postgres by its DSN",
+    )
+
+
+def _some_user() -> int:
+    # initdb looks its user up by id, so the id must be one the machine has a name for.
+    users = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall() if entry.pw_uid != 0}
+    for name in _ACCOUNTS:
+        if name in users:
+            return users[name]
+    return next(iter(users.values()), 65534)
+
+
+def _works(identity: Identity, program: Path) -> bool:
+    return _succeeds(identity, [str(program), "--version"])
+
+
+def _reaches(identity: Identity, folder: Path) -> bool:
+    return _succeeds(identity, ["test", "-w", str(folder)])
+
+
+def _succeeds(identity: Identity, argv: list[str]) -> bool:
+    try:
+        done = subprocess.run(
+            launcher(argv, identity=identity),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

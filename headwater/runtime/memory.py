@@ -1,0 +1,37 @@
+"""Resident memory of a process and everything it started."""
+
+from __future__ import annotations
+
+import psutil
+
+
+def tree_rss_bytes(pid: int) -> int | None:
+    """Memory of a process and its children; pages they share are counted once.
+
+    Postgres' backends share one large segment, so plain sums would count it many times over.
+    None once the process is gone.
+    """
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return None
+    if len(family) == 1:
+        return _rss(root)
+    return sum(_pss(process) for process in family)
+
+
+def _rss(process: psutil.Process) -> int | None:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return None
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.AccessDenied:
+        return _rss(process) or 0
+    except psutil.Error:
+        return 0

@@ -1,0 +1,149 @@
+"""Checks and choices before anything is started, so that their errors reach the caller."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from headwater.runtime import postgres, valkey
+from headwater.runtime.errors import DiskNearlyFullError, ExternalUnreachableError
+from headwater.runtime.plan import Plan
+from headwater.runtime.ports import PortBook
+from headwater.runtime.probe import (
+    cache_answers,
+    connect_answers,
+    kafka_answers,
+    search_answers,
+)
+from headwater.runtime.service import PROBE_TIMEOUT_S, ExternalService
+from headwater.runtime.spec import RuntimeSpec, ServiceName
+from headwater.supply.jars import ensure
+from headwater.supply.java import find_java
+
+if TYPE_CHECKING:
+    from headwater.runtime.home import Home
+
+_JAR_ENV: Final = {
+    ServiceName.KAFKA: "kafka",
+    ServiceName.CONNECT: "kafka",
+    ServiceName.SEARCH: "opensearch",
+}
+_SECOND_PORT: Final = {
+    ServiceName.KAFKA: "kafka-controller",
+    ServiceName.SEARCH: "opensearch-transport",
+}
+_EXTERNAL_TIMEOUT_S: Final = 10.0
+
+
+def make_plan(home: Home, spec: RuntimeSpec, *, progress: bool) -> Plan:
+    """Check disk, Java, jars, programs, ports and external servers; choose what is open.
+
+    Raises:
+        HeadwaterError: Each check has an error of its own.
+    """
+    check_disk(home.root, spec.disk_free_min_bytes)
+    envs = sorted({_JAR_ENV[name] for name in spec.spawned if name in _JAR_ENV})
+    java = find_java(spec.java_home) if envs else None
+    jars = {env: tuple(ensure(env, progress=progress)) for env in envs}
+    if ServiceName.POSTGRES in spec.spawned:
+        postgres.binaries()
+    if ServiceName.CACHE in spec.spawned:
+        valkey.binary()
+    for service in external_services(spec):
+        check_external(service)
+    return Plan(_settled(home, spec), choose_ports(home, spec), java.path if java else None, jars)
+
+
+def check_disk(folder: Path, free_min_bytes: int) -> None:
+    """Refuse to start on a nearly full disk.
+
+    Raises:
+        DiskNearlyFullError: Less than ``free_min_bytes`` are free.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < free_min_bytes:
+        raise DiskNearlyFullError(
+            "the disk is nearly full",
+            detail=f"{folder}: {free / 1024**3:.1f} of {free_min_bytes / 1024**3:.1f} GiB free",
+            hint="make room, or put the home folder on another disk",
+        )
+
+
+def choose_ports(home: Home, spec: RuntimeSpec) -> dict[str, int]:
+    """A free port for everything we run; a set port that is taken is an error."""
+    book = PortBook(home.ports)
+    # Set ports first, so that a chosen one cannot get in their way.
+    order = sorted(spec.spawned.items(), key=lambda item: item[1].port is None)
+    ports = {str(name): book.choose(name, wanted.port) for name, wanted in order}
+    for name, second in _SECOND_PORT.items():
+        if name in spec.spawned:
+            ports[second] = book.choose(second)
+    return ports
+
+
+def external_services(spec: RuntimeSpec) -> list[ExternalService]:
+    """The servers of the spec that somebody else runs, Postgres excepted.
+
+    Whether Postgres answers, to whom and with which rights is asked where the source is checked:
+    there each cause has an error of its own.
+    """
+    probes = {
+        ServiceName.KAFKA: kafka_answers,
+        ServiceName.CONNECT: connect_answers,
+        ServiceName.SEARCH: search_answers,
+        ServiceName.CACHE: cache_answers,
+    }
+    return [
+        ExternalService(
+            name=name,
+            address=without_password(external.address),
+            probe=partial(probes[name], external.address),
+        )
+        for name, external in spec.external.items()
+        if name in probes
+    ]
+
+
+def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOUT_S) -> None:
+    """Wait a little for a server of somebody else.
+
+    Raises:
+        ExternalUnreachableError: It does not answer in its protocol.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not service.answers(PROBE_TIMEOUT_S):
+        if time.monotonic() > deadline:
+            raise ExternalUnreachableError(
+                f"{service.name} does not answer",
+                detail=service.address,
+                hint=f"start that server, or take the address of {service.name} "
+                "out of the settings so that one is started here",
+            )
+        time.sleep(0.2)
+
+
+def without_password(address: str) -> str:
+    """An address as it may be shown."""
+    parts = urlsplit(address)
+    if "@" not in parts.netloc:
+        return address
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
+def _settled(home: Home, spec: RuntimeSpec) -> RuntimeSpec:
+    """The spec with every path made absolute; the supervisor may run elsewhere."""
+    here = Path.cwd()
+    commands = tuple(
+        dataclasses.replace(
+            command,
+            cwd=(here / command.cwd) if command.cwd else here,
+            ready_file=(here / command.ready_file) if command.ready_file else None,
+        )
+        for command in spec.commands
+    )
+    return dataclasses.replace(spec, home=home.root, commands=commands)

@@ -1,0 +1,257 @@
+"""One child process: started in a session of its own, recorded, capped, never orphaned."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from headwater.runtime.home import read_json, write_atomically
+from headwater.runtime.identity import OURSELVES, Identity, launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_POLL_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to run a program.
+
+    Attributes:
+        argv: Program and arguments.
+        env: Added to our own environment; None takes a variable away.
+        cwd: Working folder; ours if absent.
+        identity: As whom.
+        stop_signal: What asks it to end in order.
+        death_signal: What the kernel sends it when the supervisor is killed.
+        stop_timeout_s: Time between ``stop_signal`` and SIGKILL.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str | None] = field(default_factory=dict, repr=False)
+    cwd: Path | None = None
+    identity: Identity = OURSELVES
+    stop_signal: signal.Signals = signal.SIGTERM
+    death_signal: signal.Signals = signal.SIGKILL
+    stop_timeout_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """A process that is recognised again even when its number was given to another.
+
+    Attributes:
+        pid: Process id.
+        start_time: Kernel ticks between boot and the process's start.
+        boot_id: Which boot; ticks of two boots cannot be compared.
+        name: Whose process it is.
+    """
+
+    pid: int
+    start_time: int
+    boot_id: str
+    name: str
+
+    @classmethod
+    def of(cls, pid: int, name: str) -> Self | None:
+        """Record of a living process; None if there is none with that id."""
+        ticks = _start_time(pid)
+        return None if ticks is None else cls(pid, ticks, _boot_id(), name)
+
+    @classmethod
+    def from_json(cls, value: object) -> Self | None:
+        """Record read back from a file; None if it is not one."""
+        if not isinstance(value, dict):
+            return None
+        try:
+            return cls(
+                int(value["pid"]),
+                int(value["start_time"]),
+                str(value["boot_id"]),
+                str(value["name"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def to_json(self) -> dict[str, int | str]:
+        """As a JSON object."""
+        return {
+            "pid": self.pid,
+            "start_time": self.start_time,
+            "boot_id": self.boot_id,
+            "name": self.name,
+        }
+
+    def alive(self) -> bool:
+        """Whether this very process, not a successor with its number, still runs."""
+        return self.boot_id == _boot_id() and _start_time(self.pid) == self.start_time
+
+    def send(self, number: signal.Signals, *, group: bool = False) -> bool:
+        """Signal the process, or its whole group, if it is still the recorded one."""
+        if not self.alive():
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            if group and os.getpgid(self.pid) == self.pid:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
+            return True
+        return False
+
+    def wait_gone(self, timeout_s: float) -> bool:
+        """Wait for its end; False if it still runs after the time given."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+
+class ManagedProcess:
+    """A running child with its pid file; created by :meth:`start` only."""
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], record: ProcessRecord, launch: Launch, pid_file: Path
+    ) -> None:
+        self._popen = popen
+        self._pid_file = pid_file
+        self.record = record
+        self.launch = launch
+
+    @classmethod
+    def start(cls, name: str, launch: Launch, *, log: Path, pid_file: Path) -> Self:
+        """Start the program and write its pid file.
+
+        Raises:
+            OSError: The program could not be started.
+        """
+        command = launcher(launch.argv, identity=launch.identity, death_signal=launch.death_signal)
+        # Appending writers go on at the new end after the log was cut.
+        with log.open("ab") as output:
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=launch.cwd,
+                env=child_environment(launch.env),
+                start_new_session=True,
+            )
+        record = ProcessRecord.of(popen.pid, name)
+        if record is None:  # pragma: no cover  # unreaped children keep their entry
+            popen.kill()
+            raise OSError(f"{name} vanished while starting")
+        write_atomically(pid_file, json.dumps(record.to_json()))
+        return cls(popen, record, launch, pid_file)
+
+    @property
+    def pid(self) -> int:
+        """Process id, also the id of its process group."""
+        return self._popen.pid
+
+    def poll(self) -> int | None:
+        """Exit code once it ended, negative for a signal; leftovers of its group are ended."""
+        if self._popen.returncode is not None:
+            return self._popen.returncode
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        # Still unreaped, so the group id cannot belong to anybody else yet.
+        self._kill_group()
+        code = self._popen.wait()
+        self._pid_file.unlink(missing_ok=True)
+        return code
+
+    def ask_to_stop(self) -> None:
+        """Send the stop signal."""
+        if self.poll() is None:
+            self._popen.send_signal(self.launch.stop_signal)
+
+    def kill(self) -> None:
+        """End it and its group at once."""
+        if self.poll() is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Our environment with changes, for a child."""
+    merged = {**os.environ, **changes}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def end_stale(pid_file: Path, *, timeout_s: float = 10.0) -> ProcessRecord | None:
+    """End what an earlier supervisor left behind, and forget its pid file.
+
+    A process whose number was reused is left alone.
+
+    Returns:
+        The process that had to be ended, if any.
+    """
+    record = ProcessRecord.from_json(read_json(pid_file))
+    ended = None
+    if record is not None and record.send(signal.SIGTERM, group=True):
+        ended = record
+        if not record.wait_gone(timeout_s / 2):
+            record.send(signal.SIGKILL, group=True)
+            record.wait_gone(timeout_s / 2)
+    pid_file.unlink(missing_ok=True)
+    return ended
+
+
+def cap_log(log: Path, bytes_max: int) -> bool:
+    """Move a log that outgrew its cap to ``<name>.1`` and start again; True if it was cut.
+
+    Copied and cut, not renamed: the process that writes keeps its open file.
+    """
+    try:
+        if log.stat().st_size <= bytes_max:
+            return False
+        with log.open("rb") as source, log.with_name(f"{log.name}.1").open("wb") as target:
+            source.seek(-bytes_max, os.SEEK_END)
+            shutil.copyfileobj(source, target)
+        os.truncate(log, 0)
+    except OSError:
+        return False
+    return True
+
+
+def tail(log: Path, lines: int = 20, bytes_max: int = 16_384) -> str:
+    """Last lines of a log; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - bytes_max))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _start_time(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    # The command name may hold spaces and parentheses; the fields start after the last one.
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] in "ZX":
+        return None
+    return int(fields[19])
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
