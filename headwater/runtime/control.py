@@ -46,6 +46,7 @@ def up(
     on_event: Callable[[StatusEvent], None] = _ignore,
     timeout_s: float = UP_TIMEOUT_S,
     progress: bool = True,
+    await_commands: bool = True,
 ) -> Endpoints:
     """Start what the spec names, or join what already runs; return when everything is ready.
 
@@ -56,6 +57,8 @@ def up(
         on_event: Called for every change of a service's state, in this thread.
         timeout_s: Longest wait for all services, seconds; downloads of jars come on top.
         progress: Show downloads on stderr.
+        await_commands: Wait for the commands too, not only for the services; a command that
+            needs the caller's next step to become ready must not be waited for here.
 
     Raises:
         SettingsDifferError: Other settings already run in this folder.
@@ -69,14 +72,15 @@ def up(
     home = Home(spec.home.resolve())
     home.create()
     deadline = time.monotonic() + timeout_s
+    ready = _all_ready if await_commands else _services_ready
     while True:
         with _exclusive(home) as lock:
             if lock is not None:
                 handle = _spawn(home, spec, lock, progress=progress)
-                return _started(home, spec, handle, on_event, timeout_s)
+                return _started(home, spec, handle, on_event, timeout_s, ready)
         found = status(home.root)
         if found is not None and found.running:
-            return _join(home, spec, found, on_event, deadline)
+            return _join(home, spec, found, on_event, deadline, ready)
         # Somebody holds the lock and has not spoken yet: it starts, or it fails and lets go.
         if time.monotonic() > deadline:
             raise StartTimeoutError("another start in this folder does not finish")
@@ -148,6 +152,14 @@ def _exclusive(home: Home) -> Iterator[int | None]:
         os.close(descriptor)
 
 
+def _all_ready(found: RuntimeStatus) -> bool:
+    return found.ready
+
+
+def _services_ready(found: RuntimeStatus) -> bool:
+    return found.services_ready
+
+
 def _spawn(home: Home, spec: RuntimeSpec, lock: int, *, progress: bool) -> SupervisorHandle:
     for pid_file in _pid_files(home):
         end_stale(pid_file)
@@ -161,9 +173,10 @@ def _started(
     handle: SupervisorHandle,
     on_event: Callable[[StatusEvent], None],
     timeout_s: float,
+    ready: Callable[[RuntimeStatus], bool],
 ) -> Endpoints:
     try:
-        _wait_ready(home, handle, on_event, timeout_s)
+        _wait_ready(home, handle, on_event, timeout_s, ready)
     except BaseException:
         handle.cut()
         down(home.root)
@@ -179,6 +192,7 @@ def _join(
     running: RuntimeStatus,
     on_event: Callable[[StatusEvent], None],
     deadline: float,
+    ready: Callable[[RuntimeStatus], bool],
 ) -> Endpoints:
     wanted = spec.fingerprints()
     names = wanted.keys() | running.settings.keys()
@@ -189,7 +203,7 @@ def _join(
             detail=f"{home.root}: {', '.join(differ)}",
             hint="headwater down, then start again",
         )
-    _wait_ready(home, None, on_event, deadline - time.monotonic())
+    _wait_ready(home, None, on_event, deadline - time.monotonic(), ready)
     return resolve_endpoints(spec)
 
 
@@ -198,6 +212,7 @@ def _wait_ready(
     handle: SupervisorHandle | None,
     on_event: Callable[[StatusEvent], None],
     timeout_s: float,
+    ready: Callable[[RuntimeStatus], bool],
 ) -> None:
     began = time.monotonic()
     shown: dict[str, ServiceStatus] = {}
@@ -211,7 +226,7 @@ def _wait_ready(
                 on_event(StatusEvent(service, elapsed_s))
         if found is not None and found.failed:
             raise _failure(home, found.failed[0])
-        if found is not None and found.ready:
+        if found is not None and ready(found):
             return
         if (found is not None and not found.running) or (handle is not None and handle.ended()):
             raise SupervisorLostError(

@@ -88,6 +88,15 @@ class RuntimeStatus:
         )
 
     @property
+    def services_ready(self) -> bool:
+        """Whether every service answers, whatever the commands do."""
+        return self.running and all(
+            service.state is ServiceState.READY
+            for service in self.services
+            if service.kind != "command"
+        )
+
+    @property
     def failed(self) -> tuple[ServiceStatus, ...]:
         """Services that gave up."""
         return tuple(s for s in self.services if s.state is ServiceState.FAILED)
