@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import operator
 import os
 import signal
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headwater.runtime.errors import (
@@ -34,6 +36,20 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.05
 UP_TIMEOUT_S: Final = 150.0
 DOWN_TIMEOUT_S: Final = 60.0
+
+
+_ALL: Final = operator.attrgetter("ready")
+_SERVICES: Final = operator.attrgetter("services_ready")
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """What a start waits for, until when, and whom it tells of the way there."""
+
+    on_event: Callable[[StatusEvent], None]
+    timeout_s: float
+    deadline: float
+    ready: Callable[[RuntimeStatus], bool]
 
 
 def _ignore(event: StatusEvent) -> None:
@@ -72,15 +88,15 @@ def up(
     home = Home(spec.home.resolve())
     home.create()
     deadline = time.monotonic() + timeout_s
-    ready = _all_ready if await_commands else _services_ready
+    awaited = _Awaited(on_event, timeout_s, deadline, _ALL if await_commands else _SERVICES)
     while True:
         with _exclusive(home) as lock:
             if lock is not None:
                 handle = _spawn(home, spec, lock, progress=progress)
-                return _started(home, spec, handle, on_event, timeout_s, ready)
+                return _started(home, spec, handle, awaited)
         found = status(home.root)
         if found is not None and found.running:
-            return _join(home, spec, found, on_event, deadline, ready)
+            return _join(home, spec, found, awaited)
         # Somebody holds the lock and has not spoken yet: it starts, or it fails and lets go.
         if time.monotonic() > deadline:
             raise StartTimeoutError("another start in this folder does not finish")
@@ -152,14 +168,6 @@ def _exclusive(home: Home) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _all_ready(found: RuntimeStatus) -> bool:
-    return found.ready
-
-
-def _services_ready(found: RuntimeStatus) -> bool:
-    return found.services_ready
-
-
 def _spawn(home: Home, spec: RuntimeSpec, lock: int, *, progress: bool) -> SupervisorHandle:
     for pid_file in _pid_files(home):
         end_stale(pid_file)
@@ -171,12 +179,10 @@ def _started(
     home: Home,
     spec: RuntimeSpec,
     handle: SupervisorHandle,
-    on_event: Callable[[StatusEvent], None],
-    timeout_s: float,
-    ready: Callable[[RuntimeStatus], bool],
+    awaited: _Awaited,
 ) -> Endpoints:
     try:
-        _wait_ready(home, handle, on_event, timeout_s, ready)
+        _wait_ready(home, handle, awaited)
     except BaseException:
         handle.cut()
         down(home.root)
@@ -190,9 +196,7 @@ def _join(
     home: Home,
     spec: RuntimeSpec,
     running: RuntimeStatus,
-    on_event: Callable[[StatusEvent], None],
-    deadline: float,
-    ready: Callable[[RuntimeStatus], bool],
+    awaited: _Awaited,
 ) -> Endpoints:
     wanted = spec.fingerprints()
     names = wanted.keys() | running.settings.keys()
@@ -203,16 +207,14 @@ def _join(
             detail=f"{home.root}: {', '.join(differ)}",
             hint="headwater down, then start again",
         )
-    _wait_ready(home, None, on_event, deadline - time.monotonic(), ready)
+    _wait_ready(home, None, awaited)
     return resolve_endpoints(spec)
 
 
 def _wait_ready(
     home: Home,
     handle: SupervisorHandle | None,
-    on_event: Callable[[StatusEvent], None],
-    timeout_s: float,
-    ready: Callable[[RuntimeStatus], bool],
+    awaited: _Awaited,
 ) -> None:
     began = time.monotonic()
     shown: dict[str, ServiceStatus] = {}
@@ -223,10 +225,10 @@ def _wait_ready(
             before = shown.get(service.name)
             shown[service.name] = service
             if before is None or before.state is not service.state:
-                on_event(StatusEvent(service, elapsed_s))
+                awaited.on_event(StatusEvent(service, elapsed_s))
         if found is not None and found.failed:
             raise _failure(home, found.failed[0])
-        if found is not None and ready(found):
+        if found is not None and awaited.ready(found):
             return
         if (found is not None and not found.running) or (handle is not None and handle.ended()):
             raise SupervisorLostError(
@@ -234,10 +236,10 @@ def _wait_ready(
                 detail=tail(home.log("supervisor"), 5),
                 hint=f"look at {home.log('supervisor')}",
             )
-        if elapsed_s > timeout_s:
+        if time.monotonic() > awaited.deadline:
             slow = [s.name for s in shown.values() if s.state != "ready"]
             raise StartTimeoutError(
-                f"not everything was ready within {timeout_s:.0f} s",
+                f"not everything was ready within {awaited.timeout_s:.0f} s",
                 detail=", ".join(slow) or None,
                 hint=f"look into {home.logs}",
             )
