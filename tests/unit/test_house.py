@@ -60,6 +60,13 @@ def test_importing_the_packages_loads_no_heavy_library():
     assert [] == answer.stdout.split()
 
 
+def test_every_folder_of_modules_is_a_package():
+    """The import contracts see packages only."""
+    folders = {path.parent for path in python_files(*PACKAGES)}
+
+    assert [] == [place(folder) for folder in folders if not (folder / "__init__.py").is_file()]
+
+
 @pytest.mark.parametrize("folder", ["docker", "docs", "setup", "tests"])
 def test_a_folder_of_scripts_is_no_package_and_shadows_no_library(folder):
     assert [] == list((ROOT / folder).rglob("__init__.py"))
