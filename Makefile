@@ -32,8 +32,9 @@ lint: environment ## style, types, module contracts
 format: environment ## rewrite the sources in the house style
 	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .
 
-docs: environment ## regenerate the pages that are written from the code
+docs: environment ## regenerate what is written from the code: docs/*.md, docker/config
 	@$(PY) docs/generate.py
+	@$(PY) docker/render.py
 
 lock: environment ## resolve the Python and Java dependencies anew (UPGRADE=1: to newer versions)
 	@$(UV) --no-config pip compile --quiet --universal --generate-hashes --python-version 3.11 \
