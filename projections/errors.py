@@ -1,11 +1,22 @@
 """Errors of projections.
 
 ProjectionError
-├── DeclarationError   HW-P001  a view is declared wrongly
-├── PlanError          HW-P002  a view does not fit the source's tables
-├── SinkError          HW-P01x  a store refused or could not be reached
-├── JobError           HW-P02x  the streaming job refuses to go on
-└── VerificationError  HW-P03x  views could not be compared
+├── DeclarationError         HW-P001  a view is declared wrongly
+├── PlanError                HW-P002  a view does not fit the source's tables
+├── SinkError                HW-P010  a store refused or could not be reached
+│   ├── SinkUnavailableError HW-P011  a store does not answer, or asks to come back later
+│   ├── SinkRefusedError     HW-P012  a store refuses what is written
+│   ├── UnholdableValueError HW-P013  a value has no exact form in a store
+│   ├── NoStoredRowError     HW-P014  an unchanged value is not there to be kept
+│   └── WriterLockedError    HW-P015  another writer holds the tables
+├── JobError                 HW-P020  the streaming job refuses to go on
+│   ├── TruncateError        HW-P021  a captured table was truncated
+│   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
+│   ├── TopicsMissingError   HW-P023  no topic of the views exists
+│   ├── JobSpecError         HW-P024  the description of the job cannot be read
+│   └── QueryFailedError     HW-P025  a streaming query fails again and again
+└── VerificationError        HW-P030  views could not be compared
+    └── NotCaughtUpError     HW-P031  views did not reach the position in time
 """
 
 from __future__ import annotations
@@ -52,3 +63,94 @@ class PlanError(ProjectionError):
     """A declared view does not fit the tables that the source has."""
 
     code = "HW-P002"
+
+
+class SinkError(ProjectionError):
+    """A store could not take a batch; nothing of the batch counts as written."""
+
+    code = "HW-P010"
+    retriable = True
+
+
+class SinkUnavailableError(SinkError):
+    """A store does not answer, or asks to come back later."""
+
+    code = "HW-P011"
+
+
+class SinkRefusedError(SinkError):
+    """A store answers, and refuses what is written or how."""
+
+    code = "HW-P012"
+    retriable = False
+
+
+class UnholdableValueError(SinkError):
+    """A value that the source holds has no exact form in a store; it is never altered."""
+
+    code = "HW-P013"
+    retriable = False
+
+
+class NoStoredRowError(SinkError):
+    """A change leaves out an unchanged value, and no stored row has it."""
+
+    code = "HW-P014"
+    retriable = False
+
+
+class WriterLockedError(SinkError):
+    """Another process writes the tables of this home."""
+
+    code = "HW-P015"
+    retriable = False
+
+
+class JobError(ProjectionError):
+    """The streaming job refuses to go on."""
+
+    code = "HW-P020"
+
+
+class TruncateError(JobError):
+    """A captured table was truncated; views do not follow that yet."""
+
+    code = "HW-P021"
+
+
+class KeylessChangeError(JobError):
+    """A table without a key was updated or deleted from; its view only ever gains rows."""
+
+    code = "HW-P022"
+
+
+class TopicsMissingError(JobError):
+    """None of the topics that the views read appeared in time."""
+
+    code = "HW-P023"
+    retriable = True
+
+
+class JobSpecError(JobError):
+    """The description of the job cannot be read."""
+
+    code = "HW-P024"
+
+
+class QueryFailedError(JobError):
+    """A streaming query failed again and again for a cause that has no code of its own."""
+
+    code = "HW-P025"
+
+
+class VerificationError(ProjectionError):
+    """Views could not be compared with their source."""
+
+    code = "HW-P030"
+
+
+class NotCaughtUpError(VerificationError):
+    """Views did not reach the wanted position in time."""
+
+    code = "HW-P031"
+    retriable = True

@@ -1,0 +1,86 @@
+"""Document form of a view's rows: what caches and search engines keep, and under which name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from cdc.table import TableSchema
+from cdc.values import encoder
+from projections.errors import NoStoredRowError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cdc.values import Json
+    from projections.change import RowChange
+    from projections.plan import ViewPlan
+
+SEPARATOR = ":"
+_ESCAPES = str.maketrans({"\\": "\\\\", SEPARATOR: "\\" + SEPARATOR})
+
+
+def key_text(parts: Sequence[object]) -> str:
+    r"""Returns the text of a key.
+
+    A key of one column is its value's text as it is. The parts of a longer key are joined by `:`
+    with `:` and `\` escaped by `\`, so two keys never share a text.
+
+    Args:
+        parts: The key columns' values in their document form.
+    """
+    if len(parts) == 1:
+        return _text(parts[0])
+    return SEPARATOR.join([_text(part).translate(_ESCAPES) for part in parts])
+
+
+class DocumentForm:
+    """Encodes the rows of one view.
+
+    Args:
+        plan: The view.
+    """
+
+    def __init__(self, plan: ViewPlan) -> None:
+        self._plan = plan
+        self._encode = encoder(plan.schema)
+        by_name = plan.schema.by_name
+        columns = () if plan.append_only else tuple(by_name[name] for name in plan.keys)
+        self._encode_key = encoder(TableSchema(plan.schema.table, columns))
+
+    def name(self, change: RowChange) -> str:
+        """Returns the text of a change's key."""
+        if self._plan.append_only:
+            return str(change.key[0])
+        parts = self._encode_key(dict(zip(self._plan.keys, change.key, strict=True)))
+        return key_text(list(parts.values()))
+
+    def fields(self, row: Mapping[str, object]) -> dict[str, Json]:
+        """Returns a row's document."""
+        return self._encode(row)
+
+    def complete(
+        self, change: RowChange, fields: dict[str, Json], stored: Mapping[str, Json] | None
+    ) -> dict[str, Json]:
+        """Returns a change's document with its unchanged values taken from the stored one.
+
+        Raises:
+            NoStoredRowError: There is no stored document.
+        """
+        if stored is None:
+            raise no_stored_row(self._plan, change)
+        return fields | {name: stored[name] for name in change.kept}
+
+
+def no_stored_row(plan: ViewPlan, change: RowChange) -> NoStoredRowError:
+    """Returns the error for a change whose unchanged values are nowhere."""
+    return NoStoredRowError(
+        f"view {plan.name}: no stored row has the unchanged values",
+        detail="columns " + ", ".join(change.kept),
+        hint=f"ALTER TABLE {plan.schema.table} REPLICA IDENTITY FULL, then rebuild the view",
+    )
+
+
+def _text(part: object) -> str:
+    return part if isinstance(part, str) else orjson.dumps(part).decode()

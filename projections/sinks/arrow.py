@@ -1,0 +1,145 @@
+"""Arrow and Delta form of a view's rows: exact, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from cdc.table import Column, ColumnKind
+from projections.errors import UnholdableValueError
+from projections.plan import ROW_ID_COLUMN, VERSION_COLUMN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from decimal import Decimal
+
+    from projections.change import RowChange
+    from projections.plan import ViewPlan
+
+DECIMAL_DIGITS: Final = 38
+"""Most digits of a decimal column; a numeric that may have more is kept as its text."""
+
+_INTEGERS: Final = {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()}
+_TYPES: Final[dict[ColumnKind, pa.DataType]] = {
+    ColumnKind.BOOLEAN: pa.bool_(),
+    ColumnKind.FLOAT: pa.float64(),
+    ColumnKind.TEXT: pa.string(),
+    ColumnKind.UUID: pa.string(),
+    ColumnKind.JSON: pa.string(),
+    ColumnKind.DATE: pa.date32(),
+    ColumnKind.TIME: pa.string(),  # Delta has no type for a time of day
+    ColumnKind.TIMESTAMP: pa.timestamp("us"),
+    ColumnKind.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+    ColumnKind.BYTES: pa.binary(),
+}
+
+Convert = Callable[[Any], object]
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """Returns the type in which a table keeps a column."""
+    if column.kind is ColumnKind.INTEGER:
+        return _INTEGERS.get(column.type_name, pa.int64())
+    if column.kind is ColumnKind.NUMERIC:
+        digits, scale = column.precision, column.scale or 0
+        if digits is None or digits > DECIMAL_DIGITS or not 0 <= scale <= digits:
+            return pa.string()
+        return pa.decimal128(digits, scale)
+    return _TYPES[column.kind]
+
+
+def table_schema(plan: ViewPlan) -> pa.Schema:
+    """Returns the schema of a view's table: its columns, then what Headwater adds."""
+    fields = [pa.field(column.name, arrow_type(column)) for column in plan.schema.columns]
+    if plan.append_only:
+        fields.append(pa.field(ROW_ID_COLUMN, pa.string(), nullable=False))
+    fields.append(pa.field(VERSION_COLUMN, pa.int64(), nullable=False))
+    return pa.schema(fields)
+
+
+def deletes_schema(plan: ViewPlan) -> pa.Schema:
+    """Returns the schema of the table that remembers a view's deletes."""
+    return pa.schema([table_schema(plan).field(name) for name in (*plan.keys, VERSION_COLUMN)])
+
+
+def rows_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
+    """Returns upserts as a table of `table_schema`.
+
+    Raises:
+        UnholdableValueError: A value has no exact form in its column's type.
+    """
+    schema = table_schema(plan)
+    rows = [change.row for change in changes if change.row is not None]
+    arrays = [
+        _array(plan, column, [row[column.name] for row in rows]) for column in plan.schema.columns
+    ]
+    if plan.append_only:
+        arrays.append(pa.array([change.key[0] for change in changes], pa.string()))
+    arrays.append(pa.array([change.version for change in changes], pa.int64()))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def keys_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
+    """Returns the keys and versions of changes as a table of `deletes_schema`."""
+    by_name = plan.schema.by_name
+    arrays = [
+        _array(plan, by_name[name], [change.key[place] for change in changes])
+        for place, name in enumerate(plan.keys)
+    ]
+    arrays.append(pa.array([change.version for change in changes], pa.int64()))
+    return pa.Table.from_arrays(arrays, schema=deletes_schema(plan))
+
+
+def decoded_rows(plan: ViewPlan, table: pa.Table) -> list[dict[str, object]]:
+    """Returns a table's rows as the values that `cdc.values` decodes."""
+    columns: list[list[object]] = []
+    for column in plan.schema.columns:
+        values = table.column(column.name).to_pylist()
+        convert = _restorer(column)
+        columns.append(
+            values if convert is None else [v if v is None else convert(v) for v in values]
+        )
+    names = [column.name for column in plan.schema.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _array(plan: ViewPlan, column: Column, values: list[object]) -> pa.Array:
+    convert = _converter(column)
+    if convert is not None:
+        values = [value if value is None else convert(value) for value in values]
+    try:
+        return pa.array(values, arrow_type(column))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError):
+        raise UnholdableValueError(
+            f"view {plan.name}: a value of column {column.name} has no exact form in a table",
+            detail=f"{column.type_name} as {arrow_type(column)}",
+            hint="leave `table` out of the view's stores, or correct the value at the source",
+        ) from None
+
+
+def _converter(column: Column) -> Convert | None:
+    if column.kind is ColumnKind.TIME:
+        return lambda value: value.isoformat(timespec="microseconds")
+    if column.kind is ColumnKind.NUMERIC and arrow_type(column) == pa.string():
+        return _numeric_text
+    return None
+
+
+def _restorer(column: Column) -> Convert | None:
+    import datetime
+    from decimal import Decimal
+
+    if column.kind is ColumnKind.TIME:
+        return datetime.time.fromisoformat
+    if column.kind is ColumnKind.NUMERIC and arrow_type(column) == pa.string():
+        return Decimal
+    if column.kind is ColumnKind.TIMESTAMPTZ:
+        # pyarrow hands out its own UTC
+        return lambda value: value.replace(tzinfo=datetime.UTC)
+    return None
+
+
+def _numeric_text(value: Decimal) -> str:
+    return format(value, "f") if value.is_finite() else str(value)

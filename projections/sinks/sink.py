@@ -1,0 +1,62 @@
+"""Sink: the port through which a view reaches a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from projections.change import Applied, RowChange
+    from projections.plan import ViewPlan
+
+
+class Sink(Protocol):
+    """Keeps the latest row of every key of a view.
+
+    Guarantees of every implementation:
+
+    Order: each key holds the change with the greatest version ever given, whatever the order in
+    which changes, batches and writers arrive. A change with kept values is the exception: it must
+    come after the change that has them, as it does in every topic.
+
+    Duplicates: a change that is not newer than what the key holds changes nothing, so giving a
+    batch again, whole or in part, has no effect.
+
+    Deletes: a delete is remembered with its version, also for a key that was never seen, and
+    outlives a restart of store and writer; an older change does not bring the row back.
+
+    Durability: when `apply` returns, every change is in the store as safely as the store keeps
+    anything it acknowledged. When it raises, any part of the batch may have been written.
+
+    Threads: one caller at a time per instance; several instances may write the same view, except
+    where an implementation says that it takes a lock.
+    """
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """Makes the view's place in the store unless it is there.
+
+        Raises:
+            SinkError: The store refuses or cannot be reached.
+        """
+        ...
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        """Writes changes, at most one per key.
+
+        Raises:
+            SinkError: The store refuses, cannot be reached, or cannot hold a value exactly.
+        """
+        ...
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """Reads every live row in its document form, in no order.
+
+        Raises:
+            SinkError: The store cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Lets go of connections; the instance is of no use afterwards."""
+        ...
