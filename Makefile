@@ -19,8 +19,8 @@ setup: ## build .venv and fetch the locked jars (does nothing the second time)
 demo: setup ## start everything, drive real traffic, build and verify every view
 	@.venv/bin/headwater demo $(ARGS)
 
-test: setup lint ## all checks and all tests, on real components
-	@$(PY) -m pytest --require-integration --cov --cov-report=term:skip-covered --durations=15 $(ARGS)
+test: setup lint ## all checks and all tests, on real components (ARGS="-k name": some)
+	@$(PY) -m pytest $(or $(ARGS),--require-integration --cov --cov-report=term:skip-covered --durations=15)
 
 lint: environment ## style, types, module contracts
 	@$(PY) -m ruff check .

@@ -7,13 +7,13 @@ A green run that skipped its integration tests proves nothing, so the counts are
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 REAL: Final = "integration"
 OUTCOMES: Final = ("passed", "failed", "skipped", "xfailed")
@@ -35,8 +35,8 @@ class Counts:
     """Outcome of every test, by its folder under tests/."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._required = bool(config.getoption("--require-integration"))
-        self._tests = Path(__file__).parent
+        self._required = config.getoption("--require-integration") and not config.option.collectonly
+        self._tests = config.rootpath / "tests"
         self._collected: dict[str, str] = {}
         self._outcomes: dict[str, str] = {}
 
@@ -54,7 +54,8 @@ class Counts:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
-        if self._complaints() and session.exitstatus in (pytest.ExitCode.OK, 5):
+        green = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if green and self._complaints():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         yield
 
