@@ -1,7 +1,7 @@
 """Writes the pages that are read off the code, so that they cannot say anything else.
 
-`python docs/generate.py` rewrites docs/errors.md and docs/cli.md. With `--check` it changes
-nothing, and exits 1 with the difference when a page is old.
+`python docs/generate.py` rewrites docs/cli.md, docs/errors.md and docs/settings.md. With `--check`
+it changes nothing, and exits 1 with the difference when a page is old.
 """
 
 from __future__ import annotations
@@ -9,21 +9,35 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
+from pydantic import BaseModel
 from typer.main import get_command
 
+from cdc.errors import CdcError
 from headwater.cli import app
+from headwater.cli.output import exit_code_of
+from headwater.errors import HeadwaterError
+from headwater.settings import Settings
+from projections.errors import ProjectionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pydantic.fields import FieldInfo
+
+PlatformError: TypeAlias = CdcError | HeadwaterError | ProjectionError
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = ("cdc", "projections", "headwater")
+# Fields of the settings that the command line and the environment set, never the file.
+FROM_OUTSIDE: Final = ("root", "home", "java_home")
 NOTICE: Final = "<!-- written by docs/generate.py: run `make docs` after changing the code -->\n"
 
 
@@ -40,7 +54,12 @@ class ErrorEntry:
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or compare them with ``--check``."""
-    pages = {ROOT / "docs" / "errors.md": errors_page(), ROOT / "docs" / "cli.md": cli_page()}
+    docs = ROOT / "docs"
+    pages = {
+        docs / "cli.md": cli_page(),
+        docs / "errors.md": errors_page(),
+        docs / "settings.md": settings_page(),
+    }
     if arguments != ["--check"]:
         for path, text in pages.items():
             path.write_text(text)
@@ -55,7 +74,7 @@ def main(arguments: list[str]) -> int:
     return 1 if old else 0
 
 
-def error_classes() -> Iterator[type[Exception]]:
+def error_classes() -> Iterator[type[PlatformError]]:
     """Every class of the packages that declares an error code."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -101,6 +120,65 @@ def cli_page() -> str:
     return "\n".join(sections).rstrip() + "\n"
 
 
+def settings_page() -> str:
+    """Every key of `headwater.toml`, section by section."""
+    lines = [
+        NOTICE,
+        "# Settings",
+        "",
+        "Keys of `headwater.toml`. A value may hold `${NAME}` or `${NAME:-default}`, filled from",
+        "the environment or from `.env` beside the file. What stands under `[profile.NAME]` is",
+        "laid over the rest when that profile is asked for.",
+    ]
+    places: dict[type[BaseModel], list[str]] = {}
+    for path, model in _sections(Settings, ""):
+        places.setdefault(model, []).append(f"`[{path}]`" if path else "Above every section")
+    for model, titles in places.items():
+        meanings = _meanings(model)
+        rows = [
+            _setting(key, field, meanings.get(key, ""))
+            for key, field in model.model_fields.items()
+            if key not in FROM_OUTSIDE and _section(field) is None
+        ]
+        if rows:
+            lines += ["", f"## {', '.join(titles)}", ""]
+            lines += ["| key | default | meaning |", "|---|---|---|", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The model and every section inside it, each with its place in the file."""
+    yield path, model
+    for name, field in model.model_fields.items():
+        if (found := _section(field)) is not None:
+            section, keyed = found
+            step = f"{name}.NAME" if keyed else name
+            yield from _sections(section, f"{path}.{step}".lstrip("."))
+
+
+def _section(field: FieldInfo) -> tuple[type[BaseModel], bool] | None:
+    """The section a key opens, and whether it is one of many by name."""
+    candidates = [(field.annotation, False)]
+    candidates += [(part, True) for part in getattr(field.annotation, "__args__", ())]
+    for candidate, keyed in candidates:
+        if inspect.isclass(candidate) and issubclass(candidate, BaseModel):
+            return candidate, keyed
+    return None
+
+
+def _setting(name: str, field: FieldInfo, meaning: str) -> str:
+    default = field.get_default(call_default_factory=True)
+    shown = "" if default in (None, {}) else f"`{default}`"
+    return f"| `{name}` | {shown} | {meaning} |"
+
+
+def _meanings(model: type[BaseModel]) -> dict[str, str]:
+    """What the docstring says of each attribute."""
+    _, _, attributes = inspect.cleandoc(model.__doc__ or "").partition("Attributes:\n")
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", attributes, re.MULTILINE)
+    return {name: _plain(text).replace("|", "\\|") for name, text in entries}
+
+
 def _classes_with_code(path: Path) -> list[str]:
     tree = ast.parse(path.read_text())
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
@@ -119,13 +197,13 @@ def _is_code(item: ast.stmt) -> bool:
     return named and isinstance(value, ast.Constant) and str(value.value).startswith("HW-")
 
 
-def _entry(error: type[Exception]) -> ErrorEntry:
+def _entry(error: type[PlatformError]) -> ErrorEntry:
     return ErrorEntry(
         code=vars(error)["code"],
         name=f"{error.__module__}.{error.__qualname__}",
         meaning=_plain((error.__doc__ or "").split("\n\n")[0]),
         retriable=getattr(error, "retriable", False),
-        exit_code=getattr(error, "exit_code", 1),
+        exit_code=exit_code_of(error.__new__(error)),
     )
 
 
