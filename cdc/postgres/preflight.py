@@ -1,0 +1,274 @@
+"""What the source must allow before it is captured; reading only.
+
+Postgres and Debezium find most of these out too, but late, one at a time, and in words that do not
+say what repairs them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import sql
+
+from cdc.postgres.catalog import list_tables
+from cdc.postgres.check import Check, CheckState
+from cdc.postgres.errors import (
+    AddressError,
+    DatabaseMissingError,
+    LoginError,
+    PostgresError,
+    ServerRefusedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from psycopg import Connection
+
+    from cdc.table import TableName
+
+CONNECT_TIMEOUT_S: Final = 10
+_VERSION_MIN: Final = 14
+_KINDS: Final = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "c": "a composite type",
+    "i": "an index",
+}
+
+_TABLE: Final = """
+SELECT c.relkind, c.relpersistence, c.relreplident,
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
+                  AND i.indimmediate) AS has_key,
+       has_schema_privilege(n.oid, 'USAGE') AS usage,
+       has_table_privilege(c.oid, 'SELECT') AS readable,
+       EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid)
+           AND row_security_active(c.oid) AS filtered
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s
+"""
+
+_SLOTS: Final = """
+SELECT count(*) FILTER (WHERE slot_name <> %s), current_setting('max_replication_slots')::int,
+       (SELECT count(*) FROM pg_stat_replication), current_setting('max_wal_senders')::int
+  FROM pg_replication_slots
+"""
+
+
+def connect(dsn: str) -> Connection[Any]:
+    """Opens a connection; each reason why it cannot has its own error.
+
+    Raises:
+        AddressError: The DSN cannot be read, or its host is not to be found.
+        ServerRefusedError: Nobody answers at the port.
+        DatabaseMissingError: The server has no such database.
+        LoginError: User or password is wrong.
+        PostgresError: Anything else.
+    """
+    try:
+        return psycopg.connect(
+            dsn,
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            application_name="headwater",
+        )
+    except psycopg.OperationalError as error:
+        raise _connection_error(error) from None
+    except psycopg.ProgrammingError:
+        hint = "postgresql://user:password@host:5432/database"
+        raise AddressError("the database address cannot be read", hint=hint) from None
+
+
+def checks(
+    connection: Connection[Any],
+    *,
+    source: str,
+    tables: Sequence[TableName],
+    slot: str,
+) -> Iterator[Check]:
+    """Looks at everything that capture asks of a source.
+
+    Args:
+        connection: To the source database.
+        source: Prefix of the topics.
+        tables: What shall be captured.
+        slot: Name of the replication slot that capture will use.
+    """
+    yield _version(connection)
+    yield _primary(connection)
+    yield _wal_level(connection)
+    yield _replication_role(connection)
+    yield _slots(connection, slot)
+    yield from _slot(connection, slot)
+    yield from _topics(source, tables)
+    for table in tables:
+        yield from _table(connection, table)
+
+
+def _connection_error(error: psycopg.OperationalError) -> PostgresError:
+    # libpq knows no SQLSTATE before a session exists, and its text names host, port and user only
+    said = str(error).splitlines()[0] if str(error) else ""
+    if "does not exist" in said and "database" in said:
+        hint = "createdb, or correct the database's name in the DSN"
+        return DatabaseMissingError("the server has no such database", detail=said, hint=hint)
+    if "authentication failed" in said or "no password" in said or "no pg_hba.conf entry" in said:
+        hint = "check user and password of the DSN, and the server's pg_hba.conf"
+        return LoginError("the server does not let this user in", detail=said, hint=hint)
+    if 'role "' in said and "does not exist" in said:
+        return LoginError("the server does not know this user", detail=said, hint="CREATE ROLE")
+    if "resolve" in said or "Name or service not known" in said:
+        return AddressError("the database host is not to be found", detail=said, hint="check it")
+    if "refused" in said or "timeout" in said or "No route" in said:
+        hint = "start the server, or check host and port of the DSN"
+        return ServerRefusedError("no server answers there", detail=said, hint=hint)
+    return PostgresError("the database cannot be reached", detail=said)
+
+
+def _row(connection: Connection[Any], query: str, arguments: tuple[Any, ...] = ()) -> Any:
+    return connection.execute(query.encode(), arguments).fetchone()
+
+
+def _setting(connection: Connection[Any], name: str) -> str:
+    return str(_row(connection, "SELECT current_setting(%s)", (name,))[0])
+
+
+def _version(connection: Connection[Any]) -> Check:
+    major = connection.info.server_version // 10_000
+    if major >= _VERSION_MIN:
+        return Check("version", CheckState.OK, f"Postgres {major}")
+    hint = f"upgrade to Postgres {_VERSION_MIN} or later"
+    return Check("version", CheckState.FAIL, f"Postgres {major} is too old", hint=hint)
+
+
+def _primary(connection: Connection[Any]) -> Check:
+    if _row(connection, "SELECT pg_is_in_recovery()")[0]:
+        hint = "give the address of the primary: heartbeat and publication are written there"
+        return Check("primary", CheckState.FAIL, "this server is a standby", hint=hint)
+    return Check("primary", CheckState.OK, "accepts writes")
+
+
+def _wal_level(connection: Connection[Any]) -> Check:
+    level = _setting(connection, "wal_level")
+    if level == "logical":
+        return Check("wal_level", CheckState.OK, level)
+    hint = "ALTER SYSTEM SET wal_level = logical;  and restart the server"
+    return Check("wal_level", CheckState.FAIL, f"is {level}, must be logical", hint=hint)
+
+
+def _replication_role(connection: Connection[Any]) -> Check:
+    role, replication, superuser = _row(
+        connection,
+        "SELECT rolname, rolreplication, rolsuper FROM pg_roles WHERE rolname = current_user",
+    )
+    if replication or superuser:
+        return Check("role", CheckState.OK, f"{role} may replicate")
+    quoted = sql.Identifier(role).as_string(connection)
+    hint = f"ALTER ROLE {quoted} REPLICATION;"
+    return Check("role", CheckState.FAIL, f"{role} lacks REPLICATION", hint=hint)
+
+
+def _slots(connection: Connection[Any], slot: str) -> Check:
+    others, slots_max, senders, senders_max = _row(connection, _SLOTS, (slot,))
+    detail = f"{others} of {slots_max} slots, {senders} of {senders_max} senders in use"
+    if others < slots_max and senders < senders_max:
+        return Check("slots", CheckState.OK, detail)
+    hint = (
+        f"ALTER SYSTEM SET max_replication_slots = {slots_max + 5};  "
+        f"ALTER SYSTEM SET max_wal_senders = {senders_max + 5};  and restart the server"
+    )
+    return Check("slots", CheckState.FAIL, "no replication slot or sender is free", detail, hint)
+
+
+def _slot(connection: Connection[Any], slot: str) -> Iterator[Check]:
+    found = _row(
+        connection,
+        "SELECT database, plugin, active_pid, wal_status, current_database()"
+        "  FROM pg_replication_slots WHERE slot_name = %s",
+        (slot,),
+    )
+    if found is None:
+        yield Check("slot", CheckState.OK, f"{slot} will be made")
+        return
+    database, plugin, active_pid, wal_status, here = found
+    hint = f"give this source another name, or drop it: SELECT pg_drop_replication_slot('{slot}');"
+    if database != here or plugin != "pgoutput":
+        message = f"{slot} belongs to database {database}, plugin {plugin}"
+        yield Check("slot", CheckState.FAIL, message, hint=hint)
+    elif wal_status == "lost":
+        repair = "its changes are gone: capture must start anew from a snapshot"
+        yield Check("slot", CheckState.FAIL, f"{slot} has lost its log", repair, hint)
+    else:
+        used = f"in use by process {active_pid}" if active_pid else "not in use"
+        yield Check("slot", CheckState.OK, f"{slot} is {used}")
+
+
+def _topics(source: str, tables: Sequence[TableName]) -> Iterator[Check]:
+    by_topic: dict[str, list[str]] = defaultdict(list)
+    for table in tables:
+        by_topic[table.topic(source)].append(str(table))
+    for topic, names in by_topic.items():
+        if len(names) > 1:
+            hint = "capture one of them, or rename one: characters that Kafka refuses become _"
+            message = f"{' and '.join(names)} would share the topic {topic}"
+            yield Check("topics", CheckState.FAIL, message, hint=hint)
+
+
+def _table(connection: Connection[Any], table: TableName) -> Iterator[Check]:
+    name = f"table {table}"
+    found = _row(connection, _TABLE, (table.schema, table.name))
+    if found is None:
+        near = difflib.get_close_matches(str(table), map(str, list_tables(connection)), n=1)
+        hint = f"did you mean {near[0]}?" if near else "check the name and its schema"
+        yield Check(name, CheckState.FAIL, "does not exist", hint=hint)
+        return
+    kind, persistence, identity, has_key, usage, readable, filtered = found
+    if kind not in "rp" or persistence != "p":
+        what = _KINDS.get(kind, "an unlogged table" if persistence == "u" else "a temporary table")
+        hint = "only ordinary, logged tables leave a trace in the log"
+        yield Check(name, CheckState.FAIL, f"is {what}", hint=hint)
+        return
+    yield from _grants(connection, table, usage=usage, readable=readable)
+    if filtered:
+        hint = "use a role with BYPASSRLS, or exempt it from the table's policies"
+        yield Check(name, CheckState.FAIL, "row security would hide rows from capture", hint=hint)
+    yield _identity(connection, table, identity=identity, has_key=has_key)
+
+
+def _grants(
+    connection: Connection[Any], table: TableName, *, usage: bool, readable: bool
+) -> Iterator[Check]:
+    role = sql.Identifier(connection.info.user).as_string(connection)
+    schema = sql.Identifier(table.schema).as_string(connection)
+    quoted = sql.Identifier(table.schema, table.name).as_string(connection)
+    missing = [] if usage else [f"GRANT USAGE ON SCHEMA {schema} TO {role};"]
+    missing += [] if readable else [f"GRANT SELECT ON {quoted} TO {role};"]
+    if missing:
+        message = f"role {connection.info.user} may not read it"
+        yield Check(f"table {table}", CheckState.FAIL, message, hint=" ".join(missing))
+
+
+def _identity(
+    connection: Connection[Any], table: TableName, *, identity: str, has_key: bool
+) -> Check:
+    name = f"table {table}"
+    quoted = sql.Identifier(table.schema, table.name).as_string(connection)
+    if identity == "n":
+        hint = f"ALTER TABLE {quoted} REPLICA IDENTITY DEFAULT;"
+        return Check(name, CheckState.FAIL, "replica identity is NOTHING", hint=hint)
+    if has_key or identity == "i":
+        return Check(name, CheckState.OK, "has a key")
+    detail = "inserts are captured and mirrored row by row; rows are never changed in its views"
+    if identity == "f":
+        return Check(name, CheckState.WARN, "has no primary key", detail)
+    return Check(
+        name,
+        CheckState.WARN,
+        "has no primary key: while it is captured, Postgres refuses UPDATE and DELETE on it",
+        detail,
+        f"ALTER TABLE {quoted} ADD PRIMARY KEY (…);",
+    )
