@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import operator
 import os
 import signal
 import time
@@ -38,10 +37,6 @@ UP_TIMEOUT_S: Final = 150.0
 DOWN_TIMEOUT_S: Final = 60.0
 
 
-_ALL: Final = operator.attrgetter("ready")
-_SERVICES: Final = operator.attrgetter("services_ready")
-
-
 @dataclass(frozen=True, slots=True)
 class _Awaited:
     """What a start waits for, until when, and whom it tells of the way there."""
@@ -49,7 +44,21 @@ class _Awaited:
     on_event: Callable[[StatusEvent], None]
     timeout_s: float
     deadline: float
-    ready: Callable[[RuntimeStatus], bool]
+    parts: frozenset[str]
+    commands: bool
+
+    def failed(self, found: RuntimeStatus) -> ServiceStatus | None:
+        """Says which part the caller asked for gave up, if any."""
+        return next((service for service in found.failed if service.name in self.parts), None)
+
+    def ready(self, found: RuntimeStatus) -> bool:
+        """Says whether every part that is waited for is ready."""
+        waited = [
+            service
+            for service in found.services
+            if service.name in self.parts and (self.commands or service.kind != "command")
+        ]
+        return found.running and all(service.ready for service in waited)
 
 
 def _ignore(event: StatusEvent) -> None:
@@ -88,7 +97,9 @@ def up(
     home = Home(spec.home.resolve())
     home.create()
     deadline = time.monotonic() + timeout_s
-    awaited = _Awaited(on_event, timeout_s, deadline, _ALL if await_commands else _SERVICES)
+    awaited = _Awaited(
+        on_event, timeout_s, deadline, frozenset(spec.fingerprints()), commands=await_commands
+    )
     while True:
         with _exclusive(home) as lock:
             if lock is not None:
@@ -199,8 +210,8 @@ def _join(
     awaited: _Awaited,
 ) -> Endpoints:
     wanted = spec.fingerprints()
-    names = wanted.keys() | running.settings.keys()
-    differ = sorted(n for n in names if wanted.get(n) != running.settings.get(n))
+    # More may run than this caller asks for; what it asks for must run as asked.
+    differ = sorted(n for n, digest in wanted.items() if digest != running.settings.get(n))
     if differ:
         raise SettingsDifferError(
             "services already run in this folder with other settings",
@@ -226,10 +237,12 @@ def _wait_ready(
             shown[service.name] = service
             if before is None or before.state is not service.state:
                 awaited.on_event(StatusEvent(service, elapsed_s))
-        if found is not None and found.failed:
-            raise _failure(home, found.failed[0])
-        if found is not None and awaited.ready(found):
-            return
+        if found is not None:
+            failed = awaited.failed(found)
+            if failed is not None:
+                raise _failure(home, failed)
+            if awaited.ready(found):
+                return
         if (found is not None and not found.running) or (handle is not None and handle.ended()):
             raise SupervisorLostError(
                 "the supervisor ended while services were starting",

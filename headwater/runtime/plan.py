@@ -7,7 +7,7 @@ environments of commands may hold passwords.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -49,12 +49,14 @@ class Plan:
         ports: Chosen ports by name.
         java: The ``java`` executable, if any service needs it.
         jars: Class path of each jar environment.
+        settings: Fingerprints of the wish as the caller wrote it, to recognise it again.
     """
 
     spec: RuntimeSpec
     ports: Mapping[str, int]
     java: Path | None
     jars: Mapping[str, tuple[Path, ...]]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """As one line of JSON."""
@@ -70,6 +72,7 @@ class Plan:
                 "log_bytes_max": spec.log_bytes_max,
                 "ports": dict(self.ports),
                 "java": self.java,
+                "settings": dict(self.settings),
                 "jars": {env: list(map(str, jars)) for env, jars in self.jars.items()},
             },
             default=str,
@@ -87,7 +90,7 @@ class Plan:
         )
         java = Path(value["java"]) if value["java"] else None
         jars = {env: tuple(map(Path, paths)) for env, paths in value["jars"].items()}
-        return cls(spec, value["ports"], java, jars)
+        return cls(spec, value["ports"], java, jars, value["settings"])
 
     def services(self) -> list[SpawnedService]:
         """The servers to run, in start order."""

@@ -56,7 +56,13 @@ def make_plan(home: Home, spec: RuntimeSpec, *, progress: bool) -> Plan:
         valkey.binary()
     for service in external_services(spec):
         check_external(service)
-    return Plan(_settled(home, spec), choose_ports(home, spec), java.path if java else None, jars)
+    return Plan(
+        spec=_settled(home, spec),
+        ports=choose_ports(home, spec),
+        java=java.path if java else None,
+        jars=jars,
+        settings=spec.fingerprints(),
+    )
 
 
 def check_disk(folder: Path, free_min_bytes: int) -> None:

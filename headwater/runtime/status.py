@@ -58,6 +58,12 @@ class ServiceStatus:
     since: float = 0.0
     last_error: str | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether it answers; a command that ended well counts."""
+        ended_well = self.kind == "command" and self.state is ServiceState.STOPPED
+        return self.state is ServiceState.READY or ended_well
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeStatus:
@@ -80,21 +86,13 @@ class RuntimeStatus:
     @property
     def ready(self) -> bool:
         """Whether every service answers, and every command is ready or ended well."""
-        fine = {ServiceState.READY, ServiceState.STOPPED}
-        return self.running and all(
-            service.state is ServiceState.READY
-            or (service.kind == "command" and service.state in fine)
-            for service in self.services
-        )
+        return self.running and all(service.ready for service in self.services)
 
     @property
     def services_ready(self) -> bool:
         """Whether every service answers, whatever the commands do."""
-        return self.running and all(
-            service.state is ServiceState.READY
-            for service in self.services
-            if service.kind != "command"
-        )
+        services = (service for service in self.services if service.kind != "command")
+        return self.running and all(service.ready for service in services)
 
     @property
     def failed(self) -> tuple[ServiceStatus, ...]:

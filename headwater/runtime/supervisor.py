@@ -159,7 +159,7 @@ class Supervisor:
         status = RuntimeStatus(
             running=True,
             supervisor=self._record,
-            settings=self._plan.spec.fingerprints(),
+            settings=dict(self._plan.settings),
             services=shown,
             written_at=time.time(),
         )
