@@ -10,18 +10,10 @@ import difflib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
 from psycopg import sql
 
 from cdc.postgres.catalog import list_tables
 from cdc.postgres.check import Check, CheckState
-from cdc.postgres.errors import (
-    AddressError,
-    DatabaseMissingError,
-    LoginError,
-    PostgresError,
-    ServerRefusedError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +22,6 @@ if TYPE_CHECKING:
 
     from cdc.table import TableName
 
-CONNECT_TIMEOUT_S: Final = 10
 _VERSION_MIN: Final = 14
 _KINDS: Final = {
     "v": "a view",
@@ -60,30 +51,6 @@ SELECT count(*) FILTER (WHERE slot_name <> %s), current_setting('max_replication
 """
 
 
-def connect(dsn: str) -> Connection[Any]:
-    """Opens a connection; each reason why it cannot has its own error.
-
-    Raises:
-        AddressError: The DSN cannot be read, or its host is not to be found.
-        ServerRefusedError: Nobody answers at the port.
-        DatabaseMissingError: The server has no such database.
-        LoginError: User or password is wrong.
-        PostgresError: Anything else.
-    """
-    try:
-        return psycopg.connect(
-            dsn,
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            application_name="headwater",
-        )
-    except psycopg.OperationalError as error:
-        raise _connection_error(error) from None
-    except psycopg.ProgrammingError:
-        hint = "postgresql://user:password@host:5432/database"
-        raise AddressError("the database address cannot be read", hint=hint) from None
-
-
 def checks(
     connection: Connection[Any],
     *,
@@ -108,25 +75,6 @@ def checks(
     yield from _topics(source, tables)
     for table in tables:
         yield from _table(connection, table)
-
-
-def _connection_error(error: psycopg.OperationalError) -> PostgresError:
-    # libpq knows no SQLSTATE before a session exists, and its text names host, port and user only
-    said = str(error).splitlines()[0] if str(error) else ""
-    if "does not exist" in said and "database" in said:
-        hint = "createdb, or correct the database's name in the DSN"
-        return DatabaseMissingError("the server has no such database", detail=said, hint=hint)
-    if "authentication failed" in said or "no password" in said or "no pg_hba.conf entry" in said:
-        hint = "check user and password of the DSN, and the server's pg_hba.conf"
-        return LoginError("the server does not let this user in", detail=said, hint=hint)
-    if 'role "' in said and "does not exist" in said:
-        return LoginError("the server does not know this user", detail=said, hint="CREATE ROLE")
-    if "resolve" in said or "Name or service not known" in said:
-        return AddressError("the database host is not to be found", detail=said, hint="check it")
-    if "refused" in said or "timeout" in said or "No route" in said:
-        hint = "start the server, or check host and port of the DSN"
-        return ServerRefusedError("no server answers there", detail=said, hint=hint)
-    return PostgresError("the database cannot be reached", detail=said)
 
 
 def _row(connection: Connection[Any], query: str, arguments: tuple[Any, ...] = ()) -> Any:

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from cdc.postgres import catalog, preflight, session
+from cdc.postgres.check import Check, CheckState
+from cdc.postgres.errors import (
+    CredentialsError,
+    DatabaseMissingError,
+    HostUnknownError,
+    PostgresError,
+    PostgresRefusedError,
+)
+from cdc.table import ColumnKind, TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.integration
+
+
+def found(dsn: str, tables: Sequence[str], slot: str = "headwater_t") -> list[Check]:
+    names = [TableName.parse(table) for table in tables]
+    with session.connect(dsn) as connection:
+        return list(preflight.checks(connection, source="t", tables=names, slot=slot))
+
+
+def failing(checks: Sequence[Check]) -> list[str]:
+    return [check.name for check in checks if check.state is CheckState.FAIL]
+
+
+def execute(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def test_each_reason_not_to_connect_has_its_own_code(database: str) -> None:
+    parts = urlsplit(database)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    user, at = parts.username, f"127.0.0.1:{parts.port}"
+    wrong: dict[str, type[PostgresError]] = {
+        "postgresql://u@no-such-host.invalid/d": HostUnknownError,
+        f"postgresql://u@127.0.0.1:{free}/d": PostgresRefusedError,
+        parts._replace(path="/no_such_database").geturl(): DatabaseMissingError,
+        f"postgresql://{user}:wrong-word@{at}{parts.path}": CredentialsError,
+        f"postgresql://nobody_here:wrong-word@{at}{parts.path}": CredentialsError,
+    }
+    seen = {}
+    for dsn, expected in wrong.items():
+        with pytest.raises(expected) as refused:
+            session.connect(dsn)
+        seen[dsn] = refused.value
+
+    assert 4 == len({error.code for error in seen.values()})
+    assert not any("wrong-word" in f"{e.message}{e.detail}{e.hint}" for e in seen.values())
+
+
+def test_a_source_that_is_ready_passes(database: str) -> None:
+    execute(database, "CREATE TABLE orders (id bigint PRIMARY KEY)")
+
+    checks = found(database, ["orders"])
+
+    assert {CheckState.OK} == {check.state for check in checks}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "word"),
+    [
+        ("CREATE VIEW t AS SELECT 1 AS id", "a view"),
+        ("CREATE UNLOGGED TABLE t (id bigint PRIMARY KEY)", "unlogged"),
+        ("CREATE MATERIALIZED VIEW t AS SELECT 1 AS id", "materialized"),
+        ("CREATE TABLE t (id bigint); ALTER TABLE t REPLICA IDENTITY NOTHING", "NOTHING"),
+        ("CREATE TABLE tt (id bigint)", "does not exist"),
+    ],
+    ids=["view", "unlogged", "materialized view", "identity nothing", "missing"],
+)
+def test_what_leaves_no_trace_in_the_log_is_refused(database: str, ddl: str, word: str) -> None:
+    execute(database, *ddl.split(";"))
+
+    checks = found(database, ["t"])
+
+    (check,) = [check for check in checks if check.state is CheckState.FAIL]
+    assert "table public.t" == check.name
+    assert word in check.message
+    assert check.hint
+
+
+def test_a_table_without_a_key_is_explained(database: str) -> None:
+    execute(database, "CREATE TABLE notes (said text)")
+
+    (check,) = [check for check in found(database, ["notes"]) if check.state is CheckState.WARN]
+
+    assert "UPDATE and DELETE" in check.message
+    assert "row by row" in (check.detail or "")
+
+
+def test_two_tables_that_would_share_a_topic_are_named(database: str) -> None:
+    execute(
+        database,
+        'CREATE TABLE "a b" (id bigint PRIMARY KEY)',
+        'CREATE TABLE "a+b" (id bigint PRIMARY KEY)',
+    )
+
+    checks = found(database, ["public.a b", "public.a+b"])
+
+    assert ["topics"] == failing(checks)
+
+
+def test_a_role_without_rights_is_told_the_grants(database: str) -> None:
+    execute(
+        database,
+        "CREATE TABLE orders (id bigint PRIMARY KEY)",
+        "DROP ROLE IF EXISTS clerk",
+        "CREATE ROLE clerk LOGIN PASSWORD 'x'",
+    )
+    parts = urlsplit(database)
+    clerk = parts._replace(netloc=f"clerk:x@127.0.0.1:{parts.port}").geturl()
+
+    hints = {check.hint for check in found(clerk, ["orders"]) if check.state is CheckState.FAIL}
+    execute(database, "DROP ROLE clerk")
+
+    assert {
+        'ALTER ROLE "clerk" REPLICATION;',
+        'GRANT SELECT ON "public"."orders" TO "clerk";',
+    } == hints
+
+
+def test_a_slot_of_another_database_is_not_taken_over(database: str, postgres_dsn: str) -> None:
+    make = "SELECT pg_create_logical_replication_slot('headwater_t', 'pgoutput')"
+    execute(postgres_dsn, make)
+
+    try:
+        checks = found(database, [])
+    finally:
+        execute(postgres_dsn, "SELECT pg_drop_replication_slot('headwater_t')")
+
+    assert ["slot"] == failing(checks)
+
+
+def test_the_catalog_tells_kinds_keys_and_precision(database: str) -> None:
+    execute(
+        database,
+        "CREATE DOMAIN money_amount AS numeric(12,2)",
+        "CREATE TYPE mood AS ENUM ('happy', 'sad')",
+        """CREATE TABLE "Every Thing" (
+            b int, a bigint, amount money_amount, free numeric, negative numeric(3,-2), mood mood,
+            at timestamptz NOT NULL, tags text[], twice bigint GENERATED ALWAYS AS (a * 2) STORED,
+            PRIMARY KEY (b, a))""",
+    )
+    name = TableName("public", "Every Thing")
+
+    with session.connect(database) as connection:
+        schema = catalog.describe(connection, [name, TableName("public", "missing")])[name]
+        listed = catalog.list_tables(connection)
+
+    columns = schema.by_name
+    assert ("b", "a") == schema.key
+    assert [name] == listed
+    assert (12, 2) == (columns["amount"].precision, columns["amount"].scale)
+    assert (None, None) == (columns["free"].precision, columns["free"].scale)
+    assert (3, -2) == (columns["negative"].precision, columns["negative"].scale)
+    assert ColumnKind.TEXT is columns["mood"].kind
+    assert (ColumnKind.TIMESTAMPTZ, False) == (columns["at"].kind, columns["at"].nullable)
+    assert "twice" not in columns
