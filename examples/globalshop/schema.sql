@@ -23,6 +23,9 @@ CREATE TABLE products (
     attributes  jsonb,
     released_on date
 );
+-- A product's key can change, and a long description lies out of line, where the log mentions it
+-- only with the old row. So the log gets the old row.
+ALTER TABLE products REPLICA IDENTITY FULL;
 
 CREATE TABLE inventory (
     warehouse  text        NOT NULL,

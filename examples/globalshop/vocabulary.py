@@ -102,6 +102,9 @@ def preferences(rng: random.Random) -> str:
         fields["colours"] = rng.sample(_COLOURS, 2)
     if chance(rng, 0.2):
         fields["limits"] = {"per_order": rng.randrange(1, 10**12) / 100, "none": None}
+    if chance(rng, 0.02):
+        # so long that Postgres keeps it out of line: the log has it only when it changes
+        fields["saved_cart"] = long_text(rng)
     return json.dumps(fields, ensure_ascii=False)
 
 

@@ -1,0 +1,134 @@
+"""The main job on real input: start, load, capture, write, build, compare, report."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from headwater.demo.drive import Drive
+from headwater.demo.home import is_own, make_anew
+from headwater.demo.report import save_screen
+from headwater.demo.result import Comparison, DemoResult
+from headwater.demo.screen import Screen
+from headwater.demo.start import Start
+from headwater.demo.workload import workloads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+
+    from headwater.demo.options import DemoOptions
+    from headwater.demo.port import Compared, Stack
+    from headwater.demo.reader import Places
+    from headwater.demo.workload import Workload
+
+
+def run_demo(
+    options: DemoOptions,
+    console: Console,
+    *,
+    before_comparison: Callable[[Stack, Places], None] | None = None,
+) -> DemoResult:
+    """Runs the demo; whatever happens, Ctrl-C included, nothing is left running.
+
+    Args:
+        options: What to do.
+        console: Where progress is shown; not stdout if a program reads that.
+        before_comparison: Called once views have caught up; a test damages a store here.
+
+    Raises:
+        DemoHomeError: The home folder holds something that no demo made.
+        HeadwaterError: Something did not start, or failed on the way.
+        CdcError: The source could not be captured.
+        ProjectionError: The views could not be built or compared.
+        KeyboardInterrupt: It was interrupted; everything was stopped.
+    """
+    screen = Screen(console)
+    workload = workloads()[options.workload]()
+    with _terminating_is_interrupting(), ExitStack() as cleanup:
+        stack = _stack(workload, options)
+        if is_own(options.home):
+            stack.stop()
+        make_anew(options.home, options.workload)
+        cleanup.callback(_stop, stack, screen)
+        startup = Start(stack, workload, options.scale, screen).run()
+        places = _places(stack)
+        driven = Drive(stack, workload, options, places, screen).run()
+        if before_comparison is not None:
+            before_comparison(stack, places)
+        with screen.waiting("every row of every view is compared with the source"):
+            views = tuple(_comparison(found) for found in stack.verify())
+            invariants = workload.invariants(stack.source_dsn, places.sum_readers())
+        screen.say(f"{sum(view.rows for view in views):,} rows compared")
+        if options.keep:
+            cleanup.pop_all()
+    result = DemoResult(
+        workload=workload.name,
+        position=driven.position,
+        views=views,
+        freshness=driven.freshness,
+        seconds=driven.seconds,
+        rate=options.rate,
+        changes=driven.written.changes,
+        transactions=driven.written.transactions,
+        rolled_back=driven.written.rolled_back,
+        startup=startup,
+        memory_mib=driven.memory_mib,
+        caught_up_s=driven.caught_up_s,
+        invariants=invariants,
+        recovery=driven.recovery,
+    )
+    if options.save_screen is not None:
+        save_screen(options.save_screen, screen.said, result)
+    return result
+
+
+def _stack(workload: Workload, options: DemoOptions) -> Stack:
+    from headwater.platform import Platform  # noqa: PLC0415  # loads every driver
+    from headwater.project import open_project  # noqa: PLC0415
+
+    project = open_project(workload.settings_file, home=options.home)
+    # with a lifeline the supervisor ends when this process does, even by kill -9
+    return Platform(project, workload.settings_file, lifeline=not options.keep)
+
+
+def _places(stack: Stack) -> Places:
+    from headwater.demo.reader import Places  # noqa: PLC0415  # loads every driver
+
+    settings, endpoints = stack.project.settings, stack.endpoints
+    tables = settings.home / "tables"
+    prefix = f"{settings.project.name}:"
+    return Places(tables, endpoints.search_url, endpoints.cache_url, prefix)
+
+
+def _comparison(found: Compared) -> Comparison:
+    return Comparison(
+        found.view,
+        str(found.store),
+        found.rows,
+        found.missing,
+        found.extra,
+        found.different,
+        str(found.applied_through),
+    )
+
+
+def _stop(stack: Stack, screen: Screen) -> None:
+    with screen.waiting("stopping everything"):
+        stack.stop()
+
+
+@contextmanager
+def _terminating_is_interrupting() -> Iterator[None]:
+    """SIGTERM ends the demo the way Ctrl-C does, with everything stopped in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,160 @@
+"""The second half of the demo: traffic, watched from outside, until every view has caught up."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from headwater.demo.chaos import Chaos
+from headwater.demo.errors import TrafficError
+from headwater.demo.freshness import FreshnessMeter
+from headwater.demo.memory import everything_mib
+from headwater.demo.screen import Moving
+from headwater.demo.task import Task
+from headwater.demo.traffic import Written
+
+if TYPE_CHECKING:
+    from headwater.demo.options import DemoOptions
+    from headwater.demo.port import Stack
+    from headwater.demo.reader import Places
+    from headwater.demo.result import Freshness, Recovery
+    from headwater.demo.screen import Screen
+    from headwater.demo.traffic import Traffic
+    from headwater.demo.workload import Workload
+
+_APPLIED_S: Final = 300.0
+_SEEN_S: Final = 15.0
+_POLL_S: Final = 0.2
+_MEMORY_EVERY_S: Final = 3.0
+_STRIKE_AT: Final = 0.3
+"""Part of the traffic's time after which a component is killed."""
+
+
+@dataclass(slots=True)
+class Driven:
+    """What was measured while traffic ran; the fields are those of `DemoResult`."""
+
+    written: Written = field(default_factory=Written)
+    seconds: float = 0.0
+    freshness: dict[str, Freshness] = field(default_factory=dict)
+    memory_mib: int = 0
+    recovery: Recovery | None = None
+    position: str = ""
+    caught_up_s: float = 0.0
+
+
+class Drive:
+    """Runs traffic and watches it.
+
+    Args:
+        stack: The platform.
+        workload: Whose traffic.
+        options: How much, how long, and what to kill.
+        places: Where the views are read.
+        screen: Shows it.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        workload: Workload,
+        options: DemoOptions,
+        places: Places,
+        screen: Screen,
+    ) -> None:
+        self._stack = stack
+        self._workload = workload
+        self._options = options
+        self._places = places
+        self._screen = screen
+        self._found = Driven()
+        self._memory: Task[int] | None = None
+        self._striking: Task[Recovery] | None = None
+
+    def run(self) -> Driven:
+        """Returns once every view holds all that was committed.
+
+        Raises:
+            TrafficError: The traffic failed.
+            ChaosError: What was killed did not come back.
+            UnhealthyError: Views did not catch up.
+        """
+        found, dsn, probe = self._found, self._stack.source_dsn, self._workload.probe
+        meter = FreshnessMeter(dsn, probe, self._places.probe_readers(probe))
+        with ExitStack() as cleanup:
+            traffic = self._workload.start_traffic(dsn, self._options.rate, self._options.seconds)
+            cleanup.callback(_stop_quietly, traffic)
+            cleanup.callback(meter.stop)
+            began = time.monotonic()
+            meter.start()
+            self._watch(traffic, meter, began)
+            found.written = traffic.stop()
+            found.seconds = time.monotonic() - began
+            meter.stop_probing()
+            self._catch_up(meter)
+            found.freshness = meter.stop()
+        self._screen.say(
+            f"{found.written.changes:,} row changes committed; views had them all "
+            f"{found.caught_up_s:.1f} s later"
+        )
+        if self._striking is not None:
+            found.recovery = self._striking.result()
+        return found
+
+    def _watch(self, traffic: Traffic, meter: FreshnessMeter, began: float) -> None:
+        seconds, memory_due = self._options.seconds, 0.0
+        with self._screen.traffic():
+            while traffic.running() and (elapsed_s := time.monotonic() - began) < seconds:
+                if elapsed_s > _STRIKE_AT * seconds:
+                    self._strike(began)
+                if elapsed_s >= memory_due:
+                    memory_due = elapsed_s + _MEMORY_EVERY_S
+                    self._weigh()
+                recovering = self._striking is not None and self._striking.running()
+                self._screen.update(
+                    Moving(
+                        elapsed_s,
+                        seconds,
+                        traffic.written(),
+                        meter.so_far(),
+                        self._found.memory_mib,
+                        f"{self._options.chaos} was killed and recovers" if recovering else "",
+                    )
+                )
+                time.sleep(_POLL_S)
+
+    def _strike(self, began: float) -> None:
+        if self._options.chaos is None or self._striking is not None:
+            return
+        chaos = Chaos(self._stack, self._options.chaos, self._screen.say)
+        self._striking = Task(lambda: chaos.strike(began))
+
+    def _weigh(self) -> None:
+        """Takes the last measure of memory and begins another; it walks all processes."""
+        if self._memory is not None:
+            if self._memory.running():
+                return
+            self._found.memory_mib = max(self._found.memory_mib, self._memory.result())
+        self._memory = Task(lambda: everything_mib(self._stack.status()))
+
+    def _catch_up(self, meter: FreshnessMeter) -> None:
+        began = time.monotonic()
+        with self._screen.waiting("every view is to reach the last commit"):
+            lsn = self._stack.current_lsn()
+            self._found.position = str(lsn)
+            if self._striking is not None:
+                self._striking.result()
+            self._stack.await_applied(lsn, _APPLIED_S)
+            self._found.caught_up_s = round(time.monotonic() - began, 2)
+            deadline = time.monotonic() + _SEEN_S
+            while not meter.all_seen() and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+
+
+def _stop_quietly(traffic: Traffic) -> None:
+    # what went wrong before is what is reported
+    with contextlib.suppress(TrafficError):
+        traffic.stop()

@@ -1,0 +1,44 @@
+"""Errors of the demo.
+
+DemoError            HW-D000
+├── DemoHomeError    HW-D001
+├── TrafficError     HW-D002
+├── WorkloadError    HW-D003
+└── ChaosError       HW-D004
+"""
+
+from __future__ import annotations
+
+from headwater.errors import HeadwaterError
+
+
+class DemoError(HeadwaterError):
+    """The demo could not be carried out."""
+
+    code = "HW-D000"
+
+
+class DemoHomeError(DemoError):
+    """The demo starts from nothing and will not wipe a folder that is not its own."""
+
+    code = "HW-D001"
+    exit_code = 2
+
+
+class TrafficError(DemoError):
+    """The process that writes to the source ended before its time."""
+
+    code = "HW-D002"
+
+
+class WorkloadError(DemoError):
+    """The source could not be filled."""
+
+    code = "HW-D003"
+
+
+class ChaosError(DemoError):
+    """What should be killed does not run, or did not come back."""
+
+    code = "HW-D004"
+    exit_code = 3

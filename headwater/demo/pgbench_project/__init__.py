@@ -1,0 +1,1 @@
+"""The project that captures what pgbench makes."""

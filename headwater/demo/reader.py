@@ -1,0 +1,164 @@
+"""What a user sees: reading views as applications and analysts do, past everything of ours.
+
+None of these uses the sinks that write the views: a mistake there must not hide itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import opensearchpy
+import pyarrow as pa
+import redis
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from projections.documents import key_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headwater.demo.freshness import Reader
+    from headwater.demo.workload import Probe, SumReader
+
+_TIMEOUT_S: Final = 5.0
+_PAGE: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the views can be read.
+
+    Attributes:
+        tables: Folder with one Delta table per view.
+        search_url: OpenSearch.
+        cache_url: Valkey.
+        cache_prefix: Namespace of the project in the cache.
+    """
+
+    tables: Path
+    search_url: str = field(repr=False)
+    cache_url: str = field(repr=False)
+    cache_prefix: str
+
+    def probe_readers(self, probe: Probe) -> dict[str, Reader]:
+        """Readers of one row's counter, by store."""
+        return {
+            "cache": CacheProbe(self, probe),
+            "search": SearchProbe(self, probe),
+            "table": TableProbe(self, probe),
+        }
+
+    def sum_readers(self) -> dict[str, SumReader]:
+        """Readers of a column's sum, by store."""
+        return {"table": self.sum_of_table, "search": self.sum_of_index, "cache": self.sum_of_cache}
+
+    def sum_of_table(self, view: str, column: str) -> int:
+        """Adds up a column by SQL over the Delta table."""
+        total = f'SELECT sum("{column}") AS total FROM t'  # noqa: S608
+        found = _rows(DeltaTable(self.tables / view), total)
+        return int(found[0]["total"] or 0)
+
+    def sum_of_index(self, view: str, column: str) -> int:
+        """Adds up a column by an aggregation over the alias."""
+        body = {"size": 0, "aggs": {"total": {"sum": {"field": column}}}}
+        client = _search_client(self)
+        try:
+            client.indices.refresh(index=view)
+            return int(client.search(index=view, body=body)["aggregations"]["total"]["value"])
+        finally:
+            client.close()
+
+    def sum_of_cache(self, view: str, column: str) -> int:
+        """Adds up a column by reading every key of the view."""
+        total = 0
+        with redis.Redis.from_url(self.cache_url, socket_timeout=_TIMEOUT_S) as client:
+            keys = list(set(client.scan_iter(f"{self.cache_prefix}{view}:*", count=_PAGE)))
+            for start in range(0, len(keys), _PAGE):
+                values: Any = client.mget(keys[start : start + _PAGE])
+                total += sum(json.loads(value)[column] or 0 for value in values if value)
+        return total
+
+
+class CacheProbe:
+    """Gets the row's key."""
+
+    def __init__(self, places: Places, probe: Probe) -> None:
+        self._client = redis.Redis.from_url(places.cache_url, socket_timeout=_TIMEOUT_S)
+        self._key = f"{places.cache_prefix}{probe.view}:{key_text(list(probe.key.values()))}"
+        self._column = probe.column
+
+    def __call__(self) -> int | None:
+        """Returns the counter."""
+        try:
+            value: Any = self._client.get(self._key)
+        except redis.RedisError:
+            return None
+        return _count(json.loads(value)[self._column]) if value else None
+
+
+class SearchProbe:
+    """Searches for the row through the alias; what only a get by id would show does not count."""
+
+    def __init__(self, places: Places, probe: Probe) -> None:
+        self._client = _search_client(places)
+        self._view, self._column = probe.view, probe.column
+        self._body = {
+            "size": 1,
+            "query": {"ids": {"values": [key_text(list(probe.key.values()))]}},
+            "_source": [probe.column],
+        }
+
+    def __call__(self) -> int | None:
+        """Returns the counter."""
+        try:
+            found = self._client.search(index=self._view, body=self._body)
+        except (opensearchpy.OpenSearchException, OSError):
+            return None
+        hits = found["hits"]["hits"]
+        return _count(hits[0]["_source"][self._column]) if hits else None
+
+
+class TableProbe:
+    """Asks the newest version of the Delta table by SQL."""
+
+    def __init__(self, places: Places, probe: Probe) -> None:
+        self._folder = places.tables / probe.view
+        wanted = " AND ".join(f'"{name}" = {_literal(value)}' for name, value in probe.key.items())
+        self._sql = f'SELECT "{probe.column}" AS counted FROM t WHERE {wanted}'  # noqa: S608
+        self._table: DeltaTable | None = None
+
+    def __call__(self) -> int | None:
+        """Returns the counter."""
+        try:
+            if self._table is None:
+                self._table = DeltaTable(self._folder)
+            else:
+                self._table.update_incremental()
+            rows = _rows(self._table, self._sql)
+        except (DeltaError, OSError):
+            self._table = None
+            return None
+        return _count(rows[0]["counted"]) if rows else None
+
+
+def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
+    found = QueryBuilder().register("t", table).execute(sql).read_all()
+    rows: list[dict[str, Any]] = pa.table(found).to_pylist()
+    return rows
+
+
+def _search_client(places: Places) -> Any:
+    return opensearchpy.OpenSearch(hosts=[places.search_url], timeout=_TIMEOUT_S, max_retries=0)
+
+
+def _literal(value: object) -> str:
+    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
+
+
+def _count(value: object) -> int | None:
+    # a row as it was seeded may have no counter yet
+    text = str(value).strip()
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,198 @@
+"""The demo's last screen: what was compared, how fresh it was, what it took."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headwater.demo.result import STORES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from headwater.demo.result import Comparison, DemoResult, Freshness
+
+STORE_NAMES: Final = {"table": "Delta", "search": "OpenSearch", "cache": "Valkey"}
+SCREEN_WIDTH: Final = 84
+_SECOND_MS: Final = 1_000
+_TEN_SECONDS_MS: Final = 10_000
+
+
+def report(result: DemoResult, *, unicode: bool = True) -> RenderableType:
+    """Lays the result out for a person; readable at 80 columns and without colours."""
+    parts: list[RenderableType] = [
+        _verdict(result, unicode=unicode),
+        _views(result, unicode=unicode),
+    ]
+    if result.invariants:
+        parts.append(_invariants(result, unicode=unicode))
+    if result.freshness:
+        parts.append(_freshness(result))
+    parts.append(_facts(result))
+    return Group(*(Padding(part, (0, 0, 1, 2)) for part in parts))
+
+
+def save_screen(file: Path, said: Sequence[Text], result: DemoResult) -> None:
+    """Writes what a terminal shows as an SVG picture."""
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=SCREEN_WIDTH,
+        force_terminal=True,
+        color_system="truecolor",
+        highlight=False,
+    )
+    console.print(Text("$ headwater demo" + _options(result), style="bold"))
+    for line in said:
+        console.print(line)
+    console.print()
+    console.print(report(result))
+    console.save_svg(str(file), title="headwater demo")
+
+
+def _verdict(result: DemoResult, *, unicode: bool) -> Text:
+    count = len({view.view for view in result.views})
+    stores = len({view.store for view in result.views})
+    if result.verified:
+        mark = "✓" if unicode else "OK"
+        text = Text(f"{mark} {count} views in {stores} stores equal their source", "bold green")
+    else:
+        mark = "✗" if unicode else "NOT EQUAL:"
+        wrong = sum(not view.agrees for view in result.views)
+        broken = sum(not invariant.holds for invariant in result.invariants)
+        found = [f"{wrong} of {len(result.views)} copies differ from their source"] if wrong else []
+        found += ["sums that must be equal are not"] if broken else []
+        found += [] if found else ["nothing was compared"]
+        text = Text(f"{mark} {'; '.join(found)}", "bold red")
+    rows = sum(view.rows for view in result.views)
+    compared = f"{rows:,} rows compared one by one with the source as of {result.position}"
+    return text.append("\n").append(compared, "default not bold dim")
+
+
+def _views(result: DemoResult, *, unicode: bool) -> Table:
+    table = _table()
+    table.add_column("view", no_wrap=True)
+    table.add_column("rows", justify="right")
+    for store in STORES:
+        table.add_column(STORE_NAMES[store], justify="center", min_width=10)
+    table.add_column("applied through", justify="right")
+    found = {(view.view, view.store): view for view in result.views}
+    for name in dict.fromkeys(view.view for view in result.views):
+        copies = [found.get((name, store)) for store in STORES]
+        there = [copy for copy in copies if copy is not None]
+        table.add_row(
+            name,
+            f"{there[0].rows:,}",
+            *[_cell(copy, unicode=unicode) for copy in copies],
+            Text(min((copy.applied_through for copy in there), key=_position), "dim"),
+        )
+    return table
+
+
+def _cell(copy: Comparison | None, *, unicode: bool) -> Text:
+    if copy is None:
+        return Text("—" if unicode else "-", "dim")
+    if copy.agrees:
+        return Text("✓" if unicode else "equal", "green")
+    wrong = {"missing": copy.missing, "extra": copy.extra, "different": copy.different}
+    lines = [f"{count:,} {name}" for name, count in wrong.items() if count]
+    return Text("\n".join(lines), "bold red")
+
+
+def _freshness(result: DemoResult) -> Table:
+    table = _table()
+    table.add_column("commit until seen in", no_wrap=True)
+    for heading in ("p50", "p99", "slowest", "samples"):
+        table.add_column(heading, justify="right")
+    for store in reversed(STORES):
+        if store in result.freshness:
+            table.add_row(STORE_NAMES[store], *_waits(result.freshness[store]))
+    return table
+
+
+def _waits(found: Freshness) -> Iterable[Text]:
+    for wait_ms in (found.p50_ms, found.p99_ms, found.max_ms):
+        yield Text(duration(wait_ms))
+    unseen = f" ({found.unseen:,} never)" if found.unseen else ""
+    yield Text(f"{found.samples:,}{unseen}", "red" if unseen else "dim")
+
+
+def _invariants(result: DemoResult, *, unicode: bool) -> Table:
+    names = list(result.invariants[0].values)
+    table = _table()
+    table.add_column("sums that must be equal", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right")
+    table.add_column("")
+    marks = {True: ("✓" if unicode else "equal"), False: ("✗" if unicode else "NOT EQUAL")}
+    for invariant in result.invariants:
+        style = "green" if invariant.holds else "bold red"
+        table.add_row(
+            STORE_NAMES.get(invariant.place, invariant.place),
+            *[f"{invariant.values[name]:,}" for name in names],
+            Text(marks[invariant.holds], style),
+        )
+    return table
+
+
+def _facts(result: DemoResult) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    undone = f", {result.rolled_back:,} more rolled back" if result.rolled_back else ""
+    table.add_row(
+        "traffic",
+        f"{result.changes:,} row changes in {result.seconds:.0f} s, "
+        f"{result.changes_per_second:.0f} a second; "
+        f"{result.transactions:,} transactions{undone}",
+    )
+    table.add_row("caught up", f"{result.caught_up_s:.1f} s after the last commit")
+    startup = result.startup
+    table.add_row(
+        "started",
+        f"first change {startup.first_change_s:.1f} s, servers {startup.services_ready_s:.1f} s, "
+        f"Spark {startup.job_ready_s:.1f} s",
+    )
+    table.add_row("memory", f"{result.memory_mib:,} MiB, all processes together, at most")
+    if result.recovery is not None:
+        recovery = result.recovery
+        table.add_row(
+            "killed",
+            f"{recovery.killed} (kill -9, pid {recovery.pid}), {recovery.killed_after_s:.0f} s "
+            f"into the traffic; back after {recovery.back_after_s:.1f} s, "
+            f"caught up after {recovery.caught_up_after_s:.1f} s",
+        )
+    return table
+
+
+def duration(wait_ms: float) -> str:
+    """Milliseconds for a person: `84 ms`, `1.24 s`, `12.4 s`, or a dash."""
+    if math.isnan(wait_ms):
+        return "-"
+    if wait_ms < _SECOND_MS:
+        return f"{wait_ms:.0f} ms"
+    return f"{wait_ms / 1000:.{2 if wait_ms < _TEN_SECONDS_MS else 1}f} s"
+
+
+def _table() -> Table:
+    return Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def _options(result: DemoResult) -> str:
+    workload = "" if result.workload == "globalshop" else f" --workload {result.workload}"
+    chaos = f" --chaos {result.recovery.killed}" if result.recovery else ""
+    return workload + chaos
+
+
+def _position(text: str) -> tuple[int, int]:
+    high, _, low = text.partition("/")
+    return (int(high or "0", 16), int(low or "0", 16))

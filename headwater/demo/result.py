@@ -1,0 +1,180 @@
+"""What the demo found, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+STORES = ("table", "search", "cache")
+"""The stores in the order in which they are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One view in one store, compared with its source.
+
+    Attributes:
+        view: Name of the view.
+        store: `table`, `search` or `cache`.
+        rows: Rows of the source's table at the position compared at.
+        missing: Rows that the source has and the store has not.
+        extra: Rows that the store has and the source has not.
+        different: Rows that both have, with different content.
+        applied_through: Source position that the view has reached, as Postgres prints it.
+    """
+
+    view: str
+    store: str
+    rows: int
+    missing: int
+    extra: int
+    different: int
+    applied_through: str
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.missing or self.extra or self.different)
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """From the start of a commit until a reader of one store sees it, in milliseconds.
+
+    Attributes:
+        p50_ms: Half of the commits were seen within this.
+        p99_ms: Of a hundred commits, ninety-nine were seen within this.
+        max_ms: The slowest.
+        samples: Commits measured.
+        unseen: Commits that no reader ever saw.
+    """
+
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    samples: int
+    unseen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """Seconds since the demo began.
+
+    Attributes:
+        services_ready_s: Every server answers in its protocol.
+        first_change_s: The first change event was read back from Kafka.
+        job_ready_s: Spark keeps the views.
+    """
+
+    services_ready_s: float
+    first_change_s: float
+    job_ready_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A sum that the workload itself promises to be equal everywhere.
+
+    Attributes:
+        name: What is promised.
+        place: `source` or a store.
+        values: The sums, by the name of what was summed.
+    """
+
+    name: str
+    place: str
+    values: dict[str, int]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all sums are equal."""
+        return len(set(self.values.values())) <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A component that was killed on purpose.
+
+    Attributes:
+        killed: Its name.
+        pid: The process that was killed with SIGKILL.
+        killed_after_s: Seconds of traffic before that.
+        back_after_s: Seconds until it was ready again.
+        caught_up_after_s: Seconds until views held what was committed when it was ready again.
+    """
+
+    killed: str
+    pid: int
+    killed_after_s: float
+    back_after_s: float
+    caught_up_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """Everything the demo prints at its end.
+
+    Attributes:
+        workload: Name of the workload.
+        position: Source position at which all was compared.
+        views: One entry for each view and store.
+        freshness: By store.
+        seconds: How long the traffic ran.
+        rate: Row changes per second that were asked for.
+        changes: Committed row changes.
+        transactions: Committed transactions.
+        rolled_back: Transactions rolled back on purpose.
+        startup: Time to ready.
+        memory_mib: Resident memory of all processes together while traffic ran; the largest seen.
+        caught_up_s: From the last commit until every view had reached `position`.
+        invariants: Sums that must be equal.
+        recovery: What was killed, if anything.
+    """
+
+    workload: str
+    position: str
+    views: tuple[Comparison, ...]
+    freshness: dict[str, Freshness]
+    seconds: float
+    rate: float
+    changes: int
+    transactions: int
+    rolled_back: int
+    startup: Startup
+    memory_mib: int
+    caught_up_s: float
+    invariants: tuple[Invariant, ...] = ()
+    recovery: Recovery | None = None
+
+    @property
+    def changes_per_second(self) -> float:
+        """Committed row changes per second of traffic."""
+        return self.changes / self.seconds if self.seconds else 0.0
+
+    @property
+    def verified(self) -> bool:
+        """Whether every view in every store equals the source and every sum holds."""
+        compared = bool(self.views) and all(view.agrees for view in self.views)
+        return compared and all(invariant.holds for invariant in self.invariants)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `headwater demo --json`."""
+        return {
+            "workload": self.workload,
+            "verified": self.verified,
+            "position": self.position,
+            "views": [asdict(view) for view in self.views],
+            "freshness": {store: asdict(found) for store, found in self.freshness.items()},
+            "changes_per_second": round(self.changes_per_second, 1),
+            "changes": self.changes,
+            "transactions": self.transactions,
+            "rolled_back": self.rolled_back,
+            "seconds": round(self.seconds, 1),
+            "caught_up_s": round(self.caught_up_s, 2),
+            "startup": asdict(self.startup),
+            "memory_mib": self.memory_mib,
+            "invariants": [
+                asdict(invariant) | {"holds": invariant.holds} for invariant in self.invariants
+            ],
+            "recovery": asdict(self.recovery) if self.recovery else None,
+        }

@@ -1,0 +1,114 @@
+"""The first half of the demo: from nothing to views that are being kept."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rich.markup import escape
+
+from headwater.demo.errors import WorkloadError
+from headwater.demo.result import Startup
+from headwater.demo.task import Task
+from headwater.runtime import ServiceName, ServiceState
+
+if TYPE_CHECKING:
+    from headwater.demo.port import Stack
+    from headwater.demo.screen import Screen
+    from headwater.demo.workload import Workload
+    from headwater.runtime import StatusEvent
+
+_FIRST_CHANGE_S: Final = 120.0
+_JOB_READY_S: Final = 240.0
+_POLL_S: Final = 0.2
+_MARKS: Final = {
+    ServiceState.READY: "[green]●[/]",
+    ServiceState.RESTARTING: "[yellow]◐[/]",
+    ServiceState.FAILED: "[red]✗[/]",
+}
+
+
+class _AbandonedError(Exception):
+    """The start failed; what waited for it gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Starts the servers side by side; each step of capture begins as soon as it can.
+
+    Attributes:
+        stack: The platform.
+        workload: What to load.
+        scale: How much of it.
+        screen: Told of each step.
+    """
+
+    stack: Stack
+    workload: Workload
+    scale: float
+    screen: Screen
+
+    def run(self) -> Startup:
+        """Returns once the job keeps the views.
+
+        Raises:
+            HeadwaterError: Something did not start.
+            CdcError: The source cannot be captured.
+        """
+        postgres, connect, abandoned = threading.Event(), threading.Event(), threading.Event()
+        seen = {ServiceName.POSTGRES.value: postgres, ServiceName.CONNECT.value: connect}
+
+        def on_event(event: StatusEvent) -> None:
+            service = event.service
+            if service.state in _MARKS:
+                self.screen.say(f"{_MARKS[service.state]} {service.name}")
+            if service.state is ServiceState.READY and service.name in seen:
+                seen[service.name].set()
+
+        def capture() -> float:
+            _await(postgres, abandoned)
+            self._load()
+            _await(connect, abandoned)
+            return self._capture()
+
+        capturing = Task(capture)
+        try:
+            with self.screen.waiting(
+                "Postgres, Kafka, Connect, OpenSearch, Valkey and Spark start"
+            ):
+                self.stack.start(on_event)
+                services_ready_s = self.screen.elapsed_s()
+                # a source that runs elsewhere is never announced
+                postgres.set()
+                connect.set()
+                first_change_s = capturing.result()
+        finally:
+            abandoned.set()
+        with self.screen.waiting("Spark reads the first changes and builds the views"):
+            self.stack.await_job(_JOB_READY_S)
+        job_ready_s = self.screen.elapsed_s()
+        self.screen.say("[green]●[/] Spark keeps the views")
+        return Startup(round(services_ready_s, 1), round(first_change_s, 1), round(job_ready_s, 1))
+
+    def _load(self) -> None:
+        self.stack.ensure_database()
+        rows = self.workload.prepare(self.stack.source_dsn, self.scale)
+        self.screen.say(f"[cyan]loaded[/] {self.workload.title}, {rows:,} rows")
+
+    def _capture(self) -> float:
+        changes = self.stack.apply()
+        self.screen.say("[cyan]captured[/] by " + escape(", ".join(changes)))
+        first = self.stack.first_change(_FIRST_CHANGE_S)
+        if first is None:
+            raise WorkloadError("no change was captured", detail=f"within {_FIRST_CHANGE_S:.0f} s")
+        at_s = self.screen.elapsed_s()
+        what = f"{first.operation.name.lower()} of {escape(str(first.table))}"
+        self.screen.say(f"[cyan]first change event[/] {what} at {first.position.lsn}")
+        return at_s
+
+
+def _await(event: threading.Event, abandoned: threading.Event) -> None:
+    while not event.wait(_POLL_S):
+        if abandoned.is_set():
+            raise _AbandonedError

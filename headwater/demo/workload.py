@@ -1,0 +1,70 @@
+"""What a workload offers to the demo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from headwater.demo.result import Invariant
+    from headwater.demo.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A row of a captured table in which a counter is written over and over.
+
+    Attributes:
+        view: The view that mirrors its table.
+        key: The row's key, in the order of the view's keys.
+        column: Where the counter stands.
+        update: Statement that sets the counter, with one `%s`.
+    """
+
+    view: str
+    key: Mapping[str, Any]
+    column: str
+    update: str
+
+
+class SumReader(Protocol):
+    """Adds up a column of a view, in one store."""
+
+    def __call__(self, view: str, column: str) -> int:
+        """Returns the sum; 0 for no rows."""
+
+
+class Workload(Protocol):
+    """Tables, rows and traffic that nobody prepared for the platform's sake."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    settings_file: ClassVar[Path]
+    probe: ClassVar[Probe]
+
+    def prepare(self, dsn: str, scale: float) -> int:
+        """Creates and fills the tables of an empty database.
+
+        Returns:
+            Rows made.
+
+        Raises:
+            WorkloadError: The database could not be filled.
+        """
+
+    def start_traffic(self, dsn: str, rate: float, seconds: float) -> Traffic:
+        """Starts writing, at about `rate` row changes per second."""
+
+    def invariants(self, dsn: str, stores: Mapping[str, SumReader]) -> tuple[Invariant, ...]:
+        """Returns the sums that must be equal, in the source and in each store."""
+
+
+def workloads() -> dict[str, Callable[[], Workload]]:
+    """The workloads that ship, by name."""
+    from headwater.demo.globalshop import GlobalShop  # noqa: PLC0415  # each loads its driver
+    from headwater.demo.pgbench import Pgbench  # noqa: PLC0415
+
+    return {"globalshop": GlobalShop, "pgbench": Pgbench}
