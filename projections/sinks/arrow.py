@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, time
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -13,7 +15,6 @@ from projections.plan import ROW_ID_COLUMN, VERSION_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from decimal import Decimal
 
     from projections.change import RowChange
     from projections.plan import ViewPlan
@@ -128,16 +129,13 @@ def _converter(column: Column) -> Convert | None:
 
 
 def _restorer(column: Column) -> Convert | None:
-    import datetime
-    from decimal import Decimal
-
     if column.kind is ColumnKind.TIME:
-        return datetime.time.fromisoformat
+        return time.fromisoformat
     if column.kind is ColumnKind.NUMERIC and arrow_type(column) == pa.string():
         return Decimal
     if column.kind is ColumnKind.TIMESTAMPTZ:
         # pyarrow hands out its own UTC
-        return lambda value: value.replace(tzinfo=datetime.UTC)
+        return lambda value: value.replace(tzinfo=UTC)
     return None
 
 

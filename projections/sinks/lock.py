@@ -17,17 +17,16 @@ class WriterLock:
 
     Args:
         path: The lock's own file; it is made and never removed.
+        wait: Stand in line for it; without, a held lock is an error.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait: bool) -> None:
         self._path = path
+        self._wait = wait
         self._handle: int | None = None
 
-    def acquire(self, *, wait: bool) -> None:
+    def acquire(self) -> None:
         """Takes the lock.
-
-        Args:
-            wait: Stand in line for it; without, a held lock is an error.
 
         Raises:
             WriterLockedError: Another process holds it.
@@ -35,7 +34,7 @@ class WriterLock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if self._wait else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(handle)
             raise WriterLockedError(
@@ -52,7 +51,7 @@ class WriterLock:
             self._handle = None
 
     def __enter__(self) -> Self:
-        self.acquire(wait=True)
+        self.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -104,9 +104,9 @@ class TableSink:
         self._tables.clear()
 
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
-        upserts = [change for change in changes if change.row is not None]
+        rows = [change for change in changes if change.row is not None]
         deletes = [change for change in changes if change.row is None]
-        upserts = self._complete(plan, upserts)
+        upserts = self._complete(plan, rows)
         remembered = self._remember(plan, deletes) if deletes else 0
         alive = self._without_deleted(plan, upserts)
         written, size = self._merge(plan, alive, deletes)
@@ -196,10 +196,9 @@ class TableSink:
         if not table.file_uris():
             return table.to_pyarrow_dataset().schema.empty_table()
         first = keys_table(plan, changes).column(plan.keys[0])
-        found = table.to_pyarrow_dataset().to_table(
+        return table.to_pyarrow_dataset().to_table(
             filter=pc.field(plan.keys[0]).isin(pc.unique(first))
         )
-        return found
 
     def _merger(self, table: DeltaTable, plan: ViewPlan, rows: pa.Table) -> Any:
         on = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in plan.keys)
@@ -238,7 +237,7 @@ class TableSink:
         return tables
 
     def _locked(self, plan: ViewPlan) -> WriterLock:
-        return WriterLock(self._root / f".{plan.name}.lock")
+        return WriterLock(self._root / f".{plan.name}.lock", wait=True)
 
 
 def _filled(plan: ViewPlan, change: RowChange, stored: Mapping[str, object] | None) -> RowChange:

@@ -1,0 +1,53 @@
+"""How a typed error crosses from Spark's worker processes, through a JVM, to the driver."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from cdc.errors import CdcError
+    from projections.errors import ProjectionError
+
+_MARK = "HEADWATER-FAULT"
+_PATTERN = re.compile(_MARK + r"(\{.*?\})" + _MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error as text can carry it.
+
+    Attributes:
+        code: Its stable code.
+        message: What is wrong.
+        detail: What was seen.
+        hint: What repairs it.
+        retriable: Whether the same again may succeed.
+    """
+
+    code: str
+    message: str
+    detail: str | None
+    hint: str | None
+    retriable: bool
+
+    @classmethod
+    def of(cls, error: CdcError | ProjectionError) -> Fault:
+        """Describes an error."""
+        return cls(error.code, error.message, error.detail, error.hint, error.retriable)
+
+    @classmethod
+    def find(cls, text: str) -> Fault | None:
+        """Finds the description in a stack trace; None if it holds none."""
+        found = _PATTERN.search(text)
+        return None if found is None else cls(**orjson.loads(found[1]))
+
+
+class FaultError(RuntimeError):
+    """Raised in a worker in place of a typed error, with that error's description as its text."""
+
+    def __init__(self, error: CdcError | ProjectionError) -> None:
+        super().__init__(_MARK + orjson.dumps(asdict(Fault.of(error))).decode() + _MARK)

@@ -1,0 +1,124 @@
+"""What the job says of itself: figures of its last batches, and the status file."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from projections.fault import Fault
+
+BATCHES_KEPT: Final = 30
+"""Batches that the figures speak of."""
+
+
+class JobState(StrEnum):
+    """What the job is at; written by the job itself."""
+
+    STARTING = "starting"  # until every query runs
+    READY = "ready"  # from then on, also while a query is started again
+    STOPPED = "stopped"  # asked to stop, and did
+    FAILED = "failed"  # gave up; `error` says why
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFigures:
+    """One batch of a query."""
+
+    batch_id: int
+    finished_at: float
+    records: int
+    upserted: int
+    deleted: int
+    stale: int
+    size_bytes: int
+    lag_p50_ms: int | None
+    lag_p99_ms: int | None
+
+
+@dataclass(slots=True)
+class QueryProgress:
+    """Figures of one query; written by its batches, read by the job's loop."""
+
+    batches: int = 0
+    records: int = 0
+    error: Fault | None = None
+    running: bool = False
+    recent: deque[BatchFigures] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+
+    def record(self, batch_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Takes the counters of a finished batch."""
+        lags = [row for row in rows if row["fresh_changes"]]
+        figures = BatchFigures(
+            batch_id=batch_id,
+            finished_at=time.time(),
+            records=_sum(rows, "records"),
+            upserted=_sum(rows, "upserted"),
+            deleted=_sum(rows, "deleted"),
+            stale=_sum(rows, "stale"),
+            size_bytes=_sum(rows, "size_bytes"),
+            lag_p50_ms=_typical(lags),
+            lag_p99_ms=max((row["lag_p99_us"] // 1000 for row in lags), default=None),
+        )
+        self.recent.append(figures)
+        self.batches += 1
+        self.records += figures.records
+
+    def figures(self) -> dict[str, Any]:
+        """Returns the figures for the status file."""
+        recent = list(self.recent)
+        fresh = [batch for batch in recent if batch.lag_p50_ms is not None]
+        seconds = recent[-1].finished_at - recent[0].finished_at if len(recent) > 1 else 0.0
+        records = sum(batch.records for batch in recent[1:])
+        return {
+            "running": self.running,
+            "batches": self.batches,
+            "records": self.records,
+            "last_batch": asdict(recent[-1]) if recent else None,
+            "records_per_s": round(records / seconds, 1) if seconds else None,
+            "lag_p50_ms": _middle([batch.lag_p50_ms or 0 for batch in fresh]),
+            "lag_p99_ms": max((batch.lag_p99_ms or 0 for batch in fresh), default=None),
+            "error": asdict(self.error) if self.error else None,
+        }
+
+
+def write_status(
+    path: Path, state: JobState, queries: Mapping[str, QueryProgress], error: Fault | None
+) -> None:
+    """Writes the status file; a reader sees the old one or the new one, whole."""
+    content = {
+        "state": state,
+        "at": time.time(),
+        "queries": {name: progress.figures() for name, progress in queries.items()},
+        "error": asdict(error) if error else None,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    draft.replace(path)
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> int:
+    return sum(int(row[name]) for row in rows)
+
+
+def _typical(rows: list[Mapping[str, Any]]) -> int | None:
+    """Median lag over views, each weighed by its changes."""
+    half = sum(row["fresh_changes"] for row in rows) / 2
+    for row in sorted(rows, key=lambda row: int(row["lag_p50_us"])):
+        half -= row["fresh_changes"]
+        if half <= 0:
+            return int(row["lag_p50_us"]) // 1000
+    return None
+
+
+def _middle(values: list[int]) -> int | None:
+    return sorted(values)[len(values) // 2] if values else None

@@ -1,0 +1,77 @@
+"""Publisher: tells the source database how far its views are, about every second."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+import structlog
+
+from cdc.broker.offsets import end_offsets
+from cdc.errors import CdcError
+from projections import positions
+from projections.frontier import Frontier
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from projections.frontier import Offsets
+    from projections.spec import JobSpec
+
+INTERVAL_S: Final = 0.7
+_CONNECT_S: Final = 5
+_log = structlog.get_logger(__name__)
+
+
+class Publisher(threading.Thread):
+    """Publishes `applied_through` of every view in every store.
+
+    A source or broker that does not answer only delays this: nothing is published meanwhile.
+
+    Args:
+        spec: The job.
+        committed: Gives the offsets that a store's query has finished; None while it is down.
+    """
+
+    def __init__(self, spec: JobSpec, committed: Callable[[Store], Offsets | None]) -> None:
+        super().__init__(name="publisher", daemon=True)
+        self._spec = spec
+        self._committed = committed
+        self._stopped = threading.Event()
+        self._topics = frozenset(plan.topic for plan in spec.plans)
+        self._frontiers: Mapping[Store, Frontier] = {
+            store: Frontier(frozenset(plan.topic for plan in spec.plans_in(store)))
+            for store in Store
+            if spec.plans_in(store)
+        }
+
+    def run(self) -> None:
+        """Samples and publishes until stopped."""
+        while not self._stopped.is_set():
+            try:
+                with psycopg.connect(
+                    self._spec.source_dsn, autocommit=True, connect_timeout=_CONNECT_S
+                ) as connection:
+                    while not self._stopped.wait(INTERVAL_S):
+                        self._round(connection)
+            except (psycopg.Error, CdcError) as error:
+                _log.warning("positions are not published", error=type(error).__name__)
+                self._stopped.wait(INTERVAL_S)
+
+    def stop(self) -> None:
+        """Ends the thread after its current round."""
+        self._stopped.set()
+
+    def _round(self, connection: psycopg.Connection[object]) -> None:
+        # the order of these two is what the frontier rests on
+        position = positions.confirmed(connection, self._spec.slot)
+        ends = end_offsets(self._spec.bootstrap, self._topics)
+        for store, frontier in self._frontiers.items():
+            frontier.sample(position, ends)
+            committed = self._committed(store)
+            reached = frontier.advance(committed) if committed else None
+            if reached is not None:
+                views = [(plan.name, store) for plan in self._spec.plans_in(store)]
+                positions.publish(connection, self._spec.source, views, reached)

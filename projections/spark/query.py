@@ -1,0 +1,160 @@
+"""The streaming queries: one for each store, and one that archives what the connector wrote."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from pyspark.sql import functions as fn
+
+from cdc.change_event import EPOCH_HEADER
+from projections.spark.writer import COUNTERS_DDL, BatchWriter
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from projections.frontier import Offsets
+    from projections.spec import JobSpec
+
+ARCHIVE: Final = "archive"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a query takes its work.
+
+    Attributes:
+        trigger: Shortest time between the starts of two batches.
+        offsets_max: Most records of a batch.
+    """
+
+    trigger: str
+    offsets_max: int
+
+
+# A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
+# than its freshness needs.
+PACES: Final = {
+    Store.CACHE: Pace("400 milliseconds", 40_000),
+    Store.SEARCH: Pace("1 second", 20_000),
+    Store.TABLE: Pace("2 seconds", 100_000),
+    ARCHIVE: Pace("10 seconds", 200_000),
+}
+
+_CONSUMER: Final = {
+    "kafka.default.api.timeout.ms": "20000",
+    "kafka.request.timeout.ms": "10000",
+    "kafkaConsumer.pollTimeoutMs": "20000",
+}
+
+
+def start_query(
+    session: SparkSession,
+    spec: JobSpec,
+    store: Store,
+    on_batch: Callable[[int, list[dict[str, Any]]], None],
+) -> StreamingQuery:
+    """Starts the query of a store.
+
+    Args:
+        session: Where.
+        spec: The job.
+        store: The store; some view must live there.
+        on_batch: Called with a batch's id and its counters once the batch is in the store.
+    """
+    plans = spec.plans_in(store)
+    writer = BatchWriter(store, plans, spec.addresses)
+    # one writer for each table at a time; elsewhere the rows of a partition stay in one task
+    tasks = 1 if store is Store.TABLE else spec.tasks
+    topics = sorted({plan.topic for plan in plans})
+    epoch = fn.filter("headers", lambda header: header["key"] == EPOCH_HEADER)[0]["value"]
+    records = _records(session, spec, store, _exactly(topics)).select(
+        "topic", "partition", "offset", "key", "value", epoch.cast("string").alias("epoch")
+    )
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        counters = batch.mapInArrow(writer.write, COUNTERS_DDL).collect()
+        on_batch(batch_id, [row.asDict() for row in counters])
+
+    stream = records.coalesce(tasks).writeStream.foreachBatch(write)
+    return _started(session, spec, store, stream)
+
+
+def start_archive(session: SparkSession, spec: JobSpec) -> StreamingQuery:
+    """Starts the query that appends every record of the source's topics to the archive."""
+    pattern = re.escape(f"{spec.source}.") + ".*"
+    records = _records(session, spec, ARCHIVE, pattern).select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+        fn.current_date().alias("ingested_on"),
+    )
+    stream = (
+        records.coalesce(1)
+        .writeStream.format("delta")
+        .outputMode("append")
+        .partitionBy("ingested_on")
+        .option("path", str(spec.archive))
+    )
+    return _started(session, spec, ARCHIVE, stream)
+
+
+def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
+    """Makes the places of a store's views, in a worker process, which is then warm."""
+    writer = BatchWriter(store, spec.plans_in(store), spec.addresses)
+    session.range(1, numPartitions=1).mapInArrow(writer.prepare, COUNTERS_DDL).collect()
+
+
+def committed_offsets(query: StreamingQuery) -> Offsets:
+    """Returns the offsets up to which a query's finished batches reach."""
+    stream = query._jsq.streamingQuery()  # noqa: SLF001  # public in Scala only
+    progress = stream.committedOffsets().values().iterator()
+    offsets: Offsets = {}
+    while progress.hasNext():
+        for topic, partitions in orjson.loads(progress.next().json()).items():
+            for partition, offset in partitions.items():
+                offsets[topic, int(partition)] = offset
+    return offsets
+
+
+def _records(session: SparkSession, spec: JobSpec, query: str, pattern: str) -> DataFrame:
+    # a pattern, because a subscription by name fails while one of the topics does not exist yet
+    reader = (
+        session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", spec.bootstrap)
+        .option("subscribePattern", pattern)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "true")
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", PACES[query].offsets_max)
+        .option("groupIdPrefix", f"headwater-{spec.source}-{query}")
+    )
+    for name, value in _CONSUMER.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def _started(session: SparkSession, spec: JobSpec, query: str, stream: Any) -> StreamingQuery:
+    # the pool is a property of this thread that the query's own thread inherits
+    session.sparkContext.setLocalProperty("spark.scheduler.pool", query)
+    started: StreamingQuery = (
+        stream.queryName(str(query))
+        .option("checkpointLocation", str(spec.checkpoint(query)))
+        .trigger(processingTime=PACES[query].trigger)
+        .start()
+    )
+    return started
+
+
+def _exactly(topics: list[str]) -> str:
+    return "|".join(re.escape(topic) for topic in topics)

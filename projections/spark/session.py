@@ -1,0 +1,66 @@
+"""The Spark session of the job, set for a small machine and no surprises."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from projections.spec import JobSpec
+
+POOLS = ("cache", "search", "table", "archive")
+"""Scheduler pools: a batch of one store never stands behind a batch of another."""
+
+_JAVA_OPTIONS = (
+    # one collector thread and a heap that shrinks: other servers live on the same machine
+    "-XX:+UseSerialGC -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
+    " -XX:ReservedCodeCacheSize=160m -XX:MaxMetaspaceSize=320m -Djava.net.preferIPv4Stack=true"
+)
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    "spark.scheduler.mode": "FAIR",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.stopTimeout": "8s",
+    # the driver's metrics and the history of finished work are read by nobody
+    "spark.sql.ui.retainedExecutions": "5",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.cleaner.periodicGC.interval": "10min",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.autoCompact.enabled": "true",
+    "spark.databricks.delta.autoCompact.maxFileSize": "33554432",
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "20",
+    "spark.databricks.delta.stalenessLimit": "0",
+}
+
+
+def start_session(spec: JobSpec) -> SparkSession:
+    """Starts the driver's JVM, or joins the one that this process has."""
+    # Spark's own launcher and its workers are told through the environment, by Spark's design
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if spec.java_home is not None:
+        os.environ["JAVA_HOME"] = str(spec.java_home)
+    builder = SparkSession.builder.appName(f"headwater {spec.source}").master(spec.master)
+    builder = builder.config("spark.driver.memory", f"{spec.driver_memory_mib}m")
+    builder = builder.config("spark.jars", ",".join(str(jar) for jar in spec.jars))
+    builder = builder.config("spark.sql.warehouse.dir", str(spec.home / "data" / "spark"))
+    if spec.master.startswith("local"):
+        builder = builder.config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    for name, value in (_CONF | dict(spec.conf)).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

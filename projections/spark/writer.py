@@ -1,0 +1,170 @@
+"""What runs in Spark's Python workers: decode, reduce, write, count.
+
+Nothing of a batch goes back to the driver but one row of counters for each view. Sinks are kept
+from batch to batch: Spark reuses its worker processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from cdc.errors import CdcError
+from projections.change import Applied
+from projections.decode import TopicReducer
+from projections.errors import ProjectionError
+from projections.fault import FaultError
+from projections.sinks.open import open_sink
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from projections.change import RowChange
+    from projections.plan import ViewPlan
+    from projections.sinks.sink import Sink
+    from projections.spec import StoreAddresses
+
+COUNTERS: Final = pa.schema(
+    [
+        ("view", pa.string()),
+        ("records", pa.int64()),
+        ("upserted", pa.int64()),
+        ("deleted", pa.int64()),
+        ("stale", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("fresh_changes", pa.int64()),
+        ("lag_p50_us", pa.int64()),
+        ("lag_p99_us", pa.int64()),
+    ]
+)
+COUNTERS_DDL: Final = ", ".join(
+    f"{name} {'string' if name == 'view' else 'long'}" for name in COUNTERS.names
+)
+
+# a merge costs the same for one change and for thousands; the others are best kept in motion
+_CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 10_000, Store.CACHE: 10_000}
+
+_sinks: dict[tuple[Store, StoreAddresses], Sink] = {}
+
+
+@dataclass(slots=True)
+class _Count:
+    records: int = 0
+    applied: Applied = field(default_factory=Applied)
+    lags_us: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWriter:
+    """Writes record batches of change topics into one store.
+
+    Attributes:
+        store: Where to.
+        plans: The views of that store.
+        addresses: Where the store answers.
+    """
+
+    store: Store
+    plans: tuple[ViewPlan, ...]
+    addresses: StoreAddresses
+
+    def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Makes the views' places in the store; the batches say nothing."""
+        for _ in batches:
+            pass
+        try:
+            sink = self._sink()
+            for plan in self.plans:
+                sink.prepare(plan)
+        except (CdcError, ProjectionError) as error:
+            raise FaultError(error) from None
+        yield _counters({})
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Applies all batches of a task and yields one row of counters for each view."""
+        try:
+            yield _counters(self._write(batches))
+        except (CdcError, ProjectionError) as error:
+            raise FaultError(error) from None
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> dict[str, _Count]:
+        views: dict[str, list[ViewPlan]] = defaultdict(list)
+        for plan in self.plans:
+            views[plan.topic].append(plan)
+        reducers = {topic: TopicReducer(plans[0].schema) for topic, plans in views.items()}
+        counts: dict[str, _Count] = defaultdict(_Count)
+        limit = _CHANGES_PER_WRITE[self.store]
+        for batch in batches:
+            for topic, records in _by_topic(batch):
+                reducer = reducers.get(topic)
+                if reducer is None:
+                    continue  # a topic beside the views', such as the heartbeat's
+                reducer.add(records)
+                if len(reducer) >= limit:
+                    self._flush(views[topic], reducer, counts)
+        for topic, reducer in reducers.items():
+            if reducer.records:
+                self._flush(views[topic], reducer, counts)
+        return counts
+
+    def _flush(
+        self, plans: Sequence[ViewPlan], reducer: TopicReducer, counts: dict[str, _Count]
+    ) -> None:
+        records, changes = reducer.records, reducer.changes()
+        reducer.records = 0
+        sink = self._sink()
+        for plan in plans:
+            applied = sink.apply(plan, changes) if changes else Applied()
+            count = counts[plan.name]
+            count.records += records
+            count.applied += applied
+            count.lags_us += _lags(changes)
+
+    def _sink(self) -> Sink:
+        place = self.store, self.addresses
+        if place not in _sinks:
+            _sinks[place] = open_sink(*place)
+        return _sinks[place]
+
+
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Iterable[tuple[Any, ...]]]]:
+    """Splits a batch into runs of one topic; a Kafka partition's records lie together."""
+    topics = batch.column("topic").to_pylist()
+    columns = [
+        batch.column(name).to_pylist() for name in ("key", "value", "epoch", "partition", "offset")
+    ]
+    start = 0
+    for place in range(1, len(topics) + 1):
+        if place == len(topics) or topics[place] != topics[start]:
+            yield topics[start], zip(*[column[start:place] for column in columns], strict=True)
+            start = place
+
+
+def _lags(changes: Sequence[RowChange]) -> list[int]:
+    now_us = time.time_ns() // 1000
+    return [now_us - change.committed_at_us for change in changes if change.committed_at_us]
+
+
+def _counters(counts: dict[str, _Count]) -> pa.RecordBatch:
+    rows = []
+    for view, count in counts.items():
+        lags = sorted(count.lags_us)
+        rows.append(
+            {
+                "view": view,
+                "records": count.records,
+                "upserted": count.applied.upserted,
+                "deleted": count.applied.deleted,
+                "stale": count.applied.stale,
+                "size_bytes": count.applied.size_bytes,
+                "fresh_changes": len(lags),
+                "lag_p50_us": lags[len(lags) // 2] if lags else None,
+                "lag_p99_us": lags[len(lags) * 99 // 100] if lags else None,
+            }
+        )
+    return pa.RecordBatch.from_pylist(rows, schema=COUNTERS)

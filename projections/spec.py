@@ -1,0 +1,95 @@
+"""JobSpec: all that the streaming job and a verification need to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from projections.plan import ViewPlan
+    from projections.view import Store
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddresses:
+    """Where the views are kept.
+
+    Attributes:
+        tables: Folder of the Delta tables.
+        search_url: OpenSearch.
+        cache_url: Valkey or Redis.
+        cache_prefix: Namespace on that server, so that several projects can share it.
+    """
+
+    tables: Path
+    search_url: str = field(repr=False)
+    cache_url: str = field(repr=False)
+    cache_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job: one source, its views, and where everything is.
+
+    Attributes:
+        source: Name of the source, which prefixes its topics.
+        plans: Its views.
+        bootstrap: Kafka, `host:port[,host:port]`.
+        source_dsn: The source database, where positions are published.
+        slot: Replication slot of the source.
+        home: Folder of tables, archive, checkpoints and status.
+        cache_url: Valkey or Redis.
+        search_url: OpenSearch.
+        jars: What Spark needs beside its own jars.
+        master: Spark's own word. Four threads on two cores, because a task that waits for a
+            store needs no core.
+        driver_memory_mib: Heap of the driver, which in local mode is also the executor.
+        java_home: Java to run Spark with; None for the one on the path.
+        conf: Further Spark settings, which win over ours.
+        tasks: Tasks of one batch of cache and search; one costs least on two cores.
+        ready_file: Written once all queries run.
+    """
+
+    source: str
+    plans: tuple[ViewPlan, ...]
+    bootstrap: str
+    source_dsn: str = field(repr=False)
+    slot: str
+    home: Path
+    cache_url: str = field(repr=False)
+    search_url: str = field(repr=False)
+    jars: tuple[Path, ...]
+    master: str = "local[4]"
+    driver_memory_mib: int = 1024
+    java_home: Path | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    tasks: int = 1
+    ready_file: Path | None = None
+
+    @property
+    def addresses(self) -> StoreAddresses:
+        """Where the views are kept."""
+        return StoreAddresses(
+            self.home / "tables", self.search_url, self.cache_url, f"{self.source}:"
+        )
+
+    @property
+    def archive(self) -> Path:
+        """Folder of the archived change records."""
+        return self.home / "archive" / self.source
+
+    @property
+    def status_file(self) -> Path:
+        """Where the job says how it is."""
+        return self.home / "run" / "job.json"
+
+    def checkpoint(self, query: str) -> Path:
+        """Folder of a query's checkpoint."""
+        return self.home / "checkpoints" / self.source / query
+
+    def plans_in(self, store: Store) -> tuple[ViewPlan, ...]:
+        """Views that live in a store."""
+        return tuple(plan for plan in self.plans if store in plan.to)
