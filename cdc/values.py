@@ -46,6 +46,12 @@ _UNCHANGED_FORMS: Final = (
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FLOAT_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# Debezium's words for what Postgres calls NaN and ±Infinity
+_NUMERIC_WORDS: Final = {
+    "NAN": Decimal("NaN"),
+    "POSITIVE_INFINITY": Decimal("Infinity"),
+    "NEGATIVE_INFINITY": Decimal("-Infinity"),
+}
 _ARRAY_QUOTED: Final = re.compile(r'[{}",\\\s]|^$|^null$', re.IGNORECASE)
 
 Decode = Callable[[Any], object]
@@ -150,7 +156,7 @@ def _integer(raw: Any) -> int:
 def _numeric(raw: Any) -> Decimal:
     if type(raw) is not str:
         raise TypeError
-    return Decimal(raw)
+    return _NUMERIC_WORDS[raw] if raw in _NUMERIC_WORDS else Decimal(raw)
 
 
 def _float(raw: Any) -> float:

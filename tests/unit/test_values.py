@@ -28,6 +28,7 @@ def encoded(kind: ColumnKind, value: object) -> object:
         (ColumnKind.BOOLEAN, True, True),
         (ColumnKind.INTEGER, 2**63 - 1, 2**63 - 1),
         (ColumnKind.NUMERIC, "12.50", Decimal("12.50")),
+        (ColumnKind.NUMERIC, "NEGATIVE_INFINITY", Decimal("-Infinity")),
         (ColumnKind.FLOAT, 0.1, 0.1),
         (ColumnKind.FLOAT, "-Infinity", float("-inf")),
         (ColumnKind.TEXT, "", ""),
@@ -106,6 +107,10 @@ def test_a_float_survives_or_becomes_its_word(value: float) -> None:
     again = decode(column(ColumnKind.FLOAT), encoded(ColumnKind.FLOAT, value))
 
     assert repr(value) == repr(again)
+
+
+def test_a_numeric_that_is_no_number_keeps_its_name() -> None:
+    assert "NaN" == encoded(ColumnKind.NUMERIC, decode(column(ColumnKind.NUMERIC), "NAN"))
 
 
 def test_empty_text_and_null_stay_apart() -> None:
