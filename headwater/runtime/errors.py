@@ -11,7 +11,8 @@ RuntimeServiceError            HW-R000
 ├── ExternalUnreachableError   HW-R008
 ├── SupervisorLostError        HW-R009
 ├── StopTimeoutError           HW-R010
-└── PortImpossibleError        HW-R011
+├── PortImpossibleError        HW-R011
+└── HomeUnusableError          HW-R012
 """
 
 from __future__ import annotations
@@ -89,6 +90,13 @@ class PortImpossibleError(RuntimeServiceError):
     """A service cannot listen on the port that the settings name."""
 
     code = "HW-R011"
+    exit_code = 2
+
+
+class HomeUnusableError(RuntimeServiceError):
+    """The home folder cannot be made or written."""
+
+    code = "HW-R012"
     exit_code = 2
 
 

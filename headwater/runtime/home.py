@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headwater.runtime.errors import HomeUnusableError
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -62,10 +64,22 @@ class Home:
         return self.run / f"{name}.pid"
 
     def create(self) -> None:
-        """Make the folders; the root is readable by its owner only."""
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for folder in (self.run, self.logs, self.root / "data"):
-            folder.mkdir(exist_ok=True)
+        """Make the folders; the root is readable by its owner only.
+
+        Raises:
+            HomeUnusableError: A folder cannot be made or written.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self.run, self.logs, self.root / "data"):
+                folder.mkdir(exist_ok=True)
+            self.lock.touch(mode=0o600)
+        except OSError as error:
+            raise HomeUnusableError(
+                "the home folder cannot be written",
+                detail=f"{error.filename}: {error.strerror}",
+                hint="run as the user that made it, or choose another folder",
+            ) from error
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:

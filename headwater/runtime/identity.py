@@ -54,11 +54,16 @@ def launcher(
     return [sys.executable, "-I", "-S", _LAUNCH, *options, "--", *argv]
 
 
-def unprivileged(*, data: Path, program: Path) -> Identity:
+def unprivileged(*, home: Path, data: Path, program: Path) -> Identity:
     """An identity under which Postgres agrees to run.
 
     As root a user namespace comes first: it needs no account and the files stay ours. Where the
     kernel forbids it, an existing account is used, if it can reach program and data.
+
+    Args:
+        home: The home folder; opened for passing through, not for reading, if need be.
+        data: Folder that the program must own; given to the identity.
+        program: What will run.
 
     Raises:
         AccountError: Neither works; says why.
@@ -67,6 +72,7 @@ def unprivileged(*, data: Path, program: Path) -> Identity:
         return OURSELVES
     mapped = Identity(map_user=_some_user())
     if _works(mapped, program):
+        _give(data, os.geteuid(), os.getegid())
         return mapped
     for name in _ACCOUNTS:
         try:
@@ -74,7 +80,8 @@ def unprivileged(*, data: Path, program: Path) -> Identity:
         except KeyError:
             continue
         dropped = Identity(user=account.pw_uid, group=account.pw_gid)
-        os.chown(data, account.pw_uid, account.pw_gid)
+        home.chmod(0o711)
+        _give(data, account.pw_uid, account.pw_gid)
         if _works(dropped, program) and _reaches(dropped, data):
             return dropped
     raise AccountError(
@@ -83,6 +90,14 @@ def unprivileged(*, data: Path, program: Path) -> Identity:
         f"{program.parent} or {data}",
         hint="run headwater as an ordinary user, or name a running Postgres by its DSN",
     )
+
+
+def _give(folder: Path, user: int, group: int) -> None:
+    """Make a folder and all below belong to somebody, if it does not yet."""
+    if folder.stat().st_uid == user:
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user, group, follow_symlinks=False)
 
 
 def _some_user() -> int:

@@ -123,7 +123,7 @@ class Postgres:
         return postgres_answers(self.dsn(), timeout_s)
 
     def _identity(self) -> Identity:
-        return unprivileged(data=self.folder, program=binaries() / "postgres")
+        return unprivileged(home=self.home.root, data=self.folder, program=binaries() / "postgres")
 
     def _initdb(self, identity: Identity) -> None:
         password = secrets.token_urlsafe(24)

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from headwater.runtime import postgres, valkey
-from headwater.runtime.errors import DiskNearlyFullError, ExternalUnreachableError
+from headwater.runtime.errors import DiskNearlyFullError
+from headwater.runtime.external import check_external, external_services
 from headwater.runtime.plan import Plan
 from headwater.runtime.ports import PortBook
-from headwater.runtime.probe import (
-    cache_answers,
-    connect_answers,
-    kafka_answers,
-    search_answers,
-)
-from headwater.runtime.service import PROBE_TIMEOUT_S, ExternalService
 from headwater.runtime.spec import RuntimeSpec, ServiceName
 from headwater.supply.jars import ensure
 from headwater.supply.java import find_java
@@ -37,7 +28,6 @@ _SECOND_PORT: Final = {
     ServiceName.KAFKA: "kafka-controller",
     ServiceName.SEARCH: "opensearch-transport",
 }
-_EXTERNAL_TIMEOUT_S: Final = 10.0
 
 
 def make_plan(home: Home, spec: RuntimeSpec, *, progress: bool) -> Plan:
@@ -90,55 +80,6 @@ def choose_ports(home: Home, spec: RuntimeSpec) -> dict[str, int]:
         if name in spec.spawned:
             ports[second] = book.choose(second)
     return ports
-
-
-def external_services(spec: RuntimeSpec) -> list[ExternalService]:
-    """The servers of the spec that somebody else runs, Postgres excepted.
-
-    Whether Postgres answers, to whom and with which rights is asked where the source is checked:
-    there each cause has an error of its own.
-    """
-    probes = {
-        ServiceName.KAFKA: kafka_answers,
-        ServiceName.CONNECT: connect_answers,
-        ServiceName.SEARCH: search_answers,
-        ServiceName.CACHE: cache_answers,
-    }
-    return [
-        ExternalService(
-            name=name,
-            address=without_password(external.address),
-            probe=partial(probes[name], external.address),
-        )
-        for name, external in spec.external.items()
-        if name in probes
-    ]
-
-
-def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOUT_S) -> None:
-    """Wait a little for a server of somebody else.
-
-    Raises:
-        ExternalUnreachableError: It does not answer in its protocol.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not service.answers(PROBE_TIMEOUT_S):
-        if time.monotonic() > deadline:
-            raise ExternalUnreachableError(
-                f"{service.name} does not answer",
-                detail=service.address,
-                hint=f"start that server, or take the address of {service.name} "
-                "out of the settings so that one is started here",
-            )
-        time.sleep(0.2)
-
-
-def without_password(address: str) -> str:
-    """An address as it may be shown."""
-    parts = urlsplit(address)
-    if "@" not in parts.netloc:
-        return address
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
 def _settled(home: Home, spec: RuntimeSpec) -> RuntimeSpec:

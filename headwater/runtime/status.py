@@ -15,7 +15,8 @@ class ServiceState(StrEnum):
     ===========  ==========================================  ==========================
     state        means                                       next
     ===========  ==========================================  ==========================
-    starting     waits for others, is prepared, or started   ready, restarting, failed
+    starting     waits for others, is prepared, or started;  ready, restarting, failed
+                 an external server that does not answer
     ready        answered in its protocol                    restarting, stopped
     restarting   died and is within its restart budget       ready, failed
     failed       spent its budget, or cannot be started      only a new ``up`` helps

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from headwater.runtime.external import Watched, external_services
 from headwater.runtime.home import Home, write_atomically
 from headwater.runtime.memory import tree_rss_bytes
 from headwater.runtime.plan import Plan
@@ -56,7 +57,8 @@ class Supervisor:
         programs = [of_service(service) for service in plan.services()]
         programs += [of_command(command) for command in plan.spec.commands]
         self._units = [Unit(program, self._home, self._pool) for program in programs]
-        self._externals = [str(name) for name in plan.spec.external]
+        externals = external_services(plan.spec)
+        self._externals = [Watched(service, self._pool) for service in externals]
         record = ProcessRecord.of(os.getpid(), "supervisor")
         assert record is not None  # noqa: S101  # we are alive
         self._record = record
@@ -80,8 +82,10 @@ class Supervisor:
         self._home.pid_file("supervisor").unlink(missing_ok=True)
 
     def _step(self) -> None:
+        for external in self._externals:
+            external.step()
         ready = {unit.name for unit in self._units if unit.state is ServiceState.READY}
-        ready.update(self._externals)
+        ready |= {e.name for e in self._externals if e.state is ServiceState.READY}
         for unit in self._units:
             unit.step(ready)
 
@@ -153,6 +157,7 @@ class Supervisor:
 
     def _show(self) -> None:
         shown = tuple(unit.status() for unit in self._units)
+        shown += tuple(external.status() for external in self._externals)
         if shown == self._shown:
             return
         self._shown = shown

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater import runtime
-from headwater.runtime import CommandSpec, External, RuntimeSpec, ServiceName, ServiceState, Spawned
+from headwater.runtime import (
+    CommandSpec,
+    External,
+    RuntimeSpec,
+    ServiceName,
+    ServiceState,
+    Spawned,
+    identity,
+)
 from headwater.runtime.errors import (
     DiskNearlyFullError,
     PortTakenError,
@@ -25,7 +33,8 @@ from headwater.runtime.errors import (
 )
 from headwater.runtime.home import Home, read_json
 from headwater.runtime.identity import Identity, launcher
-from headwater.runtime.process import ProcessRecord
+from headwater.runtime.postgres import Postgres
+from headwater.runtime.process import ManagedProcess, ProcessRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,9 +157,12 @@ def test_an_external_server_is_used_and_never_stopped(home: Path, tmp_path: Path
     seen = runtime.up(
         RuntimeSpec(other, {ServiceName.CACHE: External(ours.cache_url)}, commands=(job,))
     )
+    shown = runtime.status(other)
     runtime.down(other)
 
     assert ours.cache_url == seen.cache_url
+    assert shown is not None
+    assert {"valkey": "external", "job": "command"} == {s.name: s.kind for s in shown.services}
     found = runtime.status(home)
     assert found is not None
     assert found.ready
@@ -331,6 +343,44 @@ def test_an_ordinary_user_can_start_and_stop(public_home: Path) -> None:
     assert found.ready
     assert stopped
     assert [] == _records(public_home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another account for Postgres")
+def test_root_without_user_namespaces_runs_postgres_as_another_account(
+    public_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public_home.parent.chmod(0o755)
+    spec = RuntimeSpec(public_home, {ServiceName.POSTGRES: Spawned()})
+    runtime.up(spec)
+    runtime.down(public_home)
+    works = identity._works
+    monkeypatch.setattr(identity, "_works", lambda i, p: i.map_user is None and works(i, p))
+    postgres = Postgres(Home(public_home), port=_free_port())
+
+    postgres.prepare()
+    launch = postgres.launch()
+    owner = postgres.data.stat().st_uid
+    process = ManagedProcess.start(
+        "postgres",
+        launch,
+        log=public_home / "log/postgres.log",
+        pid_file=public_home / "run/postgres.pid",
+    )
+    deadline = time.monotonic() + 30
+    while not postgres.answers(2):
+        assert time.monotonic() < deadline, (public_home / "log/postgres.log").read_text()
+    process.ask_to_stop()
+
+    assert process.record.wait_gone(20)
+    assert 0 == process.poll()
+    assert launch.identity.user == owner != 0
+    monkeypatch.undo()
+    assert runtime.up(spec).postgres_dsn is not None
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_status_and_endpoints_change_nothing(home: Path) -> None:

@@ -15,19 +15,15 @@ from headwater.runtime import CommandSpec, External, RuntimeSpec, ServiceName, S
 from headwater.runtime.errors import (
     DiskNearlyFullError,
     ExternalUnreachableError,
+    HomeUnusableError,
     PortImpossibleError,
     PortTakenError,
 )
+from headwater.runtime.external import check_external, external_services, without_password
 from headwater.runtime.home import Home, read_json, write_atomically
 from headwater.runtime.plan import Plan
 from headwater.runtime.ports import PortBook, is_free
-from headwater.runtime.preflight import (
-    check_disk,
-    check_external,
-    choose_ports,
-    external_services,
-    without_password,
-)
+from headwater.runtime.preflight import check_disk, choose_ports
 from headwater.runtime.process import ProcessRecord
 from headwater.runtime.status import RuntimeStatus, ServiceStatus
 from headwater.runtime.template import TEMPLATES, render
@@ -109,6 +105,15 @@ def test_an_external_server_that_does_not_answer_is_named_without_its_password(
 
     assert "valkey does not answer" == caught.value.message
     assert "redis://127.0.0.1:1/0" == caught.value.detail
+
+
+def test_a_home_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(HomeUnusableError) as caught:
+        Home(tmp_path / "file" / ".headwater").create()
+
+    assert "Not a directory" in (caught.value.detail or "")
 
 
 def test_a_plan_survives_its_way_to_the_supervisor(home: Home) -> None:

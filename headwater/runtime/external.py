@@ -1,0 +1,120 @@
+"""Servers that somebody else runs: looked at, never touched."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from headwater.runtime.errors import ExternalUnreachableError
+from headwater.runtime.probe import (
+    cache_answers,
+    connect_answers,
+    kafka_answers,
+    search_answers,
+)
+from headwater.runtime.service import PROBE_TIMEOUT_S, ExternalService
+from headwater.runtime.spec import RuntimeSpec, ServiceName
+from headwater.runtime.status import ServiceState, ServiceStatus
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+_EXTERNAL_TIMEOUT_S: Final = 10.0
+_LOOK_EVERY_S: Final = 5.0
+_PROBES: Final = {
+    ServiceName.KAFKA: kafka_answers,
+    ServiceName.CONNECT: connect_answers,
+    ServiceName.SEARCH: search_answers,
+    ServiceName.CACHE: cache_answers,
+}
+
+
+def external_services(spec: RuntimeSpec) -> list[ExternalService]:
+    """The servers of the spec that somebody else runs.
+
+    Postgres is taken as there: whether it answers, to whom and with which rights is asked where
+    the source is checked, and there each cause has an error of its own.
+    """
+    return [
+        ExternalService(
+            name=name,
+            address=without_password(external.address),
+            probe=partial(_PROBES[name], external.address) if name in _PROBES else _taken_as_there,
+        )
+        for name, external in spec.external.items()
+    ]
+
+
+def _taken_as_there(timeout_s: float) -> bool:
+    del timeout_s
+    return True
+
+
+def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOUT_S) -> None:
+    """Wait a little for a server of somebody else.
+
+    Raises:
+        ExternalUnreachableError: It does not answer in its protocol.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not service.answers(PROBE_TIMEOUT_S):
+        if time.monotonic() > deadline:
+            raise ExternalUnreachableError(
+                f"{service.name} does not answer",
+                detail=service.address,
+                hint=f"start that server, or take the address of {service.name} "
+                "out of the settings so that one is started here",
+            )
+        time.sleep(0.2)
+
+
+def without_password(address: str) -> str:
+    """An address as it may be shown."""
+    parts = urlsplit(address)
+    if "@" not in parts.netloc:
+        return address
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
+@dataclass
+class Watched:
+    """An external server as the supervisor shows it; it answered when the supervisor started."""
+
+    service: ExternalService
+    pool: Executor
+    state: ServiceState = ServiceState.READY
+    since: float = field(default_factory=time.time)
+    _looking: Future[bool] | None = None
+    _next_at: float = field(default_factory=lambda: time.monotonic() + _LOOK_EVERY_S)
+
+    @property
+    def name(self) -> str:
+        """Name of the server."""
+        return self.service.name
+
+    def step(self) -> None:
+        """Look again when it is time to; never blocks."""
+        now = time.monotonic()
+        if self._looking is not None and self._looking.done():
+            answered = self._looking.exception() is None and self._looking.result()
+            self._looking = None
+            self._next_at = now + _LOOK_EVERY_S
+            state = ServiceState.READY if answered else ServiceState.STARTING
+            if state is not self.state:
+                self.state, self.since = state, time.time()
+        if self._looking is None and now >= self._next_at:
+            self._looking = self.pool.submit(self.service.answers, PROBE_TIMEOUT_S)
+
+    def status(self) -> ServiceStatus:
+        """As it is shown."""
+        return ServiceStatus(
+            name=self.service.name,
+            state=self.state,
+            kind="external",
+            address=self.service.address,
+            since=self.since,
+            last_error=None if self.state is ServiceState.READY else "does not answer",
+        )
