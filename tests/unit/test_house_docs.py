@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("cdc", "projections", "headwater", "examples")
-CODE = re.compile(r"HW-[A-Z]?\d{3}")
+CODE = re.compile(r"HW-[A-Z]?\d{2}[\dX]")  # X: the family that such codes belong to
 
 
 def declared_codes() -> list[tuple[str, str]]:
