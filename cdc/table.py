@@ -24,7 +24,9 @@ class TableName:
 
     def topic(self, prefix: str) -> str:
         """Returns Debezium's topic for this table; characters Kafka refuses become `_`."""
-        return _TOPIC_UNSAFE.sub("_", f"{prefix}.{self.schema}.{self.name}")
+        full_name = f"{prefix}.{self.schema}.{self.name}"
+        # Java counts UTF-16 units: an emoji becomes two underscores
+        return _TOPIC_UNSAFE.sub(lambda char: "_" * (1 + (char[0] > "\uffff")), full_name)
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"

@@ -36,9 +36,17 @@ SELECT n.nspname AS schema, c.relname AS table, a.attname AS name, t.typname AS 
   JOIN pg_type t ON t.oid = b.type
   LEFT JOIN LATERAL (
        SELECT indkey FROM pg_index x
-        WHERE x.indrelid = c.oid AND x.indisvalid AND x.indimmediate
-          AND CASE c.relreplident WHEN 'i' THEN x.indisreplident
-                                  WHEN 'n' THEN false ELSE x.indisprimary END
+        WHERE x.indrelid = c.oid AND x.indisvalid AND x.indisunique AND x.indimmediate
+          AND x.indpred IS NULL AND x.indexprs IS NULL
+          AND CASE c.relreplident
+              WHEN 'i' THEN x.indisreplident
+              WHEN 'n' THEN false
+              ELSE x.indisprimary OR NOT EXISTS (
+                   SELECT FROM pg_attribute k
+                    WHERE k.attrelid = c.oid AND k.attnum = ANY (x.indkey) AND NOT k.attnotnull)
+              END
+        ORDER BY x.indisreplident DESC, x.indisprimary DESC, x.indnatts, x.indexrelid
+        LIMIT 1
        ) i ON true
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
    AND c.relkind IN ('r', 'p')
@@ -51,6 +59,15 @@ SELECT n.nspname AS schema, c.relname AS table
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND n.nspname <> 'headwater'
  ORDER BY 1, 2
+"""
+
+# Debezium takes the primary key unless told otherwise.
+_BESIDES_PRIMARY: Final = """
+SELECT EXISTS (SELECT FROM pg_index x
+                WHERE x.indrelid = c.oid AND x.indisprimary
+                  AND NOT (c.relreplident = 'i' AND NOT x.indisreplident))
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s
 """
 
 _KINDS: Final = {
@@ -92,6 +109,22 @@ def describe(
     for row in rows:
         described.setdefault(TableName(row.schema, row.table), []).append(row)
     return {table: _schema(table, found) for table, found in described.items()}
+
+
+def keys_besides_primary(
+    connection: Connection[Any], tables: Iterable[TableName]
+) -> dict[TableName, tuple[str, ...]]:
+    """Returns the key of each table whose rows something else than its primary key tells apart.
+
+    That is the index of its replica identity, or, in a table without a primary key, a unique index
+    over columns that are never NULL.
+    """
+    keys = {}
+    for table, schema in describe(connection, tables).items():
+        row = connection.execute(_BESIDES_PRIMARY, (table.schema, table.name)).fetchone()
+        if schema.key and not (row and row[0]):
+            keys[table] = schema.key
+    return keys
 
 
 def list_tables(connection: Connection[Any]) -> list[TableName]:

@@ -1,0 +1,71 @@
+"""Errors of the source database.
+
+PostgresError
+├── HostUnknownError          HW-C010  no such host, or no way to it
+├── PostgresRefusedError      HW-C011  nothing that speaks Postgres listens at the port
+├── DatabaseMissingError      HW-C012  the server has no such database
+├── CredentialsError          HW-C013  user or password is wrong, or may not come in
+├── PostgresUnavailableError  HW-C014  the server cannot answer now
+├── PreflightError            HW-C015  the database cannot be captured as it is
+├── PublicationDriftError     HW-C016  the publication is not what it was made to be
+└── SlotError                 HW-C017  the slot is lost, somebody else's, or of another database
+"""
+
+from __future__ import annotations
+
+from cdc.errors import CdcError
+
+
+class PostgresError(CdcError):
+    """Root of the errors of the source database."""
+
+    code = "HW-C01X"
+
+
+class HostUnknownError(PostgresError):
+    """The host of the DSN has no address, or no way leads there."""
+
+    code = "HW-C010"
+
+
+class PostgresRefusedError(PostgresError):
+    """The host refuses the port, or what listens there is no Postgres."""
+
+    code = "HW-C011"
+
+
+class DatabaseMissingError(PostgresError):
+    """The server has no database of this name."""
+
+    code = "HW-C012"
+
+
+class CredentialsError(PostgresError):
+    """The server does not let this user in with this password."""
+
+    code = "HW-C013"
+
+
+class PostgresUnavailableError(PostgresError):
+    """The server is there and cannot answer now: starting, stopping, full, or too slow."""
+
+    code = "HW-C014"
+    retriable = True
+
+
+class PreflightError(PostgresError):
+    """The database cannot be captured as it is; the detail lists every reason."""
+
+    code = "HW-C015"
+
+
+class PublicationDriftError(PostgresError):
+    """The publication is not what Headwater made; it is shown, not changed."""
+
+    code = "HW-C016"
+
+
+class SlotError(PostgresError):
+    """The replication slot is lost, active elsewhere, or of another database or plugin."""
+
+    code = "HW-C017"

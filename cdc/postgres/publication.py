@@ -1,0 +1,119 @@
+"""The publication: which tables' changes leave the source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import Error, sql
+
+from cdc.postgres.errors import PublicationDriftError
+from cdc.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from psycopg import Connection
+
+_DESCRIBE: Final = """
+SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
+  FROM pg_publication WHERE pubname = %s
+"""
+# The declared tables: pg_publication_tables would list the partitions of a published root.
+_TABLES: Final = """
+SELECT n.nspname, c.relname, r.prattrs IS NOT NULL OR r.prqual IS NOT NULL
+  FROM pg_publication p
+  JOIN pg_publication_rel r ON r.prpubid = p.oid
+  JOIN pg_class c ON c.oid = r.prrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE p.pubname = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication as the catalog has it.
+
+    Attributes:
+        all_tables: It publishes every table of the database.
+        complete: It publishes inserts, updates, deletes and truncates, partitions by their root.
+        tables: What it publishes.
+        filtered: Tables of which it publishes some columns or rows only.
+    """
+
+    all_tables: bool
+    complete: bool
+    tables: frozenset[TableName]
+    filtered: frozenset[TableName]
+
+    def drift(self, wanted: Iterable[TableName]) -> list[str]:
+        """Says what of it would lose changes of the tables; missing tables are not drift."""
+        partial = sorted(str(table) for table in self.filtered & set(wanted))
+        return [f"publishes only some rows or columns of {table}" for table in partial]
+
+
+def find(connection: Connection[Any], name: str) -> Publication | None:
+    """Describes a publication; None if there is none of that name."""
+    found = connection.execute(_DESCRIBE, (name,)).fetchone()
+    if found is None:
+        return None
+    rows = connection.execute(_TABLES, (name,)).fetchall()
+    tables = {TableName(schema, table): filtered for schema, table, filtered in rows}
+    partial = frozenset(table for table, filtered in tables.items() if filtered)
+    return Publication(found[0], found[1] and found[2], frozenset(tables), partial)
+
+
+def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) -> list[str]:
+    """Makes a publication publish these tables, every operation, partitions by their root.
+
+    Nothing is taken out of it: tables beyond those asked for are reported and stay.
+
+    Returns:
+        What was changed and what is there beyond it.
+
+    Raises:
+        PublicationDriftError: The server refuses, as it does a role that owns not every table.
+    """
+    wanted = sorted(set(tables))
+    found = find(connection, name)
+    if found is None:
+        _run(connection, name, sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})"), wanted)
+        return [f"created publication {name} for {len(wanted)} tables"]
+    changes = []
+    if not found.complete:
+        _run(connection, name, sql.SQL("ALTER PUBLICATION {0} SET ({2})"), wanted)
+        changes.append(f"publication {name} publishes every operation")
+    missing = [] if found.all_tables else [t for t in wanted if t not in found.tables]
+    if missing:
+        _run(connection, name, sql.SQL("ALTER PUBLICATION {} ADD TABLE {}"), missing)
+        changes.append(f"added {', '.join(map(str, missing))} to publication {name}")
+    extra = sorted(found.tables - set(wanted))
+    if extra:
+        changes.append(f"publication {name} also holds {', '.join(map(str, extra))}; left alone")
+    return changes
+
+
+def drop(connection: Connection[Any], name: str) -> bool:
+    """Drops a publication; returns whether there was one."""
+    if find(connection, name) is None:
+        return False
+    _run(connection, name, sql.SQL("DROP PUBLICATION IF EXISTS {}"), [])
+    return True
+
+
+def _run(
+    connection: Connection[Any], name: str, statement: sql.SQL, tables: list[TableName]
+) -> None:
+    listed = sql.SQL(", ").join(sql.Identifier(table.schema, table.name) for table in tables)
+    options = sql.SQL(
+        "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+    )
+    try:
+        connection.execute(statement.format(sql.Identifier(name), listed, options))
+    except Error as error:
+        raise PublicationDriftError(
+            f"publication {name} cannot be made as it must be",
+            detail=error.diag.message_primary or error.sqlstate,
+            hint="CREATE PUBLICATION needs CREATE on the database and ownership of the tables; "
+            "an administrator may make it beforehand",
+        ) from error

@@ -1,0 +1,96 @@
+"""Sessions with the source database; what goes wrong on the way there is told apart."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from cdc.postgres.errors import (
+    CredentialsError,
+    DatabaseMissingError,
+    HostUnknownError,
+    PostgresError,
+    PostgresRefusedError,
+    PostgresUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+CONNECT_TIMEOUT_S: Final = 10
+_LOG_NAME: Final = "headwater"
+
+# The client library tells the reason in words only; the server's own part is matched by its form
+# (`FATAL: database "x" ...`) as far as it can be, because a server may speak another language.
+_REASONS: Final[tuple[tuple[re.Pattern[str], type[PostgresError], str, str], ...]] = (
+    (
+        re.compile(r"resolve host|translate host name|Name or service not known|No route to host"),
+        HostUnknownError,
+        "no such host, or no way to it",
+        "check the host in the DSN",
+    ),
+    (
+        re.compile(r"Connection refused|invalid response to SSL|No such file or directory"),
+        PostgresRefusedError,
+        "no Postgres listens there",
+        "check host and port in the DSN, and that the server runs",
+    ),
+    (
+        re.compile(r'FATAL: +database "[^"]*" does not exist|FATAL: +3D000'),
+        DatabaseMissingError,
+        "the server has no such database",
+        "check the database in the DSN; psql -l lists what there is",
+    ),
+    (
+        re.compile(r'authentication failed|no password supplied|role "|no pg_hba.conf entry|SCRAM'),
+        CredentialsError,
+        "the server does not let this user in",
+        "check user and password in the DSN, and the server's pg_hba.conf",
+    ),
+)
+
+
+def connect(dsn: str, *, autocommit: bool = True) -> Connection[Any]:
+    """Opens a session with the source database.
+
+    Args:
+        dsn: `postgresql://…`, or libpq's `key=value` form; never shown.
+        autocommit: False for a session that opens transactions by itself.
+
+    Raises:
+        PostgresError: Which of its kinds says what is wrong with the address.
+    """
+    try:
+        place = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        raise PostgresRefusedError(
+            "the DSN cannot be read", hint="postgresql://user:password@host:5432/database"
+        ) from None
+    timeout_s = place.get("connect_timeout") or CONNECT_TIMEOUT_S
+    conninfo = make_conninfo(dsn, connect_timeout=timeout_s, application_name=_LOG_NAME)
+    try:
+        return psycopg.connect(conninfo, autocommit=autocommit)
+    except psycopg.OperationalError as error:
+        raise _named(error, address(dsn)) from None
+
+
+def address(dsn: str) -> str:
+    """Returns `host:port/database` of a DSN: what may be shown of it."""
+    place = conninfo_to_dict(dsn)
+    host = place.get("host") or place.get("hostaddr") or "localhost"
+    return f"{host}:{place.get('port') or 5432}/{place.get('dbname') or place.get('user') or ''}"
+
+
+def _named(error: psycopg.OperationalError, where: str) -> PostgresError:
+    text = str(error)
+    for pattern, kind, fact, hint in _REASONS:
+        if pattern.search(text):
+            return kind(f"cannot connect to Postgres: {fact}", detail=where, hint=hint)
+    return PostgresUnavailableError(
+        "cannot connect to Postgres now",
+        detail=f"{where}: {text.strip().splitlines()[-1][:200]}",
+        hint="look at the server's log; a server that starts or is full answers later",
+    )
