@@ -4,6 +4,7 @@ CdcError
 ├── EnvelopeError        HW-C001  a record is not a Debezium change
 ├── ValueDecodeError     HW-C002  a value does not fit its column's type
 ├── SchemaMismatchError  HW-C003  a record has other columns than the table had
+├── CaptureSpecError     HW-C004  a source cannot be captured as it is declared
 ├── PostgresError        HW-C01x  the source database
 ├── ConnectError         HW-C02x  Kafka Connect and the connector
 └── BrokerError          HW-C03x  Kafka
@@ -49,3 +50,9 @@ class SchemaMismatchError(CdcError):
     """A record has columns that the table did not have when its views were planned."""
 
     code = "HW-C003"
+
+
+class CaptureSpecError(CdcError):
+    """A source cannot be captured as it is declared."""
+
+    code = "HW-C004"

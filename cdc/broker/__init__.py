@@ -1,0 +1,1 @@
+"""Kafka: topics, offsets, and a look at what passes through them."""

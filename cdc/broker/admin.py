@@ -1,0 +1,61 @@
+"""One short conversation with the brokers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError
+
+from cdc.broker.errors import BrokerUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def admin(bootstrap: str) -> Iterator[Any]:
+    """Opens kafka's administration client.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    with _named(bootstrap):
+        client = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextmanager
+def consumer(bootstrap: str) -> Iterator[Any]:
+    """Opens a consumer without a group, which reads from where it is told to.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    with _named(bootstrap):
+        client = KafkaConsumer(
+            bootstrap_servers=bootstrap.split(","),
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
+        try:
+            yield client
+        finally:
+            client.close(autocommit=False)
+
+
+@contextmanager
+def _named(bootstrap: str) -> Iterator[None]:
+    try:
+        yield
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
+        raise BrokerUnreachableError(
+            "kafka does not answer",
+            detail=f"{bootstrap}: {type(error).__name__}",
+            hint="headwater status, headwater logs kafka",
+        ) from error

@@ -1,0 +1,36 @@
+"""Errors of Kafka.
+
+BrokerError (CdcError)
+├── BrokerUnreachableError  HW-C030  no broker answers
+├── TopicRefusedError       HW-C031  a topic cannot be made as it must be
+└── TopicMissingError       HW-C032  a topic that should be there is not
+"""
+
+from __future__ import annotations
+
+from cdc.errors import CdcError
+
+
+class BrokerError(CdcError):
+    """Root of what can be wrong with Kafka."""
+
+    code = "HW-C03X"
+
+
+class BrokerUnreachableError(BrokerError):
+    """No broker answers at the address."""
+
+    code = "HW-C030"
+    retriable = True
+
+
+class TopicRefusedError(BrokerError):
+    """A topic cannot be made as it must be."""
+
+    code = "HW-C031"
+
+
+class TopicMissingError(BrokerError):
+    """A topic that should be there is not."""
+
+    code = "HW-C032"

@@ -1,0 +1,120 @@
+"""CaptureSpec: what is captured of one source, and the names that follow from it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from cdc.errors import CaptureSpecError
+from cdc.table import TableName
+
+HEARTBEAT_TABLE: Final = TableName("headwater", "heartbeat")
+"""Written every heartbeat and captured like any table, so that an idle database frees its log."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,52}")  # 63 bytes with the prefix, Postgres' limit
+_TOPIC_LENGTH_MAX: Final = 249
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSpec:
+    """One source and how it is captured.
+
+    Attributes:
+        name: The source's name: lower-case letters, digits and `_`; prefix of its topics.
+        dsn: The database, `postgresql://…`.
+        tables: What to capture; the heartbeat table comes on top.
+        connect_url: Kafka Connect's REST interface.
+        kafka_bootstrap: `host:port[,host:port]`.
+        epoch: Incarnation of the source, 1 to 127; raised when its slot was made anew on purpose.
+        heartbeat_interval_ms: How often the heartbeat row is written.
+        topic_partitions: Partitions of a table's topic, once it is made.
+        topic_retention_ms: How long topics keep records.
+        replication_factor: Copies of each topic; -1 is the broker's default.
+        connector_dsn: How the connector reaches the database, if not by `dsn`.
+        deadline_s: Longest wait for the connector's task to run.
+
+    Raises:
+        CaptureSpecError: The name cannot be a slot's, no table is named, or two share a topic.
+    """
+
+    name: str
+    dsn: str = field(repr=False)
+    tables: tuple[TableName, ...]
+    connect_url: str
+    kafka_bootstrap: str
+    epoch: int = 1
+    heartbeat_interval_ms: int = 1_000
+    topic_partitions: int = 1
+    topic_retention_ms: int = 7 * _DAY_MS
+    replication_factor: int = -1
+    connector_dsn: str | None = field(default=None, repr=False)
+    deadline_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise CaptureSpecError(
+                "the name of a source must be lower-case letters, digits and _",
+                detail=f"{self.name[:80]!r}",
+                hint="a letter first, at most 53 characters: it becomes part of the slot's name",
+            )
+        if not self.tables:
+            raise CaptureSpecError(f"source {self.name} has no tables")
+        if len(set(self.captured)) < len(self.captured):
+            raise CaptureSpecError(f"source {self.name} names a table twice")
+        _refuse_shared_topics(self.name, self.captured)
+
+    @property
+    def slot(self) -> str:
+        """Name of the replication slot."""
+        return f"headwater_{self.name}"
+
+    @property
+    def publication(self) -> str:
+        """Name of the publication."""
+        return f"headwater_{self.name}"
+
+    @property
+    def connector(self) -> str:
+        """Name of the connector."""
+        return f"headwater-{self.name}"
+
+    @property
+    def captured(self) -> tuple[TableName, ...]:
+        """The tables, the heartbeat's included."""
+        return (*self.tables, HEARTBEAT_TABLE)
+
+    @property
+    def table_topics(self) -> dict[TableName, str]:
+        """Topic of each captured table, the heartbeat's included."""
+        return {table: table.topic(self.name) for table in self.captured}
+
+    @property
+    def transaction_topic(self) -> str:
+        """Topic of the transactions' begins and ends."""
+        return f"{self.name}.transaction"
+
+    @property
+    def heartbeat_topic(self) -> str:
+        """Topic of Debezium's own heartbeats."""
+        return f"__debezium-heartbeat.{self.name}"
+
+
+def _refuse_shared_topics(prefix: str, tables: tuple[TableName, ...]) -> None:
+    # Kafka names metrics after topics with `_` for `.` and refuses a second topic of such a name.
+    seen: dict[str, TableName] = {}
+    for table in tables:
+        topic = table.topic(prefix)
+        if len(topic) > _TOPIC_LENGTH_MAX:
+            raise CaptureSpecError(
+                f"the name of table {table} is too long for a topic",
+                detail=f"{len(topic)} characters, {_TOPIC_LENGTH_MAX} at most",
+            )
+        other = seen.setdefault(topic.replace(".", "_"), table)
+        if other != table:
+            raise CaptureSpecError(
+                f"tables {other} and {table} would share a topic",
+                detail=f"{other.topic(prefix)} and {topic}",
+                hint="capture them as two sources, or rename one of them",
+            )

@@ -1,0 +1,166 @@
+"""The connector's configuration: every property with the reason for its value."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from cdc.change_event import EPOCH_HEADER
+from cdc.postgres import heartbeat
+from cdc.values import UNCHANGED_PLACEHOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cdc.capture import CaptureSpec
+    from cdc.postgres.address import DatabaseAddress
+    from cdc.table import TableName
+
+CONNECTOR_CLASS: Final = "io.debezium.connector.postgresql.PostgresConnector"
+RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Largest record that is sent; topics are made to take as much."""
+
+_MIB: Final = 1024 * 1024
+_REGEX_SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
+
+_VALUES: Final = {
+    # What JSON cannot hold exactly travels as text.
+    "decimal.handling.mode": "string",
+    "time.precision.mode": "isostring",
+    "interval.handling.mode": "string",
+    "binary.handling.mode": "base64",
+    "hstore.handling.mode": "json",
+    # Types that Debezium does not know would be left out in silence.
+    "include.unknown.datatypes": "true",
+    "unavailable.value.placeholder": UNCHANGED_PLACEHOLDER,
+    "schema.refresh.mode": "columns_diff_exclude_unchanged_toast",
+}
+
+_FAILURES: Final = {
+    # Stop and say so; the default of the first is to leave the value out with a warning.
+    "event.converting.failure.handling.mode": "fail",
+    "event.processing.failure.handling.mode": "fail",
+    "errors.tolerance": "none",
+    # A slot ahead of the stored offset was made anew or moved: changes are missing, so refuse.
+    "offset.mismatch.strategy": "trust_offset",
+    # The slot is confirmed only up to what Kafka has acknowledged.
+    "lsn.flush.mode": "connector",
+    "slot.drop.on.stop": "false",
+    # Supervision restarts a failed task with its own back-off; do not sit in the task instead.
+    "slot.max.retries": "3",
+    "slot.retry.delay.ms": "2000",
+    "retriable.restart.connector.wait.ms": "2000",
+}
+
+_EVENTS: Final = {
+    "tombstones.on.delete": "true",
+    "skipped.operations": "none",  # truncates too
+    "provide.transaction.metadata": "true",
+    # Context headers would repeat the connector's and its task's name on every record.
+    "extended.headers.enabled": "false",
+    "transforms": "epoch",
+    "transforms.epoch.type": "org.apache.kafka.connect.transforms.InsertHeader",
+    "transforms.epoch.header": EPOCH_HEADER,
+    # JSON, so that the headers of a key change (old key, new key) can be read.
+    "header.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "header.converter.schemas.enable": "false",
+}
+
+_CONVERTERS: Final = {
+    f"{part}.converter{suffix}": value
+    for part in ("key", "value")
+    for suffix, value in (
+        ("", "org.apache.kafka.connect.json.JsonConverter"),
+        # A schema on every record is nine tenths of its bytes.
+        (".schemas.enable", "false"),
+        # By default a NULL becomes the column's DEFAULT.
+        (".replace.null.with.default", "false"),
+    )
+}
+
+_SPEED: Final = {
+    "snapshot.fetch.size": "10000",
+    "max.batch.size": "8192",
+    "max.queue.size": "32768",
+    # Counted rows say nothing of memory: wide ones would not fit a small heap.
+    "max.queue.size.in.bytes": str(64 * _MIB),
+    "poll.interval.ms": "10",
+    "status.update.interval.ms": "1000",
+    "statistics.metrics.enabled": "false",
+    "producer.override.acks": "all",
+    "producer.override.enable.idempotence": "true",  # keeps the order with several in flight
+    "producer.override.max.in.flight.requests.per.connection": "5",
+    "producer.override.compression.type": "lz4",
+    "producer.override.linger.ms": "5",
+    "producer.override.batch.size": str(_MIB // 2),
+    "producer.override.buffer.memory": str(64 * _MIB),
+    "producer.override.max.request.size": str(RECORD_BYTES_MAX),
+}
+
+
+def connector_config(
+    spec: CaptureSpec,
+    address: DatabaseAddress,
+    keys: Mapping[TableName, Sequence[str]] | None = None,
+) -> dict[str, str]:
+    """Renders the tuned configuration.
+
+    Args:
+        spec: What is captured.
+        address: The database as the connector reaches it.
+        keys: Columns that identify a row of a table whose primary key does not: those of the
+            index that is its replica identity.
+    """
+    named = {"message.key.columns": _keys(keys)} if keys else {}
+    return {
+        **stock_config(spec, address),
+        **named,
+        "publication.autocreate.mode": "disabled",
+        "snapshot.mode": "initial",
+        "heartbeat.interval.ms": str(spec.heartbeat_interval_ms),
+        "heartbeat.action.query": heartbeat.QUERY,
+        "transforms.epoch.value.literal": str(spec.epoch),
+        **_VALUES,
+        **_FAILURES,
+        **_EVENTS,
+        **_CONVERTERS,
+        **_SPEED,
+    }
+
+
+def stock_config(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
+    """Renders only what Debezium cannot do without, all else at its defaults.
+
+    With `pgoutput` and our publication it is a complete connector: the peer in benchmarks.
+    """
+    return {
+        "connector.class": CONNECTOR_CLASS,
+        "tasks.max": "1",
+        "topic.prefix": spec.name,
+        "plugin.name": "pgoutput",
+        "slot.name": spec.slot,
+        "publication.name": spec.publication,
+        "table.include.list": ",".join(table_pattern(table) for table in sorted(spec.captured)),
+        **_database(address),
+    }
+
+
+def table_pattern(table: TableName) -> str:
+    """Returns a regular expression, as Debezium splits and reads them, for exactly this table."""
+    escaped = _REGEX_SPECIAL.sub(lambda found: "\\" + found[0], str(table))
+    return f"(?-i:{escaped})"  # Debezium ignores case otherwise
+
+
+def _keys(keys: Mapping[TableName, Sequence[str]]) -> str:
+    return ";".join(f"{table_pattern(t)}:{','.join(columns)}" for t, columns in keys.items())
+
+
+def _database(address: DatabaseAddress) -> dict[str, str]:
+    return {
+        "database.hostname": address.host,
+        "database.port": str(address.port),
+        "database.user": address.user,
+        "database.password": address.password,
+        "database.dbname": address.database,
+        **{f"database.{word}": value for word, value in address.tls.items()},
+    }

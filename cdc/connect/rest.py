@@ -1,0 +1,195 @@
+"""Kafka Connect's REST interface, as far as one connector needs it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import orjson
+import urllib3
+
+from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TIMEOUT_S: Final = 30.0  # a PUT validates the configuration against the database
+_RETRY_S: Final = 20.0
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 2.0
+_CLIENT_ERROR: Final = 400
+_NOT_FOUND: Final = 404
+_REBALANCE: Final = 409
+_SERVER_ERROR: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """What a worker says of a connector or of one of its tasks.
+
+    Attributes:
+        task: Number of the task; None for the connector itself.
+        state: `RUNNING`, `FAILED`, `PAUSED`, `UNASSIGNED`, `RESTARTING` or `STOPPED`.
+        trace: Java's stack trace of a failure.
+    """
+
+    task: int | None
+    state: str
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorState:
+    """State of a connector and of its tasks."""
+
+    connector: TaskState
+    tasks: tuple[TaskState, ...]
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs with all of its tasks, at least one."""
+        return bool(self.tasks) and all(part.state == "RUNNING" for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[TaskState, ...]:
+        """The connector and its tasks."""
+        return (self.connector, *self.tasks)
+
+    @property
+    def failed(self) -> tuple[TaskState, ...]:
+        """What of it has failed."""
+        return tuple(part for part in self.parts if part.state == "FAILED")
+
+
+class ConnectRest:
+    """Talks to a worker; busy answers are repeated for a while, others are told apart.
+
+    Args:
+        url: Base URL without a trailing slash.
+        retry_s: How long to repeat a request while the worker rebalances or starts, seconds.
+    """
+
+    def __init__(self, url: str, *, retry_s: float = _RETRY_S) -> None:
+        self._url = url.rstrip("/")
+        self._retry_s = retry_s
+        self._pool = urllib3.PoolManager(timeout=urllib3.Timeout(_TIMEOUT_S), retries=False)
+
+    def put_config(self, name: str, config: Mapping[str, str]) -> None:
+        """Registers a connector or changes its configuration; the worker validates it first."""
+        self._call("PUT", f"/connectors/{quote(name)}/config", config)
+
+    def config(self, name: str) -> dict[str, str] | None:
+        """Returns a connector's configuration, secrets included; None where there is none."""
+        found = self._call("GET", f"/connectors/{quote(name)}/config", missing_is_none=True)
+        return None if found is None else dict(found)
+
+    def state(self, name: str) -> ConnectorState | None:
+        """Returns how a connector is; None where there is none of this name."""
+        found = self._call("GET", f"/connectors/{quote(name)}/status", missing_is_none=True)
+        if found is None:
+            return None
+        connector = found["connector"]
+        return ConnectorState(
+            TaskState(None, connector["state"], connector.get("trace")),
+            tuple(TaskState(t["id"], t["state"], t.get("trace")) for t in found["tasks"]),
+        )
+
+    def restart(self, name: str, *, only_failed: bool = True) -> None:
+        """Restarts a connector and its tasks."""
+        path = f"/connectors/{quote(name)}/restart?includeTasks=true"
+        self._call("POST", f"{path}&onlyFailed={str(only_failed).lower()}")
+
+    def pause(self, name: str) -> None:
+        """Stops reading; the slot keeps the log meanwhile."""
+        self._call("PUT", f"/connectors/{quote(name)}/pause")
+
+    def resume(self, name: str) -> None:
+        """Reads on after `pause`."""
+        self._call("PUT", f"/connectors/{quote(name)}/resume")
+
+    def stop(self, name: str) -> None:
+        """Ends a connector's tasks but keeps it; its offsets can then be seen and removed."""
+        self._call("PUT", f"/connectors/{quote(name)}/stop")
+
+    def wait_stopped(self, name: str) -> None:
+        """Waits until a connector that was told to stop has ended its tasks.
+
+        Raises:
+            ConnectUnavailableError: It has not within the time that requests are repeated.
+        """
+        deadline = time.monotonic() + self._retry_s
+        while (state := self.state(name)) and (state.tasks or state.connector.state != "STOPPED"):
+            if time.monotonic() > deadline:
+                raise ConnectUnavailableError(f"connector {name} does not stop")
+            time.sleep(_PAUSE_FIRST_S)
+
+    def offsets(self, name: str) -> list[dict[str, Any]]:
+        """Returns how far a connector has come, in its own words."""
+        found = self._call("GET", f"/connectors/{quote(name)}/offsets", missing_is_none=True)
+        return list(found["offsets"]) if found else []
+
+    def delete_offsets(self, name: str) -> None:
+        """Makes a stopped connector forget how far it came."""
+        self._call("DELETE", f"/connectors/{quote(name)}/offsets")
+
+    def delete(self, name: str) -> bool:
+        """Removes a connector; returns whether there was one."""
+        return self._call("DELETE", f"/connectors/{quote(name)}", missing_is_none=True) is not None
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self._pool.clear()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, str] | None = None,
+        *,
+        missing_is_none: bool = False,
+    ) -> Any:
+        deadline = time.monotonic() + self._retry_s
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            try:
+                return self._once(method, path, body, missing_is_none=missing_is_none)
+            except ConnectUnavailableError:
+                if time.monotonic() + pause_s > deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+
+    def _once(
+        self, method: str, path: str, body: Mapping[str, str] | None, *, missing_is_none: bool
+    ) -> Any:
+        content = None if body is None else orjson.dumps(body)
+        headers = {"Content-Type": "application/json"}
+        try:
+            answer = self._pool.request(method, self._url + path, body=content, headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise ConnectUnavailableError(
+                "Kafka Connect does not answer", detail=f"{self._url}: {type(error).__name__}"
+            ) from None
+        if answer.status == _NOT_FOUND and missing_is_none:
+            return None
+        if answer.status == _REBALANCE or answer.status >= _SERVER_ERROR:
+            raise ConnectUnavailableError(
+                "Kafka Connect is busy or out of order",
+                detail=f"{method} {path}: status {answer.status}, {_message(answer.data)}",
+                hint="headwater logs connect",
+            )
+        if answer.status >= _CLIENT_ERROR:
+            raise ConnectorRefusedError(
+                "Kafka Connect refuses a request",
+                detail=f"{method} {path}: status {answer.status}, {_message(answer.data)}",
+            )
+        return orjson.loads(answer.data) if answer.data else {}
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(orjson.loads(body)["message"])[:1_000]
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace")

@@ -1,0 +1,176 @@
+"""Keeping a connector at work: Connect never restarts a failed task by itself."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from cdc.connect.errors import ConnectorFailedError, ConnectorNotRunningError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc.connect.rest import ConnectorState, ConnectRest, TaskState
+
+# What a restart does not cure.
+_PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (
+        re.compile(r"authentication failed|SQLState: 28|invalid_authorization", re.IGNORECASE),
+        "check user and password in the DSN, then apply the source again",
+    ),
+    (
+        re.compile(r'publication "[^"]*" does not exist', re.IGNORECASE),
+        "apply the source again: it makes its publication",
+    ),
+    (
+        re.compile(
+            r"can no longer (access|get changes from) replication slot"
+            r"|slot .*has been invalidated|wal_status.*lost"
+            r"|no longer available on the server|offset is behind|[Ss]lot.*recreated"
+            r"|requested WAL segment .* has already been removed",
+        ),
+        "remove the source, raise its epoch and apply it again: that is a new snapshot",
+    ),
+    (
+        re.compile(r"slot is ahead|slot .*ahead of|OffsetMismatch|offset.*mismatch", re.IGNORECASE),
+        "somebody moved the slot or made it anew; remove the source, raise its epoch, apply it",
+    ),
+    (
+        re.compile(r"RecordTooLargeException"),
+        "raise max.message.bytes of the topic, or leave the column out",
+    ),
+)
+
+_POLL_S: Final = 0.05
+_PAUSE_FIRST_S: Final = 1.0
+_PAUSE_MAX_S: Final = 30.0
+
+
+def watch_once(rest: ConnectRest, name: str) -> ConnectorState:
+    """Looks at a connector and restarts what of it has failed.
+
+    Raises:
+        ConnectorFailedError: It is gone, or failed in a way that a restart does not cure.
+        ConnectUnavailableError: The worker does not answer.
+    """
+    state = rest.state(name)
+    if state is None:
+        raise ConnectorFailedError(
+            f"there is no connector {name}", hint="headwater up registers it again"
+        )
+    for part in state.failed:
+        _refuse_permanent(name, part)
+    if state.failed:
+        rest.restart(name)
+    return state
+
+
+def wait_running(rest: ConnectRest, name: str, timeout_s: float) -> ConnectorState:
+    """Waits until a connector runs with its task; restarts it while that may help.
+
+    Raises:
+        ConnectorFailedError: It failed in a way that a restart does not cure.
+        ConnectorNotRunningError: It did not run in time; the detail has its last words.
+    """
+    deadline = time.monotonic() + timeout_s
+    restart_at, pause_s = 0.0, _PAUSE_FIRST_S
+    while True:
+        state = rest.state(name)
+        if state is not None and state.running:
+            return state
+        for part in state.failed if state else ():
+            _refuse_permanent(name, part)
+        now = time.monotonic()
+        if now > deadline:
+            raise ConnectorNotRunningError(
+                f"connector {name} did not run within {timeout_s:.0f} s",
+                detail=_last_words(state),
+                hint="headwater logs connect",
+            )
+        if state is not None and state.failed and now >= restart_at:
+            rest.restart(name)
+            restart_at, pause_s = now + pause_s, min(pause_s * 2, _PAUSE_MAX_S)
+        time.sleep(_POLL_S)
+
+
+def wait_stopped(rest: ConnectRest, name: str, timeout_s: float) -> None:
+    """Waits until a connector that was told to stop has no task left.
+
+    Raises:
+        ConnectorNotRunningError: It did not stop in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (state := rest.state(name)) is not None:
+        if state.connector.state == "STOPPED" and not state.tasks:
+            return
+        if time.monotonic() > deadline:
+            raise ConnectorNotRunningError(
+                f"connector {name} did not stop within {timeout_s:.0f} s",
+                detail=_last_words(state),
+                hint="headwater logs connect",
+            )
+        time.sleep(_POLL_S)
+
+
+class Watch:
+    """Looks at a connector again and again, with a growing pause between restarts.
+
+    Args:
+        rest: The worker.
+        name: The connector.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self, rest: ConnectRest, name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rest = rest
+        self._name = name
+        self._clock = clock
+        self._pause_s = _PAUSE_FIRST_S
+        self._not_before = 0.0
+        self.restarts = 0
+
+    def look(self) -> ConnectorState:
+        """Looks once; restarts what failed unless the last restart was just now.
+
+        Raises:
+            ConnectorFailedError: As `watch_once`.
+            ConnectUnavailableError: The worker does not answer.
+        """
+        now = self._clock()
+        if now < self._not_before:
+            state = self._rest.state(self._name)
+            if state is not None:
+                return state
+        state = watch_once(self._rest, self._name)
+        if state.failed:
+            self.restarts += 1
+            self._not_before = now + self._pause_s
+            self._pause_s = min(self._pause_s * 2, _PAUSE_MAX_S)
+        elif now > self._not_before + _PAUSE_MAX_S:
+            self._pause_s = _PAUSE_FIRST_S
+        return state
+
+
+def cause(trace: str | None) -> str:
+    """Returns what a Java stack trace says: its first line and the last cause's."""
+    lines = (trace or "").splitlines()
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return "; ".join(dict.fromkeys(line.strip()[:400] for line in [*lines[:1], *causes[-1:]]))
+
+
+def _refuse_permanent(name: str, part: TaskState) -> None:
+    for pattern, hint in _PERMANENT:
+        if pattern.search(part.trace or ""):
+            raise ConnectorFailedError(
+                f"connector {name} failed for good", detail=cause(part.trace), hint=hint
+            )
+
+
+def _last_words(state: ConnectorState | None) -> str:
+    if state is None:
+        return "the worker does not know it"
+    states = ", ".join(part.state for part in state.parts)
+    return "; ".join([states, *(cause(part.trace) for part in state.failed)])

@@ -1,0 +1,191 @@
+"""A captured source: made, looked at, halted and taken away again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cdc.broker import offsets, topics
+from cdc.broker.errors import TopicMissingError
+from cdc.broker.topics import TopicSpec
+from cdc.capture import HEARTBEAT_TABLE, CaptureSpec
+from cdc.connect import supervision
+from cdc.connect.connector import RECORD_BYTES_MAX, connector_config
+from cdc.connect.rest import ConnectRest
+from cdc.postgres import heartbeat, identity, preflight, publication, session, slot
+from cdc.postgres.address import DatabaseAddress
+from cdc.postgres.check import CheckState
+from cdc.postgres.errors import PreflightError
+from cdc.postgres.slot import SlotStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cdc.postgres.check import Check
+    from cdc.table import TableName
+
+__all__ = ["CaptureSpec", "SlotStatus", "SourceStatus", "apply", "pause", "remove", "resume"]
+
+_HOUR_MS: Final = 60 * 60 * 1000
+_GONE: Final = "MISSING"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """How capture of one source stands.
+
+    Attributes:
+        connector_state: Connect's word for the connector; `MISSING` if there is none.
+        task_state: The same of its task.
+        failure: Why the task failed, one line; None if it did not.
+        slot: The replication slot; None if there is none.
+        end_offsets: Records by topic and partition; topics that do not exist are left out.
+    """
+
+    connector_state: str
+    task_state: str
+    failure: str | None
+    slot: SlotStatus | None
+    end_offsets: dict[tuple[str, int], int]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether changes flow: the task runs and reads from a slot that has its log."""
+        running = self.connector_state == self.task_state == "RUNNING"
+        return running and self.slot is not None and self.slot.wal_status != "lost"
+
+
+def apply(spec: CaptureSpec) -> list[str]:
+    """Makes the source be captured as declared; what is so already stays untouched.
+
+    Nothing is ever dropped, and no slot taken over.
+
+    Returns:
+        What was changed, one line each; empty if nothing was.
+
+    Raises:
+        PreflightError: The database does not allow it yet; the detail says what and the repair.
+        CdcError: Postgres, Kafka or Connect refuses, or the connector's task does not run in time.
+    """
+    with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
+        checks = preflight.checks(connection, source=spec.name, tables=spec.tables, slot=spec.slot)
+        _require(checks)
+        changes = heartbeat.ensure(connection)
+        changes += publication.ensure(connection, spec.publication, spec.captured)
+        changes += topics.ensure(spec.kafka_bootstrap, topic_specs(spec))
+        changes += _register(rest, spec, identity.by_index(connection, spec.tables))
+        supervision.wait_running(rest, spec.connector, spec.deadline_s)
+    return changes
+
+
+def status(spec: CaptureSpec) -> SourceStatus:
+    """Looks at connector, slot and topics; changes nothing."""
+    with session.connect(spec.dsn) as connection:
+        found_slot = slot.status(connection, spec.slot)
+    with closing(ConnectRest(spec.connect_url, retry_s=3.0)) as rest:
+        state = rest.state(spec.connector)
+    task = state.tasks[0] if state and state.tasks else None
+    failed = state.failed[0] if state and state.failed else None
+    return SourceStatus(
+        state.connector.state if state else _GONE,
+        task.state if task else _GONE,
+        supervision.cause(failed.trace) if failed else None,
+        found_slot,
+        _end_offsets(spec),
+    )
+
+
+def pause(spec: CaptureSpec) -> None:
+    """Stops capturing; the slot keeps the source's log meanwhile."""
+    with closing(ConnectRest(spec.connect_url)) as rest:
+        rest.stop(spec.connector)
+        supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
+
+
+def resume(spec: CaptureSpec) -> None:
+    """Goes on where `pause` stopped; returns once the task runs."""
+    with closing(ConnectRest(spec.connect_url)) as rest:
+        rest.resume(spec.connector)
+        supervision.wait_running(rest, spec.connector, spec.deadline_s)
+
+
+def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
+    """Takes capture away: connector, its offsets, slot and publication; returns what went.
+
+    Args:
+        spec: The source.
+        with_topics: Delete its topics too.
+    """
+    gone = []
+    with closing(ConnectRest(spec.connect_url)) as rest:
+        if rest.state(spec.connector) is not None:
+            rest.stop(spec.connector)
+            supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
+            rest.delete_offsets(spec.connector)
+            rest.delete(spec.connector)
+            gone.append(f"connector {spec.connector}")
+    with session.connect(spec.dsn) as connection:
+        if slot.drop(connection, spec.slot):
+            gone.append(f"slot {spec.slot}")
+        if publication.drop(connection, spec.publication):
+            gone.append(f"publication {spec.publication}")
+    if with_topics:
+        names = [topic.name for topic in topic_specs(spec)]
+        gone += [f"topic {name}" for name in topics.delete(spec.kafka_bootstrap, names)]
+    return gone
+
+
+def _require(checks: Iterable[Check]) -> None:
+    failing = [check for check in checks if check.state is CheckState.FAIL]
+    if failing:
+        hints = dict.fromkeys(check.hint for check in failing if check.hint)
+        raise PreflightError(
+            "the source cannot be captured as it is",
+            detail="\n".join(f"{check.name}: {check.message}" for check in failing),
+            hint="\n".join(hints) or None,
+        )
+
+
+def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
+    """Returns every topic of a source as it should be."""
+    kept = {
+        "compression.type": "producer",  # stored as it was sent, not packed anew
+        "cleanup.policy": "delete",
+        "retention.ms": str(spec.topic_retention_ms),
+        "max.message.bytes": str(RECORD_BYTES_MAX),
+    }
+    # Debezium's own beat every second is worth nothing an hour later.
+    brief = {**kept, "retention.ms": str(min(spec.topic_retention_ms, _HOUR_MS))}
+    copies = spec.replication_factor
+    return [
+        *(
+            TopicSpec(name, 1 if table == HEARTBEAT_TABLE else spec.topic_partitions, kept, copies)
+            for table, name in spec.table_topics.items()
+        ),
+        TopicSpec(spec.transaction_topic, 1, kept, copies),
+        TopicSpec(spec.heartbeat_topic, 1, brief, copies),
+    ]
+
+
+def _register(
+    rest: ConnectRest, spec: CaptureSpec, keys: Mapping[TableName, Sequence[str]]
+) -> list[str]:
+    address = DatabaseAddress.parse(spec.connector_dsn or spec.dsn)
+    wanted = connector_config(spec, address, keys)
+    found = rest.config(spec.connector)
+    if found is not None and {k: v for k, v in found.items() if k != "name"} == wanted:
+        return []
+    rest.put_config(spec.connector, wanted)
+    verb = "registered" if found is None else "changed"
+    return [f"{verb} connector {spec.connector}"]
+
+
+def _end_offsets(spec: CaptureSpec) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for topic in (*spec.table_topics.values(), spec.transaction_topic):
+        try:
+            found |= offsets.end_offsets(spec.kafka_bootstrap, [topic])
+        except TopicMissingError:
+            continue
+    return found
