@@ -22,6 +22,7 @@ DOCKER = ROOT / "docker"
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
 SERVICES: dict[str, dict] = COMPOSE["services"]
 SERVERS = ("postgres", "kafka", "connect", "opensearch", "valkey")
+SOURCE_IN_IMAGE = Path("/opt/headwater/source")
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[-?])?")
 
 each_service = pytest.mark.parametrize("name", sorted(SERVICES))
@@ -41,7 +42,7 @@ def test_the_file_is_valid_by_the_compose_specification():
 
 
 def test_every_part_of_the_path_is_there():
-    assert {*SERVERS, "spark", "demo"} == set(SERVICES)
+    assert {*SERVERS, "shop", "spark"} == set(SERVICES)
 
 
 @each_service
@@ -77,12 +78,10 @@ def test_memory_is_limited(name):
 @each_service
 def test_a_service_waits_for_what_it_needs(name):
     for needed, how in SERVICES[name].get("depends_on", {}).items():
-        lasting = how["condition"] == "service_healthy"
-
-        assert lasting == ("test" in SERVICES[needed]["healthcheck"])
+        assert ("service_healthy", True) == (how["condition"], needed in SERVICES)
 
 
-@pytest.mark.parametrize("name", [*SERVERS, "spark"])
+@each_service
 def test_health_is_asked_for_and_trouble_ends_in_a_restart(name):
     service = SERVICES[name]
     check = service["healthcheck"]
@@ -127,17 +126,32 @@ def test_configuration_equals_the_templates_of_the_local_runtime():
 def test_the_settings_reach_every_server_by_the_name_of_its_service():
     settings = load(DOCKER / "headwater.toml", environ=example_variables())
     services = settings.services
-    hosts = {
-        "postgres": services.postgres,
-        "kafka": services.kafka,
-        "connect": services.connect,
-        "opensearch": services.search,
-        "valkey": services.cache,
+    addresses = {
+        "postgres": settings.for_source("shop").dsn,
+        "kafka": services.kafka.address,
+        "connect": services.connect.address,
+        "opensearch": services.search.address,
+        "valkey": services.cache.address,
     }
 
-    for name, service in hosts.items():
-        assert service.address is not None
-        assert re.search(rf"(^|//|@){name}:\d+", service.address.get_secret_value())
+    for name, address in addresses.items():
+        assert address is not None
+        assert re.search(rf"(^|//|@){name}:\d+", address.get_secret_value())
+
+
+def test_the_views_of_the_containers_belong_to_the_source_they_name():
+    settings = load(DOCKER / "headwater.toml", environ=example_variables())
+    views = (ROOT / settings.views_path.relative_to(SOURCE_IN_IMAGE)).read_text()
+
+    assert all(f'source(\n    "{name}"' in views for name in settings.source)
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status"])
+def test_the_command_line_has_what_the_containers_use(command):
+    asked = [sys.executable, "-m", "headwater", command, "--help"]
+    answer = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (0, True) == (answer.returncode, "--config" in answer.stdout)
 
 
 def test_the_image_holds_what_the_job_names():
@@ -154,7 +168,7 @@ def test_the_image_holds_what_the_job_names():
 
     assert [] == [path for path in copied if not (ROOT / path).exists()]
     assert [] == [path for path in copied if f"!{path}" not in shipped and "/" not in path]
-    assert (ROOT / Path(views).relative_to("/opt/headwater/source")).is_file()
+    assert (ROOT / Path(views).relative_to(SOURCE_IN_IMAGE)).is_file()
 
 
 def test_the_docker_client_accepts_the_file():

@@ -20,7 +20,7 @@ FUNCTION_LINES_MAX = 70
 # child, `{**os.environ, ...}`, reads nothing and is free to all.
 READS_ENVIRONMENT: dict[str, str] = {
     "headwater/runtime/spawn.py": "hands its environment on to the supervisor, unread",
-    "projections/spark/session.py": "Spark takes its Python and its Java from there and nowhere else",
+    "projections/spark/session.py": "Spark takes its Python and its Java from there only",
 }
 
 type_of_function = (ast.FunctionDef, ast.AsyncFunctionDef)
