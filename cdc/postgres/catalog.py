@@ -70,6 +70,17 @@ SELECT EXISTS (SELECT FROM pg_index x
  WHERE n.nspname = %s AND c.relname = %s
 """
 
+# A snapshot reads them like any column; the log does not have them.
+_GENERATED: Final = """
+SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                     AND a.attgenerated <> ''
+ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+ GROUP BY 1, 2
+"""
+
 _KINDS: Final = {
     "bool": ColumnKind.BOOLEAN,
     "int2": ColumnKind.INTEGER,
@@ -125,6 +136,16 @@ def keys_besides_primary(
         if schema.key and not (row and row[0]):
             keys[table] = schema.key
     return keys
+
+
+def generated_columns(
+    connection: Connection[Any], tables: Iterable[TableName]
+) -> dict[TableName, tuple[str, ...]]:
+    """Returns the generated columns of the tables that have any; they are never captured."""
+    wanted = list(tables)
+    names = ([table.schema for table in wanted], [table.name for table in wanted])
+    rows = connection.execute(_GENERATED, names).fetchall()
+    return {TableName(schema, table): tuple(columns) for schema, table, columns in rows}
 
 
 def list_tables(connection: Connection[Any]) -> list[TableName]:
