@@ -12,7 +12,7 @@ ProjectionError
 ├── JobError                 HW-P020  the streaming job refuses to go on
 │   ├── TruncateError        HW-P021  a captured table was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
-│   ├── TopicsMissingError   HW-P023  no topic of the views exists
+│   ├── TopicsMissingError   HW-P023  topics of the views do not exist
 │   ├── JobSpecError         HW-P024  the description of the job cannot be read
 │   └── QueryFailedError     HW-P025  a streaming query fails again and again
 └── VerificationError        HW-P030  views could not be compared
@@ -125,7 +125,7 @@ class KeylessChangeError(JobError):
 
 
 class TopicsMissingError(JobError):
-    """None of the topics that the views read appeared in time."""
+    """A topic that the views read did not appear in time."""
 
     code = "HW-P023"
     retriable = True

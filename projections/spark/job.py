@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from py4j.protocol import Py4JError
 
-from cdc.broker.offsets import end_offsets
+from cdc.broker import topics
+from cdc.broker.errors import BrokerError
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.sinks.lock import WriterLock
@@ -54,6 +57,12 @@ def run(spec: JobSpec) -> int:
         return _Job(spec).run()
 
 
+def _end(session: SparkSession) -> None:
+    # a signal to the whole process group may have ended the JVM before us
+    with contextlib.suppress(Py4JError, OSError):
+        session.stop()
+
+
 class _Job:
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
@@ -82,21 +91,20 @@ class _Job:
             publisher.stop()
             for query in self._queries.values():
                 query.stop()
-            session.stop()
-            self._tell()
+            _end(session)
         if self._error is not None:
             _log.error("job gave up", code=self._error.code, what=self._error.message)
             return 1
         return 130 if self._signal == signal.SIGINT else 0
 
     def _define(self, session: SparkSession) -> None:
-        for store in Store:
+        for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if self._spec.plans_in(store):
                 self._add(store, lambda store=store: self._start_store(session, store))
         self._add(ARCHIVE, lambda: start_archive(session, self._spec))
 
     def _add(self, name: str, start: Any) -> None:
-        self._queries[name] = SupervisedQuery(name, start, QueryProgress())
+        self._queries[str(name)] = SupervisedQuery(str(name), start, QueryProgress())
 
     def _start_store(self, session: SparkSession, store: Store) -> StreamingQuery:
         prepare_store(session, self._spec, store)
@@ -129,17 +137,23 @@ class _Job:
             self._spec.ready_file.write_text("ready\n")
 
     def _await_topics(self) -> None:
-        """Waits for a first topic: Spark refuses a subscription that matches none."""
-        topics = frozenset(plan.topic for plan in self._spec.plans)
+        """Waits until the topics exist: Spark refuses a subscription that matches none."""
+        wanted = frozenset(plan.topic for plan in self._spec.plans)
         deadline = time.monotonic() + TOPICS_WAIT_S
-        while not self._stop.is_set() and not end_offsets(self._spec.bootstrap, topics):
+        while not self._stop.is_set() and not self._exists(wanted):
             if time.monotonic() > deadline:
                 raise TopicsMissingError(
-                    "no topic of the views exists",
-                    detail=f"{len(topics)} topics wanted, after {TOPICS_WAIT_S:.0f} s",
+                    "topics of the views do not exist",
+                    detail=f"{len(wanted)} topics wanted, after {TOPICS_WAIT_S:.0f} s",
                     hint="the connector makes them; headwater source status says how it is",
                 )
             self._stop.wait(_TICK_S)
+
+    def _exists(self, wanted: frozenset[str]) -> bool:
+        try:
+            return wanted <= topics.names(self._spec.bootstrap)
+        except BrokerError:
+            return False  # the broker may still be starting
 
     def _committed(self, store: Store) -> Offsets | None:
         supervised = self._queries.get(store)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import structlog
 
-from cdc.broker.offsets import end_offsets
+from cdc.broker.offsets import partitions
+from cdc.broker.admin import consumer
 from cdc.errors import CdcError
 from projections import positions
 from projections.frontier import Frontier
@@ -51,11 +52,14 @@ class Publisher(threading.Thread):
         """Samples and publishes until stopped."""
         while not self._stopped.is_set():
             try:
-                with psycopg.connect(
-                    self._spec.source_dsn, autocommit=True, connect_timeout=_CONNECT_S
-                ) as connection:
+                with (
+                    psycopg.connect(
+                        self._spec.source_dsn, autocommit=True, connect_timeout=_CONNECT_S
+                    ) as connection,
+                    consumer(self._spec.bootstrap) as broker,
+                ):
                     while not self._stopped.wait(INTERVAL_S):
-                        self._round(connection)
+                        self._round(connection, broker)
             except (psycopg.Error, CdcError) as error:
                 _log.warning("positions are not published", error=type(error).__name__)
                 self._stopped.wait(INTERVAL_S)
@@ -64,10 +68,13 @@ class Publisher(threading.Thread):
         """Ends the thread after its current round."""
         self._stopped.set()
 
-    def _round(self, connection: psycopg.Connection[object]) -> None:
+    def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
         # the order of these two is what the frontier rests on
         position = positions.confirmed(connection, self._spec.slot)
-        ends = end_offsets(self._spec.bootstrap, self._topics)
+        ends = {
+            (place.topic, place.partition): offset
+            for place, offset in broker.end_offsets(partitions(broker, self._topics)).items()
+        }
         for store, frontier in self._frontiers.items():
             frontier.sample(position, ends)
             committed = self._committed(store)

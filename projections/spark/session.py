@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
     from projections.spec import JobSpec
-
-POOLS = ("cache", "search", "table", "archive")
-"""Scheduler pools: a batch of one store never stands behind a batch of another."""
 
 _JAVA_OPTIONS = (
     # one collector thread and a heap that shrinks: other servers live on the same machine
@@ -23,7 +21,9 @@ _CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
+    # a batch of one store never stands behind a batch of another
     "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
     "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from projections.fault import Fault
@@ -71,7 +72,7 @@ class SupervisedQuery:
         if self.query is None:
             return
         # one that does not stop in time is stopped by the end of the JVM
-        with contextlib.suppress(PySparkException):
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
             self.query.stop()
         self.query = None
 
