@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker import offsets, topics
 from cdc.broker.errors import TopicMissingError
@@ -13,17 +13,18 @@ from cdc.capture import HEARTBEAT_TABLE, CaptureSpec
 from cdc.connect import supervision
 from cdc.connect.connector import RECORD_BYTES_MAX, connector_config
 from cdc.connect.rest import ConnectRest
-from cdc.postgres import heartbeat, identity, preflight, publication, session, slot
+from cdc.postgres import catalog, heartbeat, preflight, publication, session, slot
 from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PreflightError
 from cdc.postgres.slot import SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
+
+    from psycopg import Connection
 
     from cdc.postgres.check import Check
-    from cdc.table import TableName
 
 __all__ = ["CaptureSpec", "SlotStatus", "SourceStatus", "apply", "pause", "remove", "resume"]
 
@@ -74,7 +75,7 @@ def apply(spec: CaptureSpec) -> list[str]:
         changes = heartbeat.ensure(connection)
         changes += publication.ensure(connection, spec.publication, spec.captured)
         changes += topics.ensure(spec.kafka_bootstrap, topic_specs(spec))
-        changes += _register(rest, spec, identity.by_index(connection, spec.tables))
+        changes += _register(rest, spec, _config(connection, spec))
         supervision.wait_running(rest, spec.connector, spec.deadline_s)
     return changes
 
@@ -168,11 +169,16 @@ def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
     ]
 
 
-def _register(
-    rest: ConnectRest, spec: CaptureSpec, keys: Mapping[TableName, Sequence[str]]
-) -> list[str]:
-    address = DatabaseAddress.parse(spec.connector_dsn or spec.dsn)
-    wanted = connector_config(spec, address, keys)
+def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
+    return connector_config(
+        spec,
+        DatabaseAddress.parse(spec.connector_dsn or spec.dsn),
+        keys=catalog.keys_besides_primary(connection, spec.tables),
+        excluded=catalog.generated_columns(connection, spec.tables),
+    )
+
+
+def _register(rest: ConnectRest, spec: CaptureSpec, wanted: dict[str, str]) -> list[str]:
     found = rest.config(spec.connector)
     if found is not None and {k: v for k, v in found.items() if k != "name"} == wanted:
         return []

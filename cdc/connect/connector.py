@@ -101,7 +101,9 @@ _SPEED: Final = {
 def connector_config(
     spec: CaptureSpec,
     address: DatabaseAddress,
+    *,
     keys: Mapping[TableName, Sequence[str]] | None = None,
+    excluded: Mapping[TableName, Sequence[str]] | None = None,
 ) -> dict[str, str]:
     """Renders the tuned configuration.
 
@@ -110,8 +112,15 @@ def connector_config(
         address: The database as the connector reaches it.
         keys: Columns that identify a row of a table whose primary key does not: those of the
             index that is its replica identity.
+        excluded: Columns to leave out: generated ones, which a snapshot reads and the log lacks.
     """
     named = {"message.key.columns": _keys(keys)} if keys else {}
+    if excluded:
+        named["column.exclude.list"] = ",".join(
+            _pattern(f"{table}.{column}")
+            for table in sorted(excluded)
+            for column in excluded[table]
+        )
     return {
         **stock_config(spec, address),
         **named,
@@ -147,7 +156,11 @@ def stock_config(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
 
 def table_pattern(table: TableName) -> str:
     """Returns a regular expression, as Debezium splits and reads them, for exactly this table."""
-    escaped = _REGEX_SPECIAL.sub(lambda found: "\\" + found[0], str(table))
+    return _pattern(str(table))
+
+
+def _pattern(name: str) -> str:
+    escaped = _REGEX_SPECIAL.sub(lambda found: "\\" + found[0], name)
     return f"(?-i:{escaped})"  # Debezium ignores case otherwise
 
 
