@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import UsageError
 from headwater.runtime.home import Home, read_json, write_atomically
-from headwater.settings import DEFAULT_FILE, load
+from headwater.settings import DEFAULT_FILE, HOME_FOLDER, load
 from projections.view import load as load_declarations
 
 if TYPE_CHECKING:
@@ -61,15 +61,22 @@ def open_project(
         DeclarationError: The views are declared wrongly.
         UsageError: The project does not have exactly one source.
     """
-    path = config or Path(DEFAULT_FILE)
-    if config is None and not path.is_file():
-        home = home or Path(".headwater")
-        remembered = read_json(home / _REMEMBERED)
-        path = Path(remembered["settings"]) if remembered else path
+    path = settings_file(config, home=home)
+    if config is None and path != Path(DEFAULT_FILE):
+        home = home or Path(HOME_FOLDER)
     settings = load(path, home=home, profile=profile)
     project = Project(settings, load_declarations(settings.views_path))
     _check_sources(project)
     return project
+
+
+def settings_file(config: Path | None = None, *, home: Path | None = None) -> Path:
+    """Returns the settings file that `open_project` reads; it need not exist."""
+    path = config or Path(DEFAULT_FILE)
+    if config is None and not path.is_file():
+        remembered = read_json((home or Path(HOME_FOLDER)) / _REMEMBERED)
+        path = Path(remembered["settings"]) if remembered else path
+    return path
 
 
 def remember(project: Project, settings_file: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.settings.file import DEFAULT_FILE, load
+from headwater.settings.file import DEFAULT_FILE, HOME_FOLDER, load
 from headwater.settings.model import (
     ServiceSettings,
     Settings,
@@ -12,6 +12,7 @@ from headwater.settings.model import (
 
 __all__ = [
     "DEFAULT_FILE",
+    "HOME_FOLDER",
     "ServiceSettings",
     "Settings",
     "SourceSettings",

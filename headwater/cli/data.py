@@ -1,0 +1,55 @@
+"""`headwater query`: SQL over the views."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater import query
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import print_rows, stderr
+from headwater.project import open_project
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_SHOWN = 100
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("query")(query_views)
+
+
+def query_views(
+    sql: Annotated[str, typer.Argument(help="A SELECT over views by name.")],
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Answer SQL over the current version of every view, without a JVM.
+
+    Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
+    """
+    project = open_project(config, home=home, profile=profile)
+    answer = query.run(sql, project.home.root / "tables")
+    rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()
+    print_rows([_plain(row) for row in rows], as_json=as_json, title="", empty=_no_rows(answer))
+    if not as_json and answer.num_rows > _ROWS_SHOWN:
+        stderr.print(f"[dim]first {_ROWS_SHOWN} of {answer.num_rows:,} rows; --json shows all[/]")
+
+
+def _plain(row: dict[str, object]) -> dict[str, object]:
+    """Nested values as JSON text, so that a cell stays one line."""
+    return {
+        name: json.dumps(value, default=str) if isinstance(value, list | dict) else value
+        for name, value in row.items()
+    }
+
+
+def _no_rows(answer: pa.Table) -> str:
+    return "no rows; columns: " + ", ".join(answer.column_names)

@@ -1,0 +1,88 @@
+"""`headwater demo`: the whole path on real input."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli.options import Json
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr, stdout
+from headwater.demo.options import DEFAULT_HOME, DemoOptions
+
+
+class WorkloadName(StrEnum):
+    """Workloads that ship."""
+
+    GLOBALSHOP = "globalshop"
+    PGBENCH = "pgbench"
+
+
+class Victim(StrEnum):
+    """What `--chaos` can kill."""
+
+    KAFKA = "kafka"
+    CONNECT = "connect"
+    SPARK = "spark"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("demo")(demo)
+
+
+def demo(
+    *,
+    workload: Annotated[
+        WorkloadName, typer.Option("--workload", "-w", help="Whose tables and traffic.")
+    ] = WorkloadName.GLOBALSHOP,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="How long traffic runs.", min=1, max=86_400)
+    ] = 30.0,
+    rate: Annotated[
+        float, typer.Option("--rate", help="Row changes per second.", min=1, max=100_000)
+    ] = 200.0,
+    scale: Annotated[
+        float,
+        typer.Option(
+            "--scale", help="Rows to begin with: 1 is 14,000, of pgbench 100,000.", min=0.01
+        ),
+    ] = 1.0,
+    chaos: Annotated[
+        Victim | None, typer.Option("--chaos", help="Kill -9 this while traffic runs.")
+    ] = None,
+    home: Annotated[
+        Path, typer.Option("--home", help="Folder of all state; made anew each time.")
+    ] = DEFAULT_HOME,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running.")] = False,
+    save_screen: Annotated[
+        Path | None, typer.Option("--save-screen", help="Draw the last screen into an SVG file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start everything, load a shop, drive traffic, build its views, and verify each one.
+
+    Exits 0 only if every view in every store equals the source, 3 if a row differs.
+    """
+    from headwater.demo.demo import run_demo  # noqa: PLC0415  # loads every driver
+    from headwater.demo.report import report  # noqa: PLC0415
+
+    options = DemoOptions(
+        workload=workload,
+        seconds=seconds,
+        rate=rate,
+        scale=scale,
+        home=home.resolve(),
+        keep=keep,
+        chaos=chaos,
+        save_screen=save_screen,
+    )
+    result = run_demo(options, stderr)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        stdout().print(report(result))
+    if not result.verified:
+        raise typer.Exit(EXIT_UNHEALTHY)

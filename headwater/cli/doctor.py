@@ -1,0 +1,81 @@
+"""`headwater doctor`: what is missing and what repairs it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import typer
+from rich.markup import escape
+
+from cdc.postgres.check import CheckState
+from headwater import runtime
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, stdout
+from headwater.doctor import machine_checks, source_checks
+from headwater.platform import Platform
+from headwater.project import EXAMPLE, open_project, settings_file
+from headwater.wiring import capture_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cdc.postgres.check import Check
+
+_EXIT_MISSING = 4
+_DEPENDENCIES = {"python", "java", "postgres program", "cache program"}
+_MARKS = {
+    CheckState.OK: "[green]✓[/]",
+    CheckState.WARN: "[yellow]![/]",
+    CheckState.FAIL: "[red]✗[/]",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Check this machine and the source; name the one command that repairs each finding.
+
+    Changes nothing. Exits 3 when something must be repaired, 4 when a program is missing.
+    """
+    path = settings_file(config, home=home)
+    if config is None and not path.is_file():
+        path = EXAMPLE  # without a project there is still a machine to check
+    project = open_project(path, home=home, profile=profile)
+    running = runtime.status(project.settings.home)
+    up = running is not None and running.services_ready
+    found: Iterable[Check] = machine_checks(project.settings, running=up)
+    if up or project.settings.for_source(project.source.name).dsn is not None:
+        platform = Platform(project, path)
+        spec = capture_spec(project, platform.source_dsn, platform.endpoints)
+        found = chain(found, source_checks(spec))
+    shown = []
+    for check in found:
+        shown.append(check)
+        if not as_json:
+            _show(check)
+    if as_json:
+        print_json([asdict(check) for check in shown])
+    failed = {check.name for check in shown if check.state is CheckState.FAIL}
+    if failed:
+        raise typer.Exit(_EXIT_MISSING if failed & _DEPENDENCIES else EXIT_UNHEALTHY)
+
+
+def _show(check: Check) -> None:
+    out = stdout()
+    out.print(f"{_MARKS[check.state]} {check.name:<22} {escape(check.message)}")
+    if check.state is not CheckState.OK:
+        if check.detail:
+            out.print(f"  {'':<22} [dim]seen[/]   {escape(check.detail)}")
+        if check.hint:
+            out.print(f"  {'':<22} [dim]repair[/] {escape(check.hint)}")

@@ -1,0 +1,21 @@
+"""Options that many commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="Settings file; otherwise headwater.toml here."),
+]
+HomeFolder = Annotated[
+    Path | None,
+    typer.Option("--home", help="Folder of all state; otherwise .headwater beside the settings."),
+]
+Profile = Annotated[
+    str | None, typer.Option("--profile", help="Profile of the settings file to lay over it.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

@@ -1,0 +1,98 @@
+"""How answers and errors are printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cdc.errors import CdcError
+from headwater.errors import HeadwaterError
+from projections.errors import DeclarationError, PlanError, ProjectionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+EXIT_INTERRUPTED = 130
+EXIT_UNHEALTHY = 3
+EXIT_USAGE = 2
+
+PLATFORM_ERRORS = (HeadwaterError, CdcError, ProjectionError)
+
+stderr = Console(stderr=True, highlight=False)
+
+
+def stdout() -> Console:
+    """Returns a console on the stdout of this moment, which tests may have replaced."""
+    return Console(highlight=False)
+
+
+def print_json(document: object) -> None:
+    """Prints the one JSON document of a `--json` answer."""
+    json.dump(document, sys.stdout, default=str, ensure_ascii=False, indent=2)
+    sys.stdout.write("\n")
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, empty: str) -> None:
+    """Prints a listing: a table for people, a JSON array for programs.
+
+    Args:
+        rows: Same keys in each; the keys become headings.
+        as_json: Whether a program reads.
+        title: Heading of the table.
+        empty: What to say when there are no rows.
+    """
+    if as_json:
+        print_json(list(rows))
+        return
+    if not rows:
+        stderr.print(empty)
+        return
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for name in rows[0]:
+        numeric = isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool)
+        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*[_cell(value) for value in row.values()])
+    stdout().print(table)
+
+
+def print_error(error: HeadwaterError | CdcError | ProjectionError, *, as_json: bool) -> None:
+    """Prints what failed, what was seen, and what repairs it."""
+    if as_json:
+        print_json(
+            {
+                "error": {
+                    "code": error.code,
+                    "message": error.message,
+                    "detail": error.detail,
+                    "hint": error.hint,
+                    "retriable": error.retriable,
+                }
+            }
+        )
+        return
+    stderr.print(f"[bold red]error[/] [dim]{error.code}[/] {escape(error.message)}")
+    if error.detail:
+        stderr.print(f"  [dim]seen[/]   {escape(error.detail)}")
+    if error.hint:
+        stderr.print(f"  [dim]repair[/] {escape(error.hint)}")
+
+
+def exit_code_of(error: HeadwaterError | CdcError | ProjectionError) -> int:
+    """Returns the exit code that DESIGN's table gives to a failure."""
+    if isinstance(error, HeadwaterError):
+        return error.exit_code
+    return EXIT_USAGE if isinstance(error, DeclarationError | PlanError) else 1
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "[dim]—[/]"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return escape(str(value))

@@ -1,0 +1,146 @@
+"""`headwater up`, `down`, `status`, `logs`: the servers and the job."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from headwater import runtime
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+
+if TYPE_CHECKING:
+    from headwater.runtime import RuntimeStatus, ServiceStatus, StatusEvent
+
+_FIRST_CHANGE_S = 60.0
+_JOB_READY_S = 180.0
+_MIB = 1024 * 1024
+_MARKS = {
+    runtime.ServiceState.READY: "[green]●[/]",
+    runtime.ServiceState.STARTING: "[yellow]○[/]",
+    runtime.ServiceState.RESTARTING: "[yellow]◐[/]",
+    runtime.ServiceState.FAILED: "[red]✗[/]",
+    runtime.ServiceState.STOPPED: "[dim]○[/]",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("up")(up)
+    app.command("down")(down)
+    app.command("status")(status)
+    app.command("logs")(logs)
+
+
+def up(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Start what is not running, capture the source, keep the views.
+
+    Returns when views are being kept; everything goes on in the background until
+    `headwater down`. A second `up` in the same folder joins what runs.
+    """
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        stderr.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {text}")
+
+    platform.start(lambda event: _announce(event, say))
+    for change in platform.apply():
+        say(f"[cyan]source[/]   {escape(change)}")
+    first = platform.first_change(_FIRST_CHANGE_S)
+    if first is not None:
+        what = f"{first.operation.name.lower()} on {first.table} at {first.position.lsn}"
+        say(f"[cyan]captured[/] first change: {escape(what)}")
+    platform.await_job(_JOB_READY_S)
+    say("[green]views are being kept[/]; headwater view list shows them")
+    if as_json:
+        print_json(_status_document(platform.status()))
+
+
+def down(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+    """Stop everything in order: the job, then the servers. Nothing is left running."""
+    folder = home or open_project(config, home=home, profile=profile).settings.home
+    stopped = runtime.down(folder)
+    stderr.print("stopped" if stopped else "nothing was running")
+
+
+def status(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what runs. Exits 3 when something that should run does not."""
+    folder = home or open_project(config, home=home, profile=profile).settings.home
+    found = runtime.status(folder)
+    if as_json:
+        print_json(_status_document(found))
+    elif found is None:
+        stderr.print("nothing was ever started here; headwater up starts it")
+    else:
+        print_rows([_row(service) for service in found.services], as_json=False, title="", empty="")
+    if found is None or not found.ready:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def logs(
+    service: Annotated[str, typer.Argument(help="A service, `projections` or `supervisor`.")],
+    *,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000)] = 50,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Print the end of a service's log."""
+    folder = home or open_project(config, home=home, profile=profile).settings.home
+    path = runtime.log_path(folder, Path(service).name)
+    if not path.is_file():
+        known = ", ".join(sorted(log.stem for log in path.parent.glob("*.log"))) or "none yet"
+        raise UsageError(f"there is no log of {service}", hint=f"logs: {known}")
+    tail = path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    typer.echo("\n".join(tail))
+
+
+def _announce(event: StatusEvent, say: object) -> None:
+    service = event.service
+    if service.state is not runtime.ServiceState.STARTING and callable(say):
+        where = f" [dim]{escape(service.address)}[/]" if service.address else ""
+        say(f"{_MARKS[service.state]} {service.name} {service.state}{where}")
+
+
+def _row(service: ServiceStatus) -> dict[str, object]:
+    return {
+        "service": service.name,
+        "state": service.state.value,
+        "address": service.address,
+        "pid": service.pid,
+        "memory": f"{service.rss_bytes // _MIB} MiB" if service.rss_bytes else None,
+        "restarts": service.restarts,
+        "last error": (service.last_error or "").splitlines()[0] if service.last_error else None,
+    }
+
+
+def _status_document(found: RuntimeStatus | None) -> dict[str, object]:
+    if found is None:
+        return {"running": False, "ready": False, "services": []}
+    return {
+        "running": found.running,
+        "ready": found.ready,
+        "services": [asdict(service) for service in found.services],
+    }

@@ -1,0 +1,108 @@
+"""`headwater source`: what is captured, how far, and what its slot holds back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from cdc import source as capture
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from headwater.wiring import capture_spec
+
+app = typer.Typer(help="What is captured from Postgres.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_sources(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """List the declared source and its tables."""
+    project = open_project(config, home=home, profile=profile)
+    source = project.source
+    rows = [
+        {"source": source.name, "table": str(table), "topic": table.topic(source.name)}
+        for table in source.tables
+    ]
+    print_rows(rows, as_json=as_json, title="", empty="no source is declared")
+
+
+@app.command("status")
+def status(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the connector, its task, the slot and the topics. Exits 3 when capture stands still."""
+    found = capture.status(_spec(config, home, profile))
+    if as_json:
+        print_json(asdict(found))
+    else:
+        out = stdout()
+        out.print(f"connector  {found.connector_state}, task {found.task_state}")
+        if found.slot is not None:
+            out.print(f"slot       {_slot_line(found.slot)}")
+        rows = [
+            {"topic": topic, "partition": partition, "records": end}
+            for (topic, partition), end in sorted(found.end_offsets.items())
+        ]
+        print_rows(rows, as_json=False, title="", empty="no topic yet")
+    if not found.healthy:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+@app.command("slot")
+def slot(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show how much log the replication slot holds back at the source."""
+    found = capture.status(_spec(config, home, profile)).slot
+    if as_json:
+        print_json(None if found is None else asdict(found))
+    elif found is None:
+        stderr.print("the source has no slot yet; headwater up makes it")
+    else:
+        stdout().print(_slot_line(found))
+    if found is None:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+@app.command("pause")
+def pause(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+    """Stop capturing; the slot keeps the log until `source resume`, which takes up disk."""
+    capture.pause(_spec(config, home, profile))
+    stderr.print("paused; the source keeps its log until headwater source resume")
+
+
+@app.command("resume")
+def resume(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+    """Go on capturing where `source pause` stopped."""
+    capture.resume(_spec(config, home, profile))
+    stderr.print("capturing")
+
+
+def _spec(config: Config, home: HomeFolder, profile: Profile) -> capture.CaptureSpec:
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    return capture_spec(project, platform.source_dsn, platform.endpoints)
+
+
+def _slot_line(found: capture.SlotStatus) -> str:
+    return (
+        f"{found.name}: {'active' if found.active else 'inactive'}, "
+        f"confirmed through {found.confirmed_flush_lsn}, "
+        f"holds {found.retained_bytes / 1024 / 1024:.1f} MiB of log ({found.wal_status})"
+    )

@@ -1,0 +1,119 @@
+"""What a machine and a source must have, and the one command that repairs what they lack."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+
+from cdc.errors import CdcError
+from cdc.postgres import preflight, session
+from cdc.postgres.check import Check, CheckState
+from headwater.errors import HeadwaterError
+from headwater.runtime import ports, postgres, valkey
+from headwater.supply import jars
+from headwater.supply.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cdc.capture import CaptureSpec
+    from headwater.settings import Settings
+
+_GIB = 1024**3
+_MEMORY_WANTED_GIB = 4.0
+"""What the five servers and Spark were measured to need together, with room to breathe."""
+_PYTHON_MIN = (3, 11)
+_JAR_ENVIRONMENTS = ("kafka", "opensearch", "spark")
+
+
+def machine_checks(settings: Settings, *, running: bool) -> Iterator[Check]:
+    """Checks this machine.
+
+    Args:
+        settings: The project's settings.
+        running: Whether its servers already run, so that their ports are rightly taken.
+    """
+    version = ".".join(map(str, sys.version_info[:3]))
+    enough = sys.version_info[:2] >= _PYTHON_MIN
+    yield Check("python", CheckState.OK if enough else CheckState.FAIL, version, None, None)
+    java_home = str(settings.java_home) if settings.java_home else None
+    yield _tried("java", lambda: f"Java {find_java(java_home).major}")
+    yield _tried("postgres program", lambda: str(postgres.binaries().name) and "found")
+    yield _tried("cache program", lambda: valkey.binary().name)
+    yield _memory()
+    yield _disk(settings)
+    for environment in _JAR_ENVIRONMENTS:
+        yield _jars(environment)
+    if not running:
+        yield from _ports(settings)
+
+
+def source_checks(spec: CaptureSpec) -> Iterator[Check]:
+    """Checks the source: whether it can be reached, and all that capture asks of it."""
+    try:
+        with session.connect(spec.dsn) as connection:
+            yield Check("source connection", CheckState.OK, spec.name, None, None)
+            yield from preflight.checks(
+                connection, source=spec.name, tables=spec.tables, slot=spec.slot
+            )
+    except CdcError as error:
+        yield _failed("source connection", error)
+
+
+def _memory() -> Check:
+    free = psutil.virtual_memory().available / _GIB
+    if free >= _MEMORY_WANTED_GIB:
+        return Check("memory", CheckState.OK, f"{free:.1f} GiB available", None, None)
+    hint = "lower memory_mib in headwater.toml, or use servers that run elsewhere"
+    wanted = f"{_MEMORY_WANTED_GIB:.0f} GiB carry everything locally"
+    return Check("memory", CheckState.WARN, f"{free:.1f} GiB available", wanted, hint)
+
+
+def _disk(settings: Settings) -> Check:
+    folder = settings.home if settings.home.exists() else settings.root
+    free = shutil.disk_usage(folder).free / _GIB
+    wanted = settings.disk_free_min_mib / 1024
+    state = CheckState.OK if free >= wanted else CheckState.FAIL
+    hint = None if free >= wanted else "make room, or put --home on another disk"
+    return Check("disk", state, f"{free:.1f} GiB free", f"at least {wanted:.1f} GiB", hint)
+
+
+def _jars(environment: str) -> Check:
+    name = f"jars for {environment}"
+    damaged = jars.damaged(environment)
+    if damaged:
+        names = ", ".join(path.name for path in damaged)
+        remove = "rm " + " ".join(str(path) for path in damaged)
+        return Check(name, CheckState.FAIL, "damaged", names, remove)
+    missing = jars.missing(environment)
+    if missing:
+        hint = "python -m headwater.supply ensure"
+        return Check(name, CheckState.WARN, f"{len(missing)} not downloaded yet", None, hint)
+    return Check(name, CheckState.OK, "complete, checksums as locked", None, None)
+
+
+def _ports(settings: Settings) -> Iterator[Check]:
+    services = settings.services
+    for name in type(services).model_fields:
+        port = getattr(services, name).port
+        if port is None:
+            continue
+        if ports.is_free(port):
+            yield Check(f"port {port}", CheckState.OK, f"free for {name}", None, None)
+        else:
+            hint = f"stop that process, or change services.{name}.port in headwater.toml"
+            yield Check(f"port {port}", CheckState.FAIL, "taken", ports.holder(port), hint)
+
+
+def _tried(name: str, attempt: Callable[[], str]) -> Check:
+    try:
+        return Check(name, CheckState.OK, attempt(), None, None)
+    except HeadwaterError as error:
+        return _failed(name, error)
+
+
+def _failed(name: str, error: HeadwaterError | CdcError) -> Check:
+    return Check(name, CheckState.FAIL, error.message, error.detail, error.hint)

@@ -1,0 +1,197 @@
+"""The platform assembled: servers, capture and the job of one project, behind one object."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from cdc import source as capture
+from cdc.broker.tail import first_change
+from cdc.lsn import Lsn
+from cdc.postgres import catalog, session
+from headwater import runtime
+from headwater.errors import UnhealthyError
+from headwater.project import remember
+from headwater.runtime.home import read_json
+from headwater.wiring import (
+    JOB,
+    applied_file,
+    capture_spec,
+    job_spec,
+    runtime_spec,
+    with_database,
+)
+from projections.plan import plan_views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cdc.change_event import ChangeEvent
+    from headwater.project import Project
+    from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
+    from projections.plan import ViewPlan
+    from projections.positions import ViewPosition
+    from projections.verify import ViewReport
+    from projections.view import MirrorView
+
+_POLL_S = 0.2
+
+
+class Platform:
+    """One project's servers, capture and job.
+
+    Args:
+        project: The project.
+        config: Its settings file, which the job opens again in its own process.
+        lifeline: Stop everything when this process ends, however it ends.
+    """
+
+    def __init__(self, project: Project, config: Path, *, lifeline: bool = False) -> None:
+        self.project = project
+        self._config = config
+        self._spec = runtime_spec(project, config, lifeline=lifeline)
+
+    def start(self, on_event: Callable[[StatusEvent], None]) -> Endpoints:
+        """Starts or joins the servers and the job; returns when every server answers."""
+        self.project.home.create()
+        remember(self.project, self._config)
+        endpoints = runtime.up(self._spec, on_event=on_event, await_commands=False)
+        self.ensure_database()
+        return endpoints
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Where the servers answer, once they were started."""
+        return runtime.endpoints(self._spec)
+
+    @property
+    def source_dsn(self) -> str:
+        """How the source is reached: as the settings say, else in the local Postgres."""
+        name = self.project.source.name
+        external = self.project.settings.for_source(name).dsn
+        if external is not None:
+            return external.get_secret_value()
+        return with_database(self.endpoints.postgres_dsn or "", name)
+
+    def ensure_database(self) -> None:
+        """Creates the source's database if the local Postgres is to hold it and does not yet."""
+        name = self.project.source.name
+        if self.project.settings.for_source(name).dsn is not None:
+            return
+        with psycopg.connect(self.endpoints.postgres_dsn or "", autocommit=True) as connection:
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+            if found.fetchone() is None:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def plans(self) -> tuple[ViewPlan, ...]:
+        """Binds the declared views to the tables that the source has now."""
+        views = self.project.declarations.views.values()
+        with session.connect(self.source_dsn) as connection:
+            schemas = catalog.describe(connection, self.project.source.tables)
+        return plan_views(views, schemas)
+
+    def apply(self) -> list[str]:
+        """Makes the source be captured; returns what had to be changed for that."""
+        self.plans()  # a view that does not fit is refused before anything is changed
+        changes = capture.apply(capture_spec(self.project, self.source_dsn, self.endpoints))
+        applied_file(self.project).touch()
+        return changes
+
+    def first_change(self, deadline_s: float) -> ChangeEvent | None:
+        """Returns the first captured change; None if the source is empty so far."""
+        topics = [table.topic(self.project.source.name) for table in self.project.source.tables]
+        return first_change(self.endpoints.kafka_bootstrap, topics, deadline_s)
+
+    def run_job(self) -> int:
+        """Keeps the views in this process until told to stop; returns its exit code."""
+        from projections.spark import job  # noqa: PLC0415  # only the job's process loads Spark
+
+        self._await(applied_file(self.project).exists, 300.0, "the source is not captured yet")
+        return job.run(job_spec(self.project, self.plans(), self.source_dsn, self.endpoints))
+
+    def await_job(self, deadline_s: float) -> None:
+        """Waits until the job keeps the views.
+
+        Raises:
+            UnhealthyError: It gave up, or did not start in time.
+        """
+        self._await(self._job_ready, deadline_s, "the job is not ready")
+
+    def positions(self) -> list[ViewPosition]:
+        """Returns how far each view is in each store."""
+        from projections import positions  # noqa: PLC0415
+
+        with session.connect(self.source_dsn) as connection:
+            return positions.read(connection)
+
+    def current_lsn(self) -> Lsn:
+        """Returns the source's end of log after a heartbeat, which makes it pass by."""
+        with session.connect(self.source_dsn) as connection:
+            row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        return Lsn.parse(str(row[0] if row else ""))
+
+    def await_applied(self, lsn: Lsn, deadline_s: float) -> None:
+        """Waits until every view in every store has applied everything up to a position.
+
+        Raises:
+            UnhealthyError: One is behind after the deadline; it is named.
+        """
+        wanted = {(v.name, store) for v in self._views() for store in v.to}
+
+        def behind() -> list[str]:
+            reached = {(p.view, p.store) for p in self.positions() if p.applied_through >= lsn}
+            return sorted(f"{name} in {store}" for name, store in wanted - reached)
+
+        try:
+            self._await(lambda: not behind(), deadline_s, f"views have not reached {lsn}")
+        except UnhealthyError as error:
+            raise UnhealthyError(error.message, detail=", ".join(behind())) from None
+
+    def verify(self) -> list[ViewReport]:
+        """Compares every view in every store with the source; the source must be at rest."""
+        from projections import verify  # noqa: PLC0415
+
+        return verify.verify(job_spec(self.project, self.plans(), self.source_dsn, self.endpoints))
+
+    def status(self) -> RuntimeStatus | None:
+        """Returns what runs; changes nothing."""
+        return runtime.status(self.project.settings.home)
+
+    def stop(self) -> bool:
+        """Stops everything in order; returns whether anything ran."""
+        return runtime.down(self.project.settings.home)
+
+    def _views(self) -> list[MirrorView]:
+        return list(self.project.declarations.views.values())
+
+    def _job_ready(self) -> bool:
+        found = self.status()
+        job = found.service(JOB) if found else None
+        return job is not None and job.state is runtime.ServiceState.READY
+
+    def _await(self, reached: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
+        deadline = time.monotonic() + deadline_s
+        while not reached():
+            self._check_failed()
+            if time.monotonic() > deadline:
+                log = runtime.log_path(self.project.settings.home, JOB)
+                raise UnhealthyError(
+                    otherwise, detail=f"after {deadline_s:.0f} s", hint=f"look at {log}"
+                )
+            time.sleep(_POLL_S)
+
+    def _check_failed(self) -> None:
+        found = self.status()
+        for service in found.failed if found else ():
+            log = runtime.log_path(self.project.settings.home, service.name)
+            said = read_json(self.project.home.run / "job.json") or {}
+            detail = said.get("error") if service.name == JOB else None
+            raise UnhealthyError(
+                f"{service.name} has failed",
+                detail=str(detail or service.last_error),
+                hint=f"look at {log}",
+            )

@@ -1,0 +1,150 @@
+"""From settings to what runs: the servers, the job beside them, and who reaches whom where."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from cdc.capture import CaptureSpec
+from headwater.runtime.spec import CommandSpec, External, RuntimeSpec, ServiceName, Spawned
+from headwater.supply import jars
+from headwater.supply.java import find_java
+from projections.spec import JobSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headwater.project import Project
+    from headwater.runtime import Endpoints
+    from headwater.settings import ServiceSettings
+    from projections.plan import ViewPlan
+
+JOB = "projections"
+"""Name of the Spark job among the supervised programs."""
+
+_MIB = 1024 * 1024
+_HOUR_MS = 3_600_000
+
+
+def job_ready_file(project: Project) -> Path:
+    """Written by the job once its queries run."""
+    return project.home.run / "job.ready"
+
+
+def applied_file(project: Project) -> Path:
+    """Written once the source is captured as declared, which the job waits for."""
+    return project.home.run / "applied"
+
+
+def runtime_spec(project: Project, config: Path, *, lifeline: bool) -> RuntimeSpec:
+    """Says what the supervisor of this project runs.
+
+    Args:
+        project: The project.
+        config: Its settings file, which the job opens again.
+        lifeline: Stop everything when the caller ends, however it ends.
+    """
+    settings = project.settings
+    services = settings.services
+    source_is_external = settings.for_source(project.source.name).dsn is not None
+    wanted: dict[ServiceName, External | Spawned] = {
+        ServiceName.KAFKA: _service(services.kafka),
+        ServiceName.CONNECT: _service(services.connect),
+        ServiceName.SEARCH: _service(services.search),
+        ServiceName.CACHE: _service(services.cache),
+    }
+    if not source_is_external:
+        wanted[ServiceName.POSTGRES] = _service(services.postgres)
+    return RuntimeSpec(
+        home=settings.home,
+        services=wanted,
+        commands=(_job(project, config),),
+        java_home=str(settings.java_home) if settings.java_home else None,
+        disk_free_min_bytes=settings.disk_free_min_mib * _MIB,
+        lifeline=lifeline,
+    )
+
+
+def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpec:
+    """Says how the project's source is captured.
+
+    Args:
+        project: The project.
+        dsn: Where the source is.
+        endpoints: Where the servers answer.
+    """
+    source = project.source
+    settings = project.settings.for_source(source.name)
+    return CaptureSpec(
+        name=source.name,
+        dsn=dsn,
+        tables=source.tables,
+        connect_url=endpoints.connect_url,
+        kafka_bootstrap=endpoints.kafka_bootstrap,
+        epoch=settings.epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        topic_partitions=settings.topic_partitions,
+        topic_retention_ms=settings.topic_retention_hours * _HOUR_MS,
+    )
+
+
+def job_spec(
+    project: Project, plans: tuple[ViewPlan, ...], dsn: str, endpoints: Endpoints
+) -> JobSpec:
+    """Says what the Spark job and a verification work on.
+
+    Args:
+        project: The project.
+        plans: Its views, bound to the source's tables.
+        dsn: Where the source is.
+        endpoints: Where the servers answer.
+    """
+    settings = project.settings
+    return JobSpec(
+        source=project.source.name,
+        plans=plans,
+        bootstrap=endpoints.kafka_bootstrap,
+        source_dsn=dsn,
+        slot=capture_spec(project, dsn, endpoints).slot,
+        home=settings.home,
+        cache_url=endpoints.cache_url,
+        search_url=endpoints.search_url,
+        jars=tuple(jars.ensure("spark")),
+        master=settings.spark.master,
+        driver_memory_mib=settings.spark.driver_memory_mib,
+        java_home=java_home(project),
+        conf=settings.spark.conf,
+        ready_file=job_ready_file(project),
+    )
+
+
+def java_home(project: Project) -> Path:
+    """Returns the home of the Java that everything of the project runs on."""
+    wanted = project.settings.java_home
+    return find_java(str(wanted) if wanted else None).home
+
+
+def with_database(dsn: str, database: str) -> str:
+    """Returns a DSN of the same server that names another database."""
+    parts = urlsplit(dsn)
+    return urlunsplit(parts._replace(path="/" + quote(database, safe="")))
+
+
+def _service(settings: ServiceSettings) -> External | Spawned:
+    if settings.address is not None:
+        return External(settings.address.get_secret_value())
+    return Spawned(settings.port, settings.memory_mib)
+
+
+def _job(project: Project, config: Path) -> CommandSpec:
+    home = project.settings.home
+    words = ("run", "--config", str(config.resolve()), "--home", str(home))
+    return CommandSpec(
+        name=JOB,
+        argv=(sys.executable, "-m", "headwater", *words),
+        # Spark starts beside the servers: the job itself waits for what it reads
+        depends_on=(),
+        ready_file=job_ready_file(project),
+        start_timeout_s=300.0,
+    )
