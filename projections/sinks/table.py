@@ -63,6 +63,7 @@ class TableSink:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._tables: dict[str, DeltaTable] = {}
+        self._deletes: dict[str, tuple[int, pa.Table]] = {}  # by table; its version, its rows
 
     def prepare(self, plan: ViewPlan) -> None:
         """Makes the view's two tables unless they are there."""
@@ -129,17 +130,13 @@ class TableSink:
         """Leaves out rows that were deleted after these changes."""
         if plan.append_only or not upserts:
             return upserts
-        table = self._table(f"{plan.name}.deleted", deletes_schema(plan))
-        deleted = self._find(table, plan, upserts)
-        if deleted.num_rows == 0:
+        wanted = keys_table(plan, upserts)
+        versions = self._deleted_versions(plan, wanted)
+        if not versions:
             return upserts
-        versions = dict(
-            zip(_keys_of(plan, deleted), deleted[VERSION_COLUMN].to_pylist(), strict=True)
-        )
-        places = _keys_of(plan, keys_table(plan, upserts))
         return [
             change
-            for change, place in zip(upserts, places, strict=True)
+            for change, place in zip(upserts, _keys_of(plan, wanted), strict=True)
             if versions.get(place, 0) < change.version
         ]
 
@@ -176,12 +173,10 @@ class TableSink:
         partial = [change for change in upserts if change.kept]
         if not partial:
             return upserts
-        live = self._find(self._table(plan.name, table_schema(plan)), plan, partial)
-        rows = dict(zip(_keys_of(plan, live), decoded_rows(plan, live), strict=True))
-        deletes = self._table(f"{plan.name}.deleted", deletes_schema(plan))
-        gone = self._find(deletes, plan, partial)
-        deleted = dict(zip(_keys_of(plan, gone), gone[VERSION_COLUMN].to_pylist(), strict=True))
-        places = dict(zip(map(id, partial), _keys_of(plan, keys_table(plan, partial)), strict=True))
+        wanted = keys_table(plan, partial)
+        rows = self._live_rows(plan, wanted)
+        deleted = self._deleted_versions(plan, wanted)
+        places = dict(zip(map(id, partial), _keys_of(plan, wanted), strict=True))
         completed = []
         for change in upserts:
             place = places.get(id(change))
@@ -191,14 +186,29 @@ class TableSink:
                 completed.append(_filled(plan, change, rows.get(place)))
         return completed
 
-    def _find(self, table: DeltaTable, plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
-        """Reads the rows that have a key of these changes, and perhaps more."""
-        if not table.file_uris():
-            return table.to_pyarrow_dataset().schema.empty_table()
-        first = keys_table(plan, changes).column(plan.keys[0])
-        return table.to_pyarrow_dataset().to_table(
-            filter=pc.field(plan.keys[0]).isin(pc.unique(first))
-        )
+    def _deleted_versions(self, plan: ViewPlan, wanted: pa.Table) -> dict[tuple[object, ...], int]:
+        """Versions of the remembered deletes among these keys."""
+        name = f"{plan.name}.deleted"
+        table = self._table(name, deletes_schema(plan))
+        known = self._deletes.get(name)
+        if known is None or known[0] != table.version():
+            known = table.version(), table.to_pyarrow_dataset().to_table()
+            self._deletes[name] = known
+        found = _having(known[1], plan, wanted)
+        return dict(zip(_keys_of(plan, found), found[VERSION_COLUMN].to_pylist(), strict=True))
+
+    def _live_rows(
+        self, plan: ViewPlan, wanted: pa.Table
+    ) -> dict[tuple[object, ...], dict[str, object]]:
+        """Stored rows among these keys."""
+        rows: dict[tuple[object, ...], dict[str, object]] = {}
+        table = self._table(plan.name, table_schema(plan))
+        # not filtered while it is read: pyarrow fails on the statistics of texts
+        for batch in table.to_pyarrow_dataset().to_batches():
+            found = _having(pa.Table.from_batches([batch]), plan, wanted)
+            if found.num_rows:
+                rows |= zip(_keys_of(plan, found), decoded_rows(plan, found), strict=True)
+        return rows
 
     def _merger(self, table: DeltaTable, plan: ViewPlan, rows: pa.Table) -> Any:
         on = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in plan.keys)
@@ -245,6 +255,13 @@ def _filled(plan: ViewPlan, change: RowChange, stored: Mapping[str, object] | No
         raise no_stored_row(plan, change)
     row = {**change.row, **{name: stored[name] for name in change.kept}}
     return RowChange(change.key, change.version, row, change.committed_at_us)
+
+
+def _having(table: pa.Table, plan: ViewPlan, wanted: pa.Table) -> pa.Table:
+    """Rows that have one of the wanted keys, and perhaps more where a key has several columns."""
+    first = plan.keys[0]
+    values = wanted.column(first).combine_chunks()
+    return table.filter(pc.is_in(table.column(first), value_set=values))
 
 
 def _keys_of(plan: ViewPlan, table: pa.Table) -> list[tuple[object, ...]]:

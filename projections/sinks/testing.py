@@ -148,6 +148,19 @@ class SinkContract:
         assert other.apply(plan, [upsert(6, make_row(1))]) == Applied(upserted=1)
         other.close()
 
+    @pytest.mark.parametrize("key", ["part", "token", "day", "total", "blob"])
+    def test_keys_of_every_kind_work(self, sink: Sink, key: str) -> None:
+        plan = make_plan(keys=(key,))
+        sink.prepare(plan)
+        row = make_row()
+        change = RowChange((row[key],), _FIRST + 1, row, 1)
+        sink.apply(plan, [change])
+
+        sink.apply(plan, [RowChange((row[key],), _FIRST + 2, None, 1)])
+
+        assert sink.apply(plan, [change]) == Applied(stale=1)
+        assert _stored(sink, plan) == []
+
     def test_a_late_delete_leaves_a_newer_row(self, sink: Sink) -> None:
         plan = make_plan()
         sink.prepare(plan)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 import structlog
 
-from cdc.broker.offsets import partitions
 from cdc.broker.admin import consumer
+from cdc.broker.offsets import partitions
 from cdc.errors import CdcError
 from projections import positions
 from projections.frontier import Frontier

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _JAVA_OPTIONS = (
     # one collector thread and a heap that shrinks: other servers live on the same machine
     "-XX:+UseSerialGC -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
+    # Spark reads the text of a failed batch with a regular expression that recurses deeply
+    " -Xss8m"
     " -XX:ReservedCodeCacheSize=160m -XX:MaxMetaspaceSize=320m -Djava.net.preferIPv4Stack=true"
 )
 _CONF = {
