@@ -1,0 +1,269 @@
+"""Verification: every view in every store, compared with the source row by row.
+
+The comparison is of one moment: the source is read in a single snapshot, and writes to it must
+rest while the stores are read. Rows are compared by a hash of their document form, so a million
+rows fit in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import psycopg
+
+from projections import positions, source_rows
+from projections.documents import key_text
+from projections.errors import NotCaughtUpError, VerificationError
+from projections.sinks.open import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cdc.lsn import Lsn
+    from projections.plan import ViewPlan
+    from projections.spec import JobSpec
+    from projections.view import Store
+
+EXAMPLES: Final = 5
+"""Keys named in a report; one is enough to begin a search, five show a pattern."""
+
+_HASH_BYTES: Final = 16
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ViewReport:
+    """One view in one store, compared with its source.
+
+    Attributes:
+        view: The view's name.
+        store: The store.
+        rows: Rows of the source.
+        missing: Rows that only the source has.
+        extra: Rows that only the store has.
+        different: Rows of which some value differs; 0 for a table without a key, where such a
+            row is both missing and extra.
+        applied_through: Position that the view says it has reached; None if it says nothing.
+        examples: Keys of a few wrong rows.
+        columns: Columns in which those examples differ.
+    """
+
+    view: str
+    store: Store
+    rows: int
+    missing: int
+    extra: int
+    different: int
+    applied_through: Lsn | None
+    examples: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether the view holds exactly what its source does."""
+        return not (self.missing or self.extra or self.different)
+
+
+def verify(
+    spec: JobSpec, *, through: Lsn | None = None, deadline_s: float = 60.0
+) -> list[ViewReport]:
+    """Compares all views of a job with their source.
+
+    Args:
+        spec: The job.
+        through: Position that every view must have reached before anything is compared.
+        deadline_s: Longest wait for that, seconds.
+
+    Raises:
+        NotCaughtUpError: A view did not reach the position in time.
+        VerificationError: The source cannot be read.
+        SinkError: A store cannot be read.
+    """
+    if through is not None:
+        _await(spec, through, deadline_s)
+    reports: list[ViewReport] = []
+    with source_rows.snapshot(spec.source_dsn) as connection:
+        reached = {(p.view, p.store): p.applied_through for p in _positions(spec)}
+        for plan in spec.plans:
+            truth = _Rows.of(plan, source_rows.documents(connection, plan))
+            for store in sorted(plan.to):
+                found = _compare(spec, plan, store, truth)
+                columns = _columns(spec, plan, store, found, connection)
+                reports.append(_report(plan, store, truth, found, columns, reached))
+    return reports
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The source's rows: place by key, and hash by place; for keyless tables only counts."""
+
+    places: dict[str, int] = field(default_factory=dict)
+    hashes: bytearray = field(default_factory=bytearray)
+    counts: Counter[bytes] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, plan: ViewPlan, documents: Iterable[Mapping[str, Any]]) -> _Rows:
+        rows = cls()
+        for document in documents:
+            if plan.append_only:
+                rows.counts[_hash(document)] += 1
+            else:
+                rows.places[_key(plan, document)] = len(rows.places)
+                rows.hashes += _hash(document)
+        return rows
+
+    def __len__(self) -> int:
+        return len(self.places) or self.counts.total()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a comparison found."""
+
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    examples: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+
+    def note(self, key: str) -> None:
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(key)
+
+
+def _compare(spec: JobSpec, plan: ViewPlan, store: Store, truth: _Rows) -> _Found:
+    sink = open_sink(store, spec.addresses)
+    try:
+        if plan.append_only:
+            return _compare_counts(truth, sink.documents(plan))
+        return _compare_keys(plan, truth, sink.documents(plan))
+    finally:
+        sink.close()
+
+
+def _compare_keys(plan: ViewPlan, truth: _Rows, documents: Iterable[Mapping[str, Any]]) -> _Found:
+    found = _Found()
+    seen = bytearray(len(truth.places))
+    for document in documents:
+        key = _key(plan, document)
+        place = truth.places.get(key)
+        if place is None or seen[place]:
+            found.extra += 1
+            found.note(key)
+            continue
+        seen[place] = 1
+        start = place * _HASH_BYTES
+        if truth.hashes[start : start + _HASH_BYTES] != _hash(document):
+            found.different += 1
+            found.note(key)
+            if len(found.differing) < EXAMPLES:
+                found.differing.append(key)
+    found.missing = len(seen) - sum(seen)
+    if found.missing:
+        for key, place in truth.places.items():
+            if len(found.examples) == EXAMPLES:
+                break
+            if not seen[place]:
+                found.note(key)
+    return found
+
+
+def _compare_counts(truth: _Rows, documents: Iterable[Mapping[str, Any]]) -> _Found:
+    stored = Counter(_hash(document) for document in documents)
+    return _Found(missing=(truth.counts - stored).total(), extra=(stored - truth.counts).total())
+
+
+def _columns(
+    spec: JobSpec,
+    plan: ViewPlan,
+    store: Store,
+    found: _Found,
+    connection: psycopg.Connection[Any],
+) -> tuple[str, ...]:
+    """Reads both sides once more for the columns in which the examples differ."""
+    wanted = set(found.differing)
+    if not wanted:
+        return ()
+    expected = _having(plan, wanted, source_rows.documents(connection, plan))
+    sink = open_sink(store, spec.addresses)
+    try:
+        stored = _having(plan, wanted, sink.documents(plan))
+    finally:
+        sink.close()
+    names = [column.name for column in plan.schema.columns]
+    return tuple(
+        name
+        for name in names
+        if any(name not in row or row[name] != expected[key][name] for key, row in stored.items())
+    )
+
+
+def _having(
+    plan: ViewPlan, wanted: set[str], documents: Iterable[Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    keyed = ((_key(plan, document), document) for document in documents)
+    return {key: document for key, document in keyed if key in wanted}
+
+
+def _report(  # noqa: PLR0913, PLR0917  # the parts of one line
+    plan: ViewPlan,
+    store: Store,
+    truth: _Rows,
+    found: _Found,
+    columns: tuple[str, ...],
+    reached: Mapping[tuple[str, Store], Lsn],
+) -> ViewReport:
+    return ViewReport(
+        plan.name,
+        store,
+        len(truth),
+        found.missing,
+        found.extra,
+        found.different,
+        reached.get((plan.name, store)),
+        tuple(found.examples),
+        columns,
+    )
+
+
+def _key(plan: ViewPlan, document: Mapping[str, Any]) -> str:
+    return key_text([document.get(name) for name in plan.keys])
+
+
+def _hash(document: Mapping[str, Any]) -> bytes:
+    data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(data, digest_size=_HASH_BYTES).digest()
+
+
+def _positions(spec: JobSpec) -> list[positions.ViewPosition]:
+    try:
+        with psycopg.connect(spec.source_dsn, connect_timeout=10) as connection:
+            return positions.read(connection)
+    except psycopg.errors.UndefinedTable:
+        return []  # nothing was ever captured here
+    except psycopg.Error as error:
+        raise VerificationError(
+            "positions of the views cannot be read", detail=type(error).__name__
+        ) from None
+
+
+def _await(spec: JobSpec, through: Lsn, deadline_s: float) -> None:
+    wanted = {(plan.name, store) for plan in spec.plans for store in plan.to}
+    deadline = time.monotonic() + deadline_s
+    while True:
+        reached = {(p.view, p.store) for p in _positions(spec) if p.applied_through >= through}
+        behind = wanted - reached
+        if not behind:
+            return
+        if time.monotonic() > deadline:
+            raise NotCaughtUpError(
+                f"views have not reached {through} after {deadline_s:.0f} s",
+                detail=", ".join(sorted(f"{view} in {store}" for view, store in behind)),
+                hint="headwater status shows whether capture and the job run",
+            )
+        time.sleep(_POLL_S)
