@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import psycopg
+import structlog
 from psycopg import sql
 
 from cdc import source as capture
 from cdc.broker.tail import first_change
+from cdc.connect.errors import ConnectUnavailableError
+from cdc.connect.rest import ConnectRest
+from cdc.connect.supervision import Watch
 from cdc.lsn import Lsn
 from cdc.postgres import catalog, session
 from headwater import runtime
@@ -18,9 +23,11 @@ from headwater.project import remember
 from headwater.runtime.home import read_json
 from headwater.wiring import (
     JOB,
+    WATCH,
     applied_file,
     capture_spec,
     job_spec,
+    ready_file,
     runtime_spec,
     with_database,
 )
@@ -39,6 +46,8 @@ if TYPE_CHECKING:
     from projections.view import MirrorView
 
 _POLL_S = 0.2
+_WATCH_S = 2.0
+_log = structlog.get_logger(__name__)
 
 
 class Platform:
@@ -106,6 +115,24 @@ class Platform:
         topics = [table.topic(self.project.source.name) for table in self.project.source.tables]
         return first_change(self.endpoints.kafka_bootstrap, topics, deadline_s)
 
+    def watch(self) -> None:
+        """Keeps the connector at work until told to stop: Connect restarts no failed task itself.
+
+        Raises:
+            ConnectorFailedError: It failed in a way that a restart does not cure.
+        """
+        self._await(applied_file(self.project).exists, 300.0, "the source is not captured yet")
+        spec = capture_spec(self.project, self.source_dsn, self.endpoints)
+        with closing(ConnectRest(spec.connect_url)) as rest:
+            watch = Watch(rest, spec.connector)
+            ready_file(self.project, WATCH).touch()
+            while True:
+                try:
+                    watch.look()
+                except ConnectUnavailableError as error:  # its server is being restarted
+                    _log.warning("connect does not answer", detail=error.detail)
+                time.sleep(_WATCH_S)
+
     def run_job(self) -> int:
         """Keeps the views in this process until told to stop; returns its exit code."""
         from projections.spark import job  # noqa: PLC0415  # only the job's process loads Spark
@@ -160,6 +187,11 @@ class Platform:
     def status(self) -> RuntimeStatus | None:
         """Returns what runs; changes nothing."""
         return runtime.status(self.project.settings.home)
+
+    def running(self) -> bool:
+        """Whether the servers of this project's home run."""
+        found = self.status()
+        return found is not None and found.running
 
     def stop(self) -> bool:
         """Stops everything in order; returns whether anything ran."""

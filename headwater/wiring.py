@@ -23,13 +23,20 @@ if TYPE_CHECKING:
 JOB = "projections"
 """Name of the Spark job among the supervised programs."""
 
+WATCH = "capture"
+"""Name of the connector's keeper among the supervised programs."""
+
+_EXITS_FOR_GOOD = (2, 3, 4)
+"""Usage, unhealthy for a reason that a restart does not cure, a program missing."""
+
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
+_COMMAND_START_S = 300.0
 
 
-def job_ready_file(project: Project) -> Path:
-    """Written by the job once its queries run."""
-    return project.home.run / "job.ready"
+def ready_file(project: Project, command: str) -> Path:
+    """Written by a supervised program of ours once it does its work."""
+    return project.home.run / f"{command}.ready"
 
 
 def applied_file(project: Project) -> Path:
@@ -59,7 +66,10 @@ def runtime_spec(project: Project, config: Path, *, lifeline: bool) -> RuntimeSp
     return RuntimeSpec(
         home=settings.home,
         services=wanted,
-        commands=(_job(project, config),),
+        commands=(
+            _command(project, config, JOB, "run"),
+            _command(project, config, WATCH, "source", "watch"),
+        ),
         java_home=str(settings.java_home) if settings.java_home else None,
         disk_free_min_bytes=settings.disk_free_min_mib * _MIB,
         lifeline=lifeline,
@@ -115,7 +125,7 @@ def job_spec(
         driver_memory_mib=settings.spark.driver_memory_mib,
         java_home=java_home(project),
         conf=settings.spark.conf,
-        ready_file=job_ready_file(project),
+        ready_file=ready_file(project, JOB),
     )
 
 
@@ -137,14 +147,13 @@ def _service(settings: ServiceSettings) -> External | Spawned:
     return Spawned(settings.port, settings.memory_mib)
 
 
-def _job(project: Project, config: Path) -> CommandSpec:
-    home = project.settings.home
-    words = ("run", "--config", str(config.resolve()), "--home", str(home))
+def _command(project: Project, config: Path, name: str, *words: str) -> CommandSpec:
+    place = ("--config", str(config.resolve()), "--home", str(project.settings.home))
     return CommandSpec(
-        name=JOB,
-        argv=(sys.executable, "-m", "headwater", *words),
-        # Spark starts beside the servers: the job itself waits for what it reads
-        depends_on=(),
-        ready_file=job_ready_file(project),
-        start_timeout_s=300.0,
+        name=name,
+        argv=(sys.executable, "-m", "headwater", *words, *place),
+        # started beside the servers: each waits by itself for what it needs
+        ready_file=ready_file(project, name),
+        start_timeout_s=_COMMAND_START_S,
+        final_exit_codes=_EXITS_FOR_GOOD,
     )

@@ -12,12 +12,20 @@ from rich.markup import escape
 
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from headwater.cli.output import (
+    EXIT_UNHEALTHY,
+    PLATFORM_ERRORS,
+    print_json,
+    print_rows,
+    stderr,
+)
 from headwater.errors import UsageError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headwater.runtime import RuntimeStatus, ServiceStatus, StatusEvent
 
 _FIRST_CHANGE_S = 60.0
@@ -59,15 +67,19 @@ def up(
     def say(text: str) -> None:
         stderr.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {text}")
 
-    platform.start(lambda event: _announce(event, say))
-    for change in platform.apply():
-        say(f"[cyan]source[/]   {escape(change)}")
-    first = platform.first_change(_FIRST_CHANGE_S)
-    if first is not None:
-        what = f"{first.operation.name.lower()} on {first.table} at {first.position.lsn}"
-        say(f"[cyan]captured[/] first change: {escape(what)}")
-    platform.await_job(_JOB_READY_S)
-    say("[green]views are being kept[/]; headwater view list shows them")
+    ran_before = platform.running()
+    try:
+        platform.start(lambda event: _announce(event, say))
+        _derive(platform, say)
+    except KeyboardInterrupt:
+        if not ran_before:
+            stderr.print("interrupted: stopping everything")
+            platform.stop()
+        raise
+    except PLATFORM_ERRORS:
+        if platform.running():
+            say("the servers keep running; headwater down stops them")
+        raise
     if as_json:
         print_json(_status_document(platform.status()))
 
@@ -117,9 +129,20 @@ def logs(
     typer.echo("\n".join(tail))
 
 
-def _announce(event: StatusEvent, say: object) -> None:
+def _derive(platform: Platform, say: Callable[[str], None]) -> None:
+    for change in platform.apply():
+        say(f"[cyan]source[/]   {escape(change)}")
+    first = platform.first_change(_FIRST_CHANGE_S)
+    if first is not None:
+        what = "snapshot row" if first.snapshot else first.operation.name.lower()
+        say(f"[cyan]captured[/] first change event: {what} of {escape(str(first.table))}")
+    platform.await_job(_JOB_READY_S)
+    say("[green]views are being kept[/]; headwater view status shows how far")
+
+
+def _announce(event: StatusEvent, say: Callable[[str], None]) -> None:
     service = event.service
-    if service.state is not runtime.ServiceState.STARTING and callable(say):
+    if service.state is not runtime.ServiceState.STARTING:
         where = f" [dim]{escape(service.address)}[/]" if service.address else ""
         say(f"{_MARKS[service.state]} {service.name} {service.state}{where}")
 

@@ -7,8 +7,16 @@ from dataclasses import asdict
 import typer
 
 from cdc import source as capture
+from cdc.connect.errors import ConnectorFailedError
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.cli.output import (
+    EXIT_UNHEALTHY,
+    print_error,
+    print_json,
+    print_rows,
+    stderr,
+    stdout,
+)
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from headwater.wiring import capture_spec
@@ -92,6 +100,17 @@ def resume(*, config: Config = None, home: HomeFolder = None, profile: Profile =
     """Go on capturing where `source pause` stopped."""
     capture.resume(_spec(config, home, profile))
     stderr.print("capturing")
+
+
+@app.command("watch", hidden=True)
+def watch(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+    """Restart the connector's failed tasks, until stopped; `headwater up` runs this."""
+    project = open_project(config, home=home, profile=profile)
+    try:
+        Platform(project, settings_file(config, home=home)).watch()
+    except ConnectorFailedError as error:
+        print_error(error, as_json=False)
+        raise typer.Exit(EXIT_UNHEALTHY) from None
 
 
 def _spec(config: Config, home: HomeFolder, profile: Profile) -> capture.CaptureSpec:
