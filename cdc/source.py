@@ -13,6 +13,7 @@ from cdc.capture import HEARTBEAT_TABLE, CaptureSpec
 from cdc.connect import supervision
 from cdc.connect.connector import RECORD_BYTES_MAX, connector_config
 from cdc.connect.rest import ConnectRest
+from cdc.continuity import refuse_gaps, starts_anew
 from cdc.postgres import catalog, heartbeat, preflight, publication, session, slot
 from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.check import CheckState
@@ -60,19 +61,26 @@ class SourceStatus:
 def apply(spec: CaptureSpec) -> list[str]:
     """Makes the source be captured as declared; what is so already stays untouched.
 
-    Nothing is ever dropped, and no slot taken over.
+    A raised epoch takes the old capture away and begins a new one with a snapshot; without that,
+    nothing is dropped, and a capture that has lost changes is refused, not resumed.
 
     Returns:
         What was changed, one line each; empty if nothing was.
 
     Raises:
         PreflightError: The database does not allow it yet; the detail says what and the repair.
+        SlotError: Changes are missing since the capture stopped.
+        PublicationDriftError: The publication lost a table, or a table is new.
         CdcError: Postgres, Kafka or Connect refuses, or the connector's task does not run in time.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
         checks = preflight.checks(connection, source=spec.name, tables=spec.tables, slot=spec.slot)
         _require(checks)
-        changes = heartbeat.ensure(connection)
+        changes = []
+        if starts_anew(spec, rest.config(spec.connector)):
+            changes += [f"removed {what}" for what in remove(spec)]
+        refuse_gaps(connection, rest, spec)
+        changes += heartbeat.ensure(connection)
         changes += publication.ensure(connection, spec.publication, spec.captured)
         changes += topics.ensure(spec.kafka_bootstrap, topic_specs(spec))
         changes += _register(rest, spec, _config(connection, spec))
@@ -105,8 +113,14 @@ def pause(spec: CaptureSpec) -> None:
 
 
 def resume(spec: CaptureSpec) -> None:
-    """Goes on where `pause` stopped; returns once the task runs."""
-    with closing(ConnectRest(spec.connect_url)) as rest:
+    """Goes on where `pause` stopped; returns once the task runs.
+
+    Raises:
+        SlotError: Changes are missing since then.
+        PublicationDriftError: The publication lost a table.
+    """
+    with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
+        refuse_gaps(connection, rest, spec)
         rest.resume(spec.connector)
         supervision.wait_running(rest, spec.connector, spec.deadline_s)
 

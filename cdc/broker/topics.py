@@ -56,6 +56,12 @@ def ensure(bootstrap: str, topics: Iterable[TopicSpec]) -> list[str]:
     return changes
 
 
+def names(bootstrap: str) -> frozenset[str]:
+    """Returns the names of all topics of the broker."""
+    with admin(bootstrap) as client:
+        return frozenset(client.list_topics())
+
+
 def delete(bootstrap: str, names: Iterable[str]) -> list[str]:
     """Deletes those of the topics that exist; returns their names."""
     with admin(bootstrap) as client:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 CONNECTOR_CLASS: Final = "io.debezium.connector.postgresql.PostgresConnector"
+EPOCH_PROPERTY: Final = "transforms.epoch.value.literal"
 RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest record that is sent; topics are made to take as much."""
 
@@ -128,7 +129,7 @@ def connector_config(
         "snapshot.mode": "initial",
         "heartbeat.interval.ms": str(spec.heartbeat_interval_ms),
         "heartbeat.action.query": heartbeat.QUERY,
-        "transforms.epoch.value.literal": str(spec.epoch),
+        EPOCH_PROPERTY: str(spec.epoch),
         **_VALUES,
         **_FAILURES,
         **_EVENTS,

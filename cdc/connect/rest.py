@@ -11,6 +11,7 @@ import orjson
 import urllib3
 
 from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
+from cdc.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,6 +130,14 @@ class ConnectRest:
         """Returns how far a connector has come, in its own words."""
         found = self._call("GET", f"/connectors/{quote(name)}/offsets", missing_is_none=True)
         return list(found["offsets"]) if found else []
+
+    def captured_through(self, name: str) -> Lsn | None:
+        """Returns how far Kafka has a connector's changes; None before a snapshot has ended."""
+        for stored in self.offsets(name):
+            offset = stored.get("offset") or {}
+            if (lsn := offset.get("lsn_proc")) is not None:  # absent while a snapshot runs
+                return Lsn(int(lsn))
+        return None
 
     def delete_offsets(self, name: str) -> None:
         """Makes a stopped connector forget how far it came."""

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (
         re.compile(r"authentication failed|SQLState: 28|invalid_authorization", re.IGNORECASE),
-        "check user and password in the DSN, then apply the source again",
+        "check user and password in the DSN, then headwater up",
     ),
     (
-        re.compile(r'publication "[^"]*" does not exist', re.IGNORECASE),
-        "apply the source again: it makes its publication",
+        re.compile(r"publication .* does not exist|Publication autocreation is disabled"),
+        "its publication is gone; raise the source's epoch, then headwater up: a new snapshot",
     ),
     (
         re.compile(
@@ -30,11 +30,11 @@ _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
             r"|no longer available on the server|offset is behind|[Ss]lot.*recreated"
             r"|requested WAL segment .* has already been removed",
         ),
-        "remove the source, raise its epoch and apply it again: that is a new snapshot",
+        "raise the source's epoch, then headwater up: capture starts anew with a snapshot",
     ),
     (
         re.compile(r"slot is ahead|slot .*ahead of|OffsetMismatch|offset.*mismatch", re.IGNORECASE),
-        "somebody moved the slot or made it anew; remove the source, raise its epoch, apply it",
+        "somebody moved the slot; raise the source's epoch, then headwater up: a new snapshot",
     ),
     (
         re.compile(r"RecordTooLargeException"),
@@ -42,6 +42,8 @@ _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     ),
 )
 
+_CLASS: Final = re.compile(r"^(Caused by: )?([\w$]+\.)+[\w$]+(: )?")
+_OFFSETS: Final = re.compile(r"PostgresOffsetContext \[.*\](?=,|$)")
 _POLL_S: Final = 0.05
 _PAUSE_FIRST_S: Final = 1.0
 _PAUSE_MAX_S: Final = 30.0
@@ -155,10 +157,11 @@ class Watch:
 
 
 def cause(trace: str | None) -> str:
-    """Returns what a Java stack trace says: its first line and the last cause's."""
+    """Returns what a Java stack trace says in the end: its last cause, without class names."""
     lines = (trace or "").splitlines()
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    return "; ".join(dict.fromkeys(line.strip()[:400] for line in [*lines[:1], *causes[-1:]]))
+    last = _CLASS.sub("", (causes or lines[:1] or [""])[-1])
+    return _OFFSETS.sub("its stored offset", last).strip()[:400]
 
 
 def _refuse_permanent(name: str, part: TaskState) -> None:

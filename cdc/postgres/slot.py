@@ -89,7 +89,7 @@ def check_usable(found: SlotStatus | None, name: str, database: str) -> None:
         raise SlotError(
             f"slot {name} has lost its log",
             detail="the server removed log that had not been read",
-            hint="remove the source, raise its epoch, apply it again: that is a new snapshot",
+            hint="raise the source's epoch, then headwater up: capture starts anew with a snapshot",
         )
 
 
