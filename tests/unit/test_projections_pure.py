@@ -1,0 +1,294 @@
+"""The pure parts of projections: decoding in bulk, reduction, keys, frontier, faults."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.change_event import ChangeEvent
+from cdc.envelope import Operation
+from cdc.errors import EnvelopeError, SchemaMismatchError
+from cdc.lsn import Lsn
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.values import UNCHANGED_PLACEHOLDER, decoder
+from projections.change import RowChange
+from projections.decode import Record, TopicReducer
+from projections.documents import key_text
+from projections.errors import (
+    KeylessChangeError,
+    NoStoredRowError,
+    SinkRefusedError,
+    TruncateError,
+)
+from projections.fault import Fault, FaultError
+from projections.frontier import SAMPLES_MAX, Frontier
+from projections.latest import latest
+
+SCHEMA = TableSchema(
+    TableName("public", "things"),
+    (
+        Column("id", ColumnKind.INTEGER, "bigint", nullable=False),
+        Column("note", ColumnKind.TEXT, "text"),
+        Column("total", ColumnKind.NUMERIC, "numeric(12,2)", 12, 2),
+    ),
+    ("id",),
+)
+KEYLESS = TableSchema(SCHEMA.table, SCHEMA.columns)
+
+
+def record(  # noqa: PLR0913  # a record has many parts
+    op: str = "c",
+    number: int = 1,
+    lsn: int = 100,
+    *,
+    note: str | None = "n",
+    order: int | None = 1,
+    keyed: bool = True,
+    after: dict[str, object] | None = None,
+    offset: int = 0,
+) -> Record:
+    row = after or {"id": number, "note": note, "total": "1.50"}
+    value = {
+        "before": None if op != "d" else {"id": number, "note": None, "total": None},
+        "after": None if op in "dt" else row,
+        "source": {
+            "schema": "public",
+            "table": "things",
+            "ts_ms": 5,
+            "ts_us": 5001 + lsn,
+            "lsn": lsn,
+            "sequence": f'["{lsn - 1}","{lsn}"]',
+            "txId": 7,
+        },
+        "transaction": None if order is None else {"id": "7:1", "total_order": order},
+        "op": op,
+    }
+    key = orjson.dumps({"id": number}) if keyed else None
+    return Record(key, orjson.dumps(value), "1", 0, offset)
+
+
+records = st.builds(
+    record,
+    op=st.sampled_from("rcud"),
+    number=st.integers(0, 3),
+    lsn=st.integers(1, 50),
+    note=st.none() | st.text(max_size=3),
+    order=st.none() | st.integers(1, 3),
+)
+
+
+def by_change_event(taken: list[Record]) -> list[RowChange]:
+    """What `ChangeEvent.parse` makes of records: the meaning that bulk decoding must keep."""
+    decode = decoder(SCHEMA)
+    changes = []
+    for key, value, epoch, _, _ in taken:
+        assert value is not None
+        event = ChangeEvent.parse(key, value, int(epoch or 0))
+        assert event.key is not None
+        gone = event.operation is Operation.DELETE
+        row = None if gone else decode(event.after or {})
+        committed_at_us = 0 if event.snapshot else event.committed_at_us
+        number = event.key["id"]
+        changes.append(RowChange((number,), event.position.version, row, committed_at_us))
+    return latest(changes)
+
+
+@given(st.lists(records, max_size=20))
+def test_bulk_decoding_says_what_change_events_say(taken: list[Record]) -> None:
+    reducer = TopicReducer(SCHEMA)
+
+    reducer.add(taken)
+
+    assert by_change_event(taken) == reducer.changes()
+
+
+def test_tombstones_are_skipped() -> None:
+    reducer = TopicReducer(SCHEMA)
+
+    reducer.add([record("d"), Record(b'{"id":1}', None, "1", 0, 1)])
+
+    assert [None] == [change.row for change in reducer.changes()]
+
+
+def test_an_unchanged_value_is_taken_from_the_change_before_it_in_the_batch() -> None:
+    reducer = TopicReducer(SCHEMA)
+
+    reducer.add([record("c", lsn=1, note="big"), record("u", lsn=2, note=UNCHANGED_PLACEHOLDER)])
+
+    (change,) = reducer.changes()
+    assert ("big", ()) == ((change.row or {})["note"], change.kept)
+
+
+def test_an_unchanged_value_without_a_change_before_it_is_kept_in_the_store() -> None:
+    reducer = TopicReducer(SCHEMA)
+
+    reducer.add([record("u", note=UNCHANGED_PLACEHOLDER)])
+
+    (change,) = reducer.changes()
+    assert (None, ("note",)) == ((change.row or {})["note"], change.kept)
+
+
+def test_an_unchanged_value_of_a_row_deleted_before_is_refused() -> None:
+    reducer = TopicReducer(SCHEMA)
+
+    with pytest.raises(NoStoredRowError):
+        reducer.add([record("d", lsn=1), record("c", lsn=2, note=UNCHANGED_PLACEHOLDER)])
+
+
+@pytest.mark.parametrize(
+    ("after", "named"),
+    [
+        ({"id": 1, "note": "n", "total": "1.00", "colour": "red"}, "colour"),
+        ({"id": 1, "note": "n"}, "total"),
+    ],
+    ids=["added", "dropped"],
+)
+def test_a_changed_table_is_refused_by_column(after: dict[str, object], named: str) -> None:
+    reducer = TopicReducer(SCHEMA)
+
+    with pytest.raises(SchemaMismatchError) as refused:
+        reducer.add([record(after=after)])
+
+    assert named in (refused.value.detail or "")
+
+
+def test_a_truncate_is_refused() -> None:
+    with pytest.raises(TruncateError):
+        TopicReducer(SCHEMA).add([record("t", keyed=False)])
+
+
+@pytest.mark.parametrize("op", ["u", "d"])
+def test_a_changed_row_without_a_key_is_refused(op: str) -> None:
+    with pytest.raises(KeylessChangeError):
+        TopicReducer(KEYLESS).add([record(op, keyed=False)])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        record()._replace(epoch=None),
+        record()._replace(epoch="128"),
+        record()._replace(epoch="one"),
+        record()._replace(value=b"{"),
+        record()._replace(value=b'{"op":"c","after":{}}'),
+        record()._replace(value=b'{"op":"x","source":{}}'),
+    ],
+    ids=["no epoch", "epoch too great", "epoch no number", "no json", "foreign", "no operation"],
+)
+def test_a_record_that_is_no_change_is_refused(odd: Record) -> None:
+    with pytest.raises(EnvelopeError):
+        TopicReducer(SCHEMA).add([odd])
+
+
+def test_rows_without_a_key_are_told_apart_by_position() -> None:
+    reducer = TopicReducer(KEYLESS)
+    snapshot = [record("r", lsn=9, order=None, keyed=False, offset=n) for n in range(2)]
+    copied = [record("c", lsn=10, order=n, keyed=False, offset=1 + n) for n in (1, 2)]
+
+    reducer.add([*snapshot, *copied, *copied])
+
+    keys = [str(change.key[0]) for change in reducer.changes()]
+    assert (4, sorted(keys)) == (len(set(keys)), keys)
+
+
+changes = st.lists(
+    st.builds(
+        lambda number, version, deleted: RowChange(
+            (number,), version, None if deleted else {"version": version}, 0
+        ),
+        st.integers(0, 3),
+        st.integers(1, 9),
+        st.booleans(),
+    ),
+    max_size=20,
+    unique_by=lambda change: (change.key, change.version),
+)
+
+
+@given(changes, st.randoms(use_true_random=False))
+def test_the_newest_change_of_a_key_wins_in_any_order(taken: list[RowChange], random) -> None:
+    shuffled = taken + taken
+    random.shuffle(shuffled)
+
+    reduced = latest(shuffled)
+
+    newest: dict[object, RowChange] = {}
+    for change in sorted(taken, key=lambda change: change.version):
+        newest[change.key] = change
+    assert {change.key: change for change in reduced} == newest
+
+
+@given(st.lists(st.text(alphabet="a:\\", max_size=4), min_size=2, max_size=2), st.data())
+def test_two_keys_never_share_a_text(parts: list[str], data: st.DataObject) -> None:
+    others = data.draw(st.lists(st.text(alphabet="a:\\", max_size=4), min_size=2, max_size=2))
+
+    assert (key_text(parts) == key_text(others)) == (parts == others)
+
+
+def test_the_position_at_which_the_slot_was_made_never_counts() -> None:
+    frontier = Frontier(frozenset({"t"}))
+
+    frontier.sample(Lsn(10), {("t", 0): 5})
+
+    assert frontier.advance({("t", 0): 5}) is None
+
+
+def test_a_position_counts_once_all_its_records_are_applied() -> None:
+    frontier = Frontier(frozenset({"t"}))
+    frontier.sample(Lsn(10), {("t", 0): 5})
+    frontier.sample(Lsn(20), {("t", 0): 7, ("t", 1): 0, ("elsewhere", 0): 99})
+    frontier.sample(Lsn(30), {("t", 0): 9})
+
+    reached = [frontier.advance({("t", 0): offset}) for offset in (6, 7, 8, 9, 10)]
+
+    assert [None, Lsn(20), None, Lsn(30), None] == reached
+
+
+def test_another_slot_has_to_move_before_it_counts() -> None:
+    frontier = Frontier(frozenset({"t"}))
+    frontier.sample(Lsn(10), {})
+    frontier.sample(Lsn(20), {("t", 0): 5})
+    frontier.sample(None, {("t", 0): 5})
+    frontier.sample(Lsn(5), {("t", 0): 6})
+
+    assert frontier.advance({("t", 0): 6}) is None
+
+
+def test_a_lagging_query_keeps_few_samples_and_the_oldest() -> None:
+    frontier = Frontier(frozenset({"t"}))
+    for number in range(3 * SAMPLES_MAX):
+        frontier.sample(Lsn(number), {("t", 0): number})
+
+    assert frontier.advance({("t", 0): 1}) == Lsn(1)
+    assert frontier.advance({("t", 0): 3 * SAMPLES_MAX}) == Lsn(3 * SAMPLES_MAX - 1)
+
+
+def test_a_typed_error_survives_a_stack_trace() -> None:
+    error = SinkRefusedError('said "no" {', detail="}", hint=None)
+    trace = f"Traceback ...\n  {FaultError(error)}\n\tat java"
+
+    assert Fault.find(trace) == Fault.of(error)
+    assert Fault.find("java.lang.Nothing") is None
+
+
+def test_errors_can_be_pickled() -> None:
+    error = pickle.loads(pickle.dumps(SinkRefusedError("m", detail="d", hint="h")))  # noqa: S301
+
+    assert (error.message, error.detail, error.hint) == ("m", "d", "h")
+
+
+def test_importing_projections_loads_no_heavy_library() -> None:
+    heavy = ("pyspark", "kafka", "psycopg", "deltalake", "redis", "opensearchpy", "pyarrow")
+    script = f"import sys, cdc, projections; print([m for m in {heavy} if m in sys.modules])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[]"
