@@ -42,6 +42,7 @@ class Traffic:
         stop: Ends the traffic after the transaction in hand.
         ledger: What was committed.
         late_max_s: How far behind its schedule it ever was.
+        began: Moment of `time.monotonic` when writing began; None before.
     """
 
     rate: float
@@ -50,6 +51,12 @@ class Traffic:
     stop: threading.Event = field(default_factory=threading.Event)
     ledger: Ledger = field(default_factory=Ledger)
     late_max_s: float = 0.0
+    began: float | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long it has been writing."""
+        return 0.0 if self.began is None else time.monotonic() - self.began
 
     def run(self, dsn: str) -> Ledger:
         """Writes until the time is over or `stop` is set."""
@@ -61,7 +68,7 @@ class Traffic:
             one.rollback()
             for connection in (one, two):
                 connection.autocommit = True
-            started = due = time.monotonic()
+            started = due = self.began = time.monotonic()
             while due - started < self.seconds and not self.stop.wait(due - time.monotonic()):
                 self.late_max_s = max(self.late_max_s, time.monotonic() - due)
                 before = self.ledger.rows
@@ -147,6 +154,7 @@ def _print(traffic: Traffic, *, done: bool) -> None:
         "transactions": ledger.transactions,
         "changes": ledger.rows,
         "rolled_back": ledger.rolled_back,
+        "seconds": round(traffic.elapsed_s, 3),
     }
     if done:
         line |= ledger.to_json() | {"late_max_ms": round(traffic.late_max_s * 1000, 1)}

@@ -98,9 +98,9 @@ def _stack(workload: Workload, options: DemoOptions) -> Stack:
 def _places(stack: Stack) -> Places:
     from headwater.demo.reader import Places  # noqa: PLC0415  # loads every driver
 
-    settings, endpoints = stack.project.settings, stack.endpoints
-    tables = settings.home / "tables"
-    prefix = f"{settings.project.name}:"
+    endpoints = stack.endpoints
+    tables = stack.project.settings.home / "tables"
+    prefix = f"{stack.project.source.name}:"
     return Places(tables, endpoints.search_url, endpoints.cache_url, prefix)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from headwater.demo.chaos import Chaos
-from headwater.demo.errors import TrafficError
+from headwater.demo.errors import ChaosError, TrafficError
 from headwater.demo.freshness import FreshnessMeter
 from headwater.demo.memory import everything_mib
 from headwater.demo.screen import Moving
@@ -29,6 +29,7 @@ _APPLIED_S: Final = 300.0
 _SEEN_S: Final = 15.0
 _POLL_S: Final = 0.2
 _MEMORY_EVERY_S: Final = 3.0
+_GRACE_S: Final = 20.0
 _STRIKE_AT: Final = 0.3
 """Part of the traffic's time after which a component is killed."""
 
@@ -92,10 +93,11 @@ class Drive:
             meter.start()
             self._watch(traffic, meter, began)
             found.written = traffic.stop()
-            found.seconds = time.monotonic() - began
+            found.seconds = found.written.seconds
             meter.stop_probing()
             self._catch_up(meter)
             found.freshness = meter.stop()
+            self._weigh(wait=True)
         self._screen.say(
             f"{found.written.changes:,} row changes committed; views had them all "
             f"{found.caught_up_s:.1f} s later"
@@ -107,8 +109,12 @@ class Drive:
     def _watch(self, traffic: Traffic, meter: FreshnessMeter, began: float) -> None:
         seconds, memory_due = self._options.seconds, 0.0
         with self._screen.traffic():
-            while traffic.running() and (elapsed_s := time.monotonic() - began) < seconds:
-                if elapsed_s > _STRIKE_AT * seconds:
+            # it ends by itself; the grace is for its start
+            while (
+                traffic.running() and (elapsed_s := time.monotonic() - began) < seconds + _GRACE_S
+            ):
+                written = traffic.written()
+                if written.seconds > _STRIKE_AT * seconds:
                     self._strike(began)
                 if elapsed_s >= memory_due:
                     memory_due = elapsed_s + _MEMORY_EVERY_S
@@ -116,15 +122,18 @@ class Drive:
                 recovering = self._striking is not None and self._striking.running()
                 self._screen.update(
                     Moving(
-                        elapsed_s,
+                        written.seconds,
                         seconds,
-                        traffic.written(),
+                        written,
                         meter.so_far(),
                         self._found.memory_mib,
                         f"{self._options.chaos} was killed and recovers" if recovering else "",
                     )
                 )
                 time.sleep(_POLL_S)
+        self._weigh(wait=True)
+        if self._options.chaos is not None and self._striking is None:
+            raise ChaosError(f"traffic ended before {self._options.chaos} could be killed")
 
     def _strike(self, began: float) -> None:
         if self._options.chaos is None or self._striking is not None:
@@ -132,10 +141,10 @@ class Drive:
         chaos = Chaos(self._stack, self._options.chaos, self._screen.say)
         self._striking = Task(lambda: chaos.strike(began))
 
-    def _weigh(self) -> None:
+    def _weigh(self, *, wait: bool = False) -> None:
         """Takes the last measure of memory and begins another; it walks all processes."""
         if self._memory is not None:
-            if self._memory.running():
+            if self._memory.running() and not wait:
                 return
             self._found.memory_mib = max(self._found.memory_mib, self._memory.result())
         self._memory = Task(lambda: everything_mib(self._stack.status()))

@@ -58,6 +58,8 @@ def read_report(line: str) -> Written | None:
     """Reads a line of the traffic's report; None if it is not one."""
     try:
         fields = json.loads(line)
-        return Written(fields["changes"], fields["transactions"], fields["rolled_back"])
+        return Written(
+            fields["changes"], fields["transactions"], fields["rolled_back"], fields["seconds"]
+        )
     except (ValueError, KeyError, TypeError):
         return None

@@ -33,6 +33,7 @@ _PROMISE: Final = "sum(abalance) = sum(tbalance) = sum(bbalance) = sum(delta)"
 _INIT_TIMEOUT_S: Final = 600.0
 _PROGRESS: Final = re.compile(r"^progress: ([\d.]+) s, ([\d.]+) tps")
 _PROCESSED: Final = re.compile(r"^number of transactions actually processed: (\d+)")
+_DURATION: Final = re.compile(r"^duration: (\d+) s")
 _EXPECTED: Final = re.compile(
     r"^(pgbench \(|transaction type|scaling factor|query mode|number of|maximum number|duration"
     r"|latency|rate limit|initial connection|tps =)"
@@ -104,19 +105,21 @@ class _Reader:
 
     def __init__(self) -> None:
         self._transactions = 0.0
-        self._at_s = 0.0
+        self._at_s = self._seconds = 0.0
 
     def __call__(self, line: str) -> Written | None:
         if match := _PROGRESS.match(line):
             at_s, per_second = float(match[1]), float(match[2])
             self._transactions += (at_s - self._at_s) * per_second
-            self._at_s = at_s
+            self._at_s = self._seconds = at_s
+        elif match := _DURATION.match(line):
+            self._seconds = float(match[1])
         elif match := _PROCESSED.match(line):
             self._transactions = float(match[1])
         elif not _EXPECTED.match(line):
             return None
         whole = round(self._transactions)
-        return Written(whole * CHANGES_PER_TRANSACTION, whole)
+        return Written(whole * CHANGES_PER_TRANSACTION, whole, 0, self._seconds)
 
 
 def _program() -> Path:

@@ -123,7 +123,9 @@ class Screen:
 
 def picture(moving: Moving) -> RenderableType:
     """Draws the traffic of one moment."""
-    bar = ProgressBar(total=moving.seconds, completed=moving.elapsed_s, width=_BAR_WIDTH)
+    bar = ProgressBar(
+        total=moving.seconds, completed=moving.elapsed_s, width=_BAR_WIDTH, complete_style="cyan"
+    )
     left = Table.grid(padding=(0, 2))
     left.add_row(
         "traffic", bar, f"{min(moving.elapsed_s, moving.seconds):.0f} / {moving.seconds:.0f} s"

@@ -98,7 +98,11 @@ class Start:
 
     def _capture(self) -> float:
         changes = self.stack.apply()
-        self.screen.say("[cyan]captured[/] by " + escape(", ".join(changes)))
+        topics = sum("topic" in change for change in changes)
+        count = len(self.stack.project.source.tables)
+        self.screen.say(
+            f"[cyan]capture[/] of {count} tables: publication, {topics} topics, connector"
+        )
         first = self.stack.first_change(_FIRST_CHANGE_S)
         if first is None:
             raise WorkloadError("no change was captured", detail=f"within {_FIRST_CHANGE_S:.0f} s")

@@ -26,11 +26,13 @@ class Written:
         changes: Row changes.
         transactions: Transactions.
         rolled_back: Transactions that were rolled back on purpose.
+        seconds: How long it has been writing, its own start not included.
     """
 
     changes: int = 0
     transactions: int = 0
     rolled_back: int = 0
+    seconds: float = 0.0
 
 
 class Traffic(Protocol):

@@ -1,0 +1,151 @@
+"""The demo as a person runs it, and the proof that its comparison can fail."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import opensearchpy
+import psutil
+import pytest
+import redis
+from deltalake import DeltaTable
+from rich.console import Console
+
+from headwater.demo.demo import run_demo
+from headwater.demo.options import DemoOptions
+from headwater.demo.result import STORES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from headwater.demo.port import Stack
+    from headwater.demo.reader import Places
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+VIEWS = {"customers", "products", "inventory", "orders", "order_items", "payments"}
+SHORT = ("--seconds", "10", "--scale", "0.2")
+
+
+def demo(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headwater", "demo", "--home", str(home), "--json", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+
+
+def left_running(home: Path) -> list[str]:
+    """Programs that still have this home among their arguments."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if str(home) in words and process.pid != os.getpid() and "pytest" not in words:
+            found.append(process.name())
+    return found
+
+
+@pytest.fixture
+def home(tmp_path) -> Iterator[Path]:
+    folder = tmp_path / ".headwater"
+    yield folder
+    assert left_running(folder) == []
+
+
+def test_the_demo_ends_with_every_view_equal_to_its_source(home, tmp_path):
+    screen = tmp_path / "screen.svg"
+
+    done = demo(home, *SHORT, "--save-screen", str(screen))
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    assert found["verified"] is True
+    assert {(v["view"], v["store"]) for v in found["views"]} == {
+        (view, store) for view in VIEWS for store in STORES
+    }
+    assert all(v["missing"] == v["extra"] == v["different"] == 0 for v in found["views"])
+    assert all(v["rows"] > 0 for v in found["views"])
+    assert found["changes"] > 500
+    assert set(found["freshness"]) == set(STORES)
+    assert all(store["samples"] > 20 for store in found["freshness"].values())
+    assert found["memory_mib"] > 500
+    assert screen.read_text().startswith("<svg")
+
+
+def test_pgbench_is_captured_and_its_sums_hold_in_every_store(home):
+    done = demo(home, "--workload", "pgbench", "--seconds", "10")
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    assert found["verified"] is True
+    assert {v["view"] for v in found["views"]} == {"accounts", "branches", "tellers", "history"}
+    assert {i["place"] for i in found["invariants"]} == {"source", *STORES}
+    assert all(i["holds"] for i in found["invariants"])
+    assert len({tuple(i["values"].values()) for i in found["invariants"]}) == 1
+
+
+def test_a_row_that_was_tampered_with_in_a_store_turns_the_demo_red(home):
+    """One row taken out, one put in, one changed; each is found where it was done."""
+    options = DemoOptions(seconds=4.0, scale=0.1, home=home)
+
+    result = run_demo(options, Console(file=io.StringIO()), before_comparison=tamper)
+
+    wrong = {
+        (v.view, v.store): (v.missing, v.extra, v.different) for v in result.views if not v.agrees
+    }
+    assert not result.verified
+    assert wrong == {
+        ("orders", "cache"): (1, 0, 0),
+        ("customers", "cache"): (0, 0, 1),
+        ("products", "search"): (0, 1, 0),
+        ("payments", "table"): (1, 0, 0),
+    }
+
+
+def tamper(_stack: Stack, places: Places) -> None:
+    with redis.Redis.from_url(places.cache_url) as cache:
+        cache.delete(next(cache.scan_iter(f"{places.cache_prefix}orders:*")))
+        key = next(cache.scan_iter(f"{places.cache_prefix}customers:*"))
+        row = json.loads(cache.get(key))
+        cache.set(key, json.dumps(row | {"full_name": "Mallory"}))
+    body = {"sku": "FORGED", "name": "forged", "price": "1.00", "active": True}
+    with opensearchpy.OpenSearch(hosts=[places.search_url]) as search:
+        search.index(index="products-v1", id="FORGED", body=body, refresh=True)
+    payments = DeltaTable(places.tables / "payments")
+    one = payments.to_pyarrow_dataset().head(1)["id"][0].as_py()
+    payments.delete(f"id = '{one}'")
+
+
+def test_ctrl_c_stops_everything_and_exits_130(home):
+    command = [sys.executable, "-m", "headwater", "demo", "--home", str(home)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as child:
+        wait_for_line(child, "loaded")
+        child.send_signal(signal.SIGINT)
+        code = child.wait(90)
+
+    assert code == 130
+
+
+def wait_for_line(child: subprocess.Popen[str], word: str) -> None:
+    deadline = time.monotonic() + 120
+    seen = []
+    for line in child.stderr:
+        seen.append(line)
+        if word in line:
+            return
+        assert time.monotonic() < deadline
+    raise AssertionError("".join(seen))
