@@ -46,6 +46,7 @@ _CLASS: Final = re.compile(r"^(Caused by: )?([\w$]+\.)+[\w$]+(: )?")
 _OFFSETS: Final = re.compile(r"PostgresOffsetContext \[.*\](?=,|$)")
 _POLL_S: Final = 0.05
 _PAUSE_FIRST_S: Final = 1.0
+_STALE_S: Final = 5.0
 _PAUSE_MAX_S: Final = 30.0
 
 
@@ -75,22 +76,28 @@ def wait_running(rest: ConnectRest, name: str, timeout_s: float) -> ConnectorSta
         ConnectorFailedError: It failed in a way that a restart does not cure.
         ConnectorNotRunningError: It did not run in time; the detail has its last words.
     """
-    deadline = time.monotonic() + timeout_s
-    restart_at, pause_s = 0.0, _PAUSE_FIRST_S
+    began = time.monotonic()
+    old = _failed(rest.state(name))
+    if old:
+        rest.restart(name)  # whatever it was: the cause may have been repaired since
+    restart_at, pause_s = began + _PAUSE_FIRST_S, _PAUSE_FIRST_S
     while True:
         state = rest.state(name)
         if state is not None and state.running:
             return state
-        for part in state.failed if state else ():
-            _refuse_permanent(name, part)
         now = time.monotonic()
-        if now > deadline:
+        failed = _failed(state)
+        if failed == old and now < began + _STALE_S:
+            failed = ()  # Connect repeats the old state until the restart begins
+        for part in failed:
+            _refuse_permanent(name, part)
+        if now > began + timeout_s:
             raise ConnectorNotRunningError(
                 f"connector {name} did not run within {timeout_s:.0f} s",
                 detail=_last_words(state),
                 hint="headwater logs connect",
             )
-        if state is not None and state.failed and now >= restart_at:
+        if failed and now >= restart_at:
             rest.restart(name)
             restart_at, pause_s = now + pause_s, min(pause_s * 2, _PAUSE_MAX_S)
         time.sleep(_POLL_S)
@@ -170,6 +177,10 @@ def _refuse_permanent(name: str, part: TaskState) -> None:
             raise ConnectorFailedError(
                 f"connector {name} failed for good", detail=cause(part.trace), hint=hint
             )
+
+
+def _failed(state: ConnectorState | None) -> tuple[TaskState, ...]:
+    return state.failed if state is not None else ()
 
 
 def _last_words(state: ConnectorState | None) -> str:

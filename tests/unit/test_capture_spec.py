@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cdc.capture import CaptureSpec
+from cdc.errors import CaptureSpecError
+from cdc.table import TableName
+
+
+def spec(*tables: str, **changes: Any) -> CaptureSpec:
+    fields: dict[str, Any] = {
+        "name": "shop",
+        "dsn": "postgresql://reader:s3cret@db/shop",
+        "tables": tuple(TableName.parse(table) for table in tables),
+        "connect_url": "http://127.0.0.1:8083",
+        "kafka_bootstrap": "127.0.0.1:9092",
+    }
+    return CaptureSpec(**(fields | changes))
+
+
+def test_all_names_follow_from_the_sources_name() -> None:
+    shop = spec("public.orders")
+    assert "headwater_shop" == shop.slot == shop.publication
+    assert "headwater-shop" == shop.connector
+    assert "shop.transaction" == shop.transaction_topic
+    assert ["shop.public.orders", "shop.headwater.heartbeat"] == list(shop.table_topics.values())
+
+
+def test_its_text_does_not_tell_the_password() -> None:
+    assert "s3cret" not in repr(spec("orders", connector_dsn="postgresql://u:s3cret@pg/shop"))
+
+
+@pytest.mark.parametrize("name", ["Shop", "my-shop", "1shop", "", "s" * 54, "shop;drop"])
+def test_a_name_that_cannot_be_a_slots_is_refused_before_any_server_is_asked(name: str) -> None:
+    with pytest.raises(CaptureSpecError) as refused:
+        spec("orders", name=name)
+    assert "HW-C004" == refused.value.code
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("public.a b", "public.a?b"), ("public.a.b", "public.a_b")]
+)
+def test_tables_whose_topics_kafka_takes_for_one_are_refused(one: str, other: str) -> None:
+    with pytest.raises(CaptureSpecError, match="would share a topic"):
+        spec(one, other)
+
+
+def test_tables_that_differ_by_case_have_topics_of_their_own() -> None:
+    assert 3 == len(set(spec("public.Orders", "public.orders").table_topics.values()))
+
+
+def test_a_table_named_twice_is_refused_and_so_is_none() -> None:
+    with pytest.raises(CaptureSpecError, match="twice"):
+        spec("orders", "public.orders")
+    with pytest.raises(CaptureSpecError, match="no tables"):
+        spec()
+
+
+def test_a_name_too_long_for_a_topic_is_refused() -> None:
+    with pytest.raises(CaptureSpecError, match="too long"):
+        spec("s" * 63 + "." + "t" * 200)

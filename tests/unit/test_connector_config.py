@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cdc.capture import CaptureSpec
+from cdc.connect.connector import connector_config, stock_config, table_pattern
+from cdc.connect.supervision import cause
+from cdc.postgres.address import DatabaseAddress
+from cdc.postgres.errors import HostUnknownError
+from cdc.table import TableName
+
+DSN = "postgresql://reader:s3cret@db.example:6432/shop?sslmode=verify-full&sslrootcert=/ca.pem"
+SPEC = CaptureSpec(
+    "shop", DSN, (TableName("public", "orders"),), "http://connect", "kafka:9092", epoch=3
+)
+
+
+def config() -> dict[str, str]:
+    return connector_config(SPEC, DatabaseAddress.parse(DSN))
+
+
+def test_the_connector_gets_the_database_of_the_dsn_and_its_tls() -> None:
+    found = config()
+    assert "db.example" == found["database.hostname"]
+    assert "6432" == found["database.port"]
+    assert "s3cret" == found["database.password"]
+    assert "verify-full" == found["database.sslmode"]
+    assert "/ca.pem" == found["database.sslrootcert"]
+
+
+@pytest.mark.parametrize(
+    "dsn", ["host=a,b dbname=x", "postgresql://[", "postgresql://u:s3cret@h:port/x"]
+)
+def test_a_dsn_that_names_no_one_server_is_refused_without_repeating_it(dsn: str) -> None:
+    with pytest.raises(HostUnknownError) as refused:
+        DatabaseAddress.parse(dsn)
+    assert "s3cret" not in f"{refused.value} {refused.value.detail} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("decimal.handling.mode", "string"),
+        ("time.precision.mode", "isostring"),
+        ("value.converter.replace.null.with.default", "false"),
+        ("include.unknown.datatypes", "true"),
+        ("event.converting.failure.handling.mode", "fail"),
+        ("errors.tolerance", "none"),
+    ],
+)
+def test_no_value_is_rounded_replaced_or_left_out(name: str, value: str) -> None:
+    assert value == config()[name]
+
+
+def test_every_record_carries_the_epoch_and_deletes_leave_tombstones() -> None:
+    found = config()
+    assert "headwater.epoch" == found["transforms.epoch.header"]
+    assert "3" == found["transforms.epoch.value.literal"]
+    assert "true" == found["tombstones.on.delete"]
+    assert "none" == found["skipped.operations"]
+
+
+def test_the_heartbeat_is_written_and_captured() -> None:
+    found = config()
+    assert "headwater.heartbeat" in found["heartbeat.action.query"]
+    assert r"(?-i:headwater\.heartbeat)" in found["table.include.list"].split(",")
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "order items", "a,b", 'quo"te', "dot.ted", "br(ack)[et]s", "naïve", "x|y"]
+)
+def test_a_tables_pattern_matches_that_table_only(name: str) -> None:
+    pattern = table_pattern(TableName("public", name))
+    assert not re.search(r"(?<!\\),", pattern)  # Debezium splits the list at bare commas
+    assert re.fullmatch(pattern, f"public.{name}")
+    assert not re.fullmatch(pattern, f"public.{name}s")
+    assert not re.fullmatch(pattern, f"Public.{name}")
+    assert not re.fullmatch(pattern, f"publicX{name}")
+
+
+def test_generated_columns_and_other_keys_are_named_to_the_connector() -> None:
+    orders = TableName("public", "orders")
+    found = connector_config(
+        SPEC, DatabaseAddress.parse(DSN), keys={orders: ("code",)}, excluded={orders: ("total",)}
+    )
+    assert r"(?-i:public\.orders\.total)" == found["column.exclude.list"]
+    assert r"(?-i:public\.orders):code" == found["message.key.columns"]
+
+
+def test_stock_sets_nothing_but_what_debezium_cannot_do_without() -> None:
+    found = stock_config(SPEC, DatabaseAddress.parse(DSN))
+    assert found.items() <= config().items()
+    assert not [name for name in found if name.startswith(("max.", "producer.", "poll."))]
+
+
+def test_a_java_trace_becomes_its_last_cause() -> None:
+    trace = (
+        "org.apache.kafka.connect.errors.ConnectException: it stopped.\n\tat a.b.C(D.java:1)\n"
+        "Caused by: org.postgresql.util.PSQLException: FATAL: no such thing\n\tat e.F(G.java:2)"
+    )
+    assert "FATAL: no such thing" == cause(trace)
+    assert "" == cause(None)
