@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from headwater import scaffold
+from headwater.cli import main, services
+from headwater.errors import UsageError
+from headwater.project import EXAMPLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+VIEWS = """
+from headwater import source, view
+shop = source("shop", tables=["orders"])
+view.mirror("orders", shop.orders, to=["table"])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWATER_HOME", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def project(folder: Path) -> Path:
+    (folder / "headwater.toml").write_text('[project]\nname = "shop"\n')
+    (folder / "views.py").write_text(VIEWS)
+    write_deltalake(str(folder / ".headwater/tables/orders"), pa.table({"id": [2, 1]}))
+    return folder
+
+
+Run = object
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run_words(*words: str) -> tuple[int, str, str]:
+        code = main(list(words))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_words
+
+
+def test_a_query_answers_in_a_table_for_people_and_in_one_document_for_programs(
+    project: Path, run: Run
+) -> None:
+    sql = "SELECT id FROM orders ORDER BY id"
+
+    shown = run("query", sql)
+    told = run("query", sql, "--json")
+
+    assert (0, [{"id": 1}, {"id": 2}]) == (told[0], json.loads(told[1]))
+    assert (0, ["id", "1", "2"]) == (shown[0], shown[1].split())
+
+
+def test_an_error_is_code_message_and_repair_on_stderr(folder: Path, run: Run) -> None:
+    code, out, err = run("query", "SELECT 1")
+
+    assert (2, "") == (code, out)
+    assert "HW-S001" in err
+    assert "headwater init" in err
+
+
+def test_an_error_is_one_json_document_for_programs(project: Path, run: Run) -> None:
+    code, out, _ = run("query", "DELETE FROM orders", "--json")
+
+    error = json.loads(out)["error"]
+    assert (2, "HW-Q002", False) == (code, error["code"], error["retriable"])
+
+
+def test_a_misspelt_command_or_option_is_a_usage_error(folder: Path, run: Run) -> None:
+    assert 2 == run("qurey")[0]
+    assert 2 == run("query", "SELECT 1", "--jsn")[0]
+    assert 2 == run("demo", "--workload", "tpcc")[0]
+
+
+def test_ctrl_c_exits_130(project: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(services.runtime, "status", interrupted)
+
+    assert 130 == run("status")[0]
+
+
+def test_status_before_any_start_is_unhealthy_and_changes_nothing(project: Path, run: Run) -> None:
+    before = sorted(project.rglob("*"))
+
+    code, out, _ = run("status", "--json")
+
+    assert (3, False) == (code, json.loads(out)["running"])
+    assert before == sorted(project.rglob("*"))
+
+
+def test_down_where_nothing_runs_says_so(project: Path, run: Run) -> None:
+    code, _, err = run("down")
+
+    assert (0, "nothing was running") == (code, err.strip())
+
+
+def test_logs_of_what_is_not_there_name_what_is(project: Path, run: Run) -> None:
+    logs = project / ".headwater/log"
+    logs.mkdir()
+    (logs / "kafka.log").write_text("one\ntwo\nthree\n")
+
+    tail = run("logs", "kafka", "-n", "2")
+    missing = run("logs", "kafak")
+    outside = run("logs", "../../views")
+
+    assert (0, "two\nthree\n") == tail[:2]
+    assert (2, True) == (missing[0], "kafka" in missing[2])
+    assert 2 == outside[0]
+
+
+def test_what_is_declared_is_listed(project: Path, run: Run) -> None:
+    views = json.loads(run("view", "list", "--json")[1])
+    tables = json.loads(run("source", "list", "--json")[1])
+
+    assert [{"view": "orders", "table": "public.orders", "stores": "table"}] == views
+    assert "shop.public.orders" == tables[0]["topic"]
+
+
+def test_a_second_source_or_settings_for_none_are_refused(project: Path, run: Run) -> None:
+    (project / "views.py").write_text(VIEWS + 'source("other", tables=["x"])\n')
+    two = run("view", "list")
+    (project / "views.py").write_text(VIEWS)
+    (project / "headwater.toml").write_text("[source.shoop]\nepoch = 2\n")
+    misspelt = run("view", "list")
+
+    assert (2, True) == (two[0], "one source" in two[2])
+    assert (2, True) == (misspelt[0], "shoop" in misspelt[2])
+
+
+def test_the_example_opens(folder: Path, run: Run) -> None:
+    code, out, _ = run("view", "list", "--config", str(EXAMPLE), "--json")
+
+    assert 0 == code
+    assert {"customers", "orders", "payments"} <= {view["view"] for view in json.loads(out)}
+
+
+def test_doctor_needs_no_project_and_finds_a_taken_port(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    alone = run("doctor", "--json")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (folder / "headwater.toml").write_text(f"[services.kafka]\nport = {port}\n")
+        (folder / "views.py").write_text(VIEWS)
+        taken = run("doctor", "--json")
+    monkeypatch.setenv("JAVA_HOME", str(folder))
+    monkeypatch.setenv("PATH", str(folder))
+    no_java = run("doctor")
+
+    names = {check["name"]: check["state"] for check in json.loads(alone[1])}
+    assert {"java", "memory", "disk", "jars for kafka"} <= names.keys()
+    assert (0, "ok") == (alone[0], names["java"])
+    found = {check["name"]: check for check in json.loads(taken[1])}[f"port {port}"]
+    assert (3, "fail") == (taken[0], found["state"])
+    assert "services.kafka.port" in found["hint"]
+    assert (4, True) == (no_java[0], "apt-get install openjdk" in no_java[1])
+
+
+def test_init_never_overwrites(folder: Path) -> None:
+    (folder / "views.py").write_text("mine\n")
+
+    with pytest.raises(UsageError):
+        scaffold.create(folder, "postgresql://u@h/d", "shop")
+
+    assert "mine\n" == (folder / "views.py").read_text()
+
+
+def test_init_with_a_wrong_address_writes_nothing(folder: Path, run: Run) -> None:
+    code, _, err = run("init", "shop", "--dsn", "postgresql://u:hunter2@no-such-host.invalid/d")
+
+    assert (1, True, False) == (code, "HW-C010" in err, "hunter2" in err)
+    assert not (folder / "shop").exists()
