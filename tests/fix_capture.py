@@ -1,0 +1,117 @@
+"""A captured database per test, and its topics read to an agreed end."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from cdc.capture import CaptureSpec
+from cdc.change_event import ChangeEvent
+from cdc.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MARK = -1
+"""Key of the row that a test inserts last; with its arrival a topic is read to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A database under capture.
+
+    Attributes:
+        spec: What is captured.
+        database: Its DSN.
+    """
+
+    spec: CaptureSpec
+    database: str
+
+    def execute(self, *statements: str) -> None:
+        """Runs statements, each a transaction of its own."""
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def records(self, table: str, *, mark: str = "id", timeout_s: float = 60) -> list[Any]:
+        """Inserts the mark and returns the table's records before it, as Kafka has them."""
+        name = TableName.parse(table)
+        self.execute(f"INSERT INTO {table} ({mark}) VALUES ({MARK})")
+        key = f'{{"{mark}":{MARK}}}'.encode()
+        return self.read(name.topic(self.spec.name), lambda r: r.key == key, timeout_s)
+
+    def read(self, topic: str, is_last: Callable[[Any], bool], timeout_s: float = 60) -> list[Any]:
+        """Returns a topic's records from its beginning up to the last, which is left out."""
+        from cdc.broker.admin import consumer
+        from cdc.broker.offsets import partitions
+
+        found = []
+        deadline = time.monotonic() + timeout_s
+        with consumer(self.spec.kafka_bootstrap) as client:
+            places = partitions(client, [topic])
+            client.assign(places)
+            client.seek_to_beginning(*places)
+            while time.monotonic() < deadline:
+                for records in client.poll(timeout_ms=100).values():
+                    for record in records:
+                        if is_last(record):
+                            return found
+                        found.append(record)
+        pytest.fail(f"the last record of {topic} did not come within {timeout_s} s")
+
+    def events(self, table: str, *, mark: str = "id", timeout_s: float = 60) -> list[ChangeEvent]:
+        """Inserts the mark and returns the table's changes before it."""
+        records = self.records(table, mark=mark, timeout_s=timeout_s)
+        return [event_of(record) for record in records if record.value is not None]
+
+
+def event_of(record: Any) -> ChangeEvent:
+    """Returns the change that a record tells."""
+    from cdc.broker.tail import epoch_of
+
+    return ChangeEvent.parse(record.key, record.value, epoch_of(record))
+
+
+@pytest.fixture
+def capture(
+    database: str, kafka_bootstrap: str, connect_url: str
+) -> Iterator[Callable[..., Captured]]:
+    """Captures tables of this test's database; everything is removed afterwards."""
+    from cdc import source
+
+    made: list[CaptureSpec] = []
+
+    def make(*tables: str, **settings: Any) -> Captured:
+        spec = CaptureSpec(
+            name=f"t_{secrets.token_hex(4)}",
+            dsn=database,
+            tables=tuple(TableName.parse(table) for table in tables),
+            connect_url=connect_url,
+            kafka_bootstrap=kafka_bootstrap,
+            **settings,
+        )
+        made.append(spec)
+        source.apply(spec)
+        _wait_until_streaming(spec)
+        return Captured(spec, database)
+
+    yield make
+    for spec in made:
+        source.remove(spec, with_topics=True)
+
+
+def _wait_until_streaming(spec: CaptureSpec) -> None:
+    """Once the slot is read from, the snapshot is over: what is committed now is streamed."""
+    from cdc.postgres import session, slot
+
+    deadline = time.monotonic() + 60
+    with session.connect(spec.dsn) as connection:
+        while (found := slot.status(connection, spec.slot)) is None or not found.active:
+            assert time.monotonic() < deadline, "the connector does not begin to stream"
+            time.sleep(0.05)
