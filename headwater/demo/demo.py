@@ -12,8 +12,8 @@ from headwater.demo.home import is_own, make_anew
 from headwater.demo.report import save_screen
 from headwater.demo.result import Comparison, DemoResult
 from headwater.demo.screen import Screen
+from headwater.demo.shipped import workloads
 from headwater.demo.start import Start
-from headwater.demo.workload import workloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from headwater.demo.result import Invariant
@@ -60,11 +60,3 @@ class Workload(Protocol):
 
     def invariants(self, dsn: str, stores: Mapping[str, SumReader]) -> tuple[Invariant, ...]:
         """Returns the sums that must be equal, in the source and in each store."""
-
-
-def workloads() -> dict[str, Callable[[], Workload]]:
-    """The workloads that ship, by name."""
-    from headwater.demo.globalshop import GlobalShop  # noqa: PLC0415  # each loads its driver
-    from headwater.demo.pgbench import Pgbench  # noqa: PLC0415
-
-    return {"globalshop": GlobalShop, "pgbench": Pgbench}

@@ -6,7 +6,7 @@ import random
 
 from examples.globalshop.ledger import Ledger, Notes
 from examples.globalshop.seed import _make_rows
-from headwater.demo.workload import workloads
+from headwater.demo.shipped import workloads
 from projections.view import Store, load
 
 

@@ -1,0 +1,18 @@
+"""The workloads that ship."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.demo.globalshop import GlobalShop
+from headwater.demo.pgbench import Pgbench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.demo.workload import Workload
+
+
+def workloads() -> dict[str, Callable[[], Workload]]:
+    """Returns what makes each workload, by its name."""
+    return {"globalshop": GlobalShop, "pgbench": Pgbench}
