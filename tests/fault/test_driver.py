@@ -1,0 +1,123 @@
+"""The driver dies, the views do not: it comes back and they equal their source."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from projections.errors import WriterLockedError
+from projections.sinks.lock import WriterLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fix_capture import Captured
+    from tests.fix_spark import ViewJob
+
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow]
+
+TABLES = """
+CREATE TABLE counters (id int PRIMARY KEY, counted int NOT NULL, note text);
+CREATE TABLE events (id bigint, what text);
+INSERT INTO counters SELECT n, 0, 'start' FROM generate_series(1, 300) n
+"""
+
+
+@pytest.fixture
+def job(
+    capture: Callable[..., Captured], view_job: Callable[..., ViewJob], database: str
+) -> ViewJob:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES)
+    return view_job(capture("public.counters", "public.events"))
+
+
+def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob) -> None:
+    enough = threading.Event()
+    writer = threading.Thread(target=_write, args=(job.spec.source_dsn, enough))
+    writer.start()
+    try:
+        for kill_after in (1, 3):
+            job.start()
+            job.wait(_batches(kill_after))
+            job.kill()
+            assert job.orphans() == []
+        job.start()
+        job.wait(_batches(1))
+    finally:
+        enough.set()
+        writer.join()
+
+    assert job.catch_up() == []
+    assert job.stop() == 0
+
+
+def test_a_second_driver_is_refused(job: ViewJob) -> None:
+    lock = job.spec.home / "tables" / ".writer.lock"
+    with WriterLock(lock, wait=False), pytest.raises(WriterLockedError):
+        WriterLock(lock, wait=False).acquire()
+
+
+def test_a_store_that_is_gone_holds_back_only_itself(
+    capture: Callable[..., Captured], view_job: Callable[..., ViewJob], database: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES)
+    captured = capture("public.counters")
+    job = view_job(captured, search_url="http://127.0.0.1:9")
+
+    job.start()
+    job.wait(lambda said: (said["queries"].get("search") or {}).get("error") is not None)
+    job.wait(lambda said: said["queries"]["cache"]["records"] >= 300)
+    job.wait(lambda said: said["queries"]["table"]["records"] >= 300)
+
+    assert job.status()["queries"]["search"]["error"]["code"] == "HW-P011"
+    assert job.stop() == 0
+
+
+def test_a_changed_table_halts_the_job_and_names_the_column(job: ViewJob) -> None:
+    job.start()
+    job.wait(lambda said: said["state"] == "ready")
+
+    with psycopg.connect(job.spec.source_dsn, autocommit=True) as connection:
+        connection.execute("ALTER TABLE counters ADD COLUMN colour text")
+        connection.execute("UPDATE counters SET colour = 'red' WHERE id = 1")
+
+    assert job.process is not None
+    assert job.process.wait(120) == 1
+    said = job.status()
+    assert (said["state"], said["error"]["code"]) == ("failed", "HW-C003")
+    assert "colour" in said["error"]["detail"]
+
+
+def _batches(count: int) -> Callable[[dict], bool]:
+    def reached(said: dict) -> bool:
+        queries = said["queries"]
+        stores = [queries[name] for name in ("cache", "search", "table") if name in queries]
+        return len(stores) == 3 and all(query["batches"] >= count for query in stores)
+
+    return reached
+
+
+def _write(dsn: str, enough: threading.Event) -> None:
+    number = 0
+    with psycopg.connect(dsn) as connection:
+        while not enough.wait(0.005):
+            number += 1
+            key = number % 300 + 1
+            if number % 11 == 0:
+                connection.execute("DELETE FROM counters WHERE id = %s", (key,))
+            else:
+                connection.execute(
+                    "INSERT INTO counters VALUES (%s, 1, 'new') ON CONFLICT (id)"
+                    " DO UPDATE SET counted = counters.counted + 1",
+                    (key,),
+                )
+            connection.execute("INSERT INTO events VALUES (%s, 'seen')", (number,))
+            if number % 17 == 0:
+                connection.rollback()
+            else:
+                connection.commit()

@@ -1,0 +1,143 @@
+"""The streaming job of a test's captured database, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import psycopg
+import pytest
+
+from cdc.lsn import Lsn
+from headwater.supply.jars import ensure
+from projections.plan import plan_views
+from projections.spec import JobSpec
+from projections.verify import ViewReport, verify
+from projections.view import MirrorView, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fix_capture import Captured
+
+_RUN = (
+    "import pickle, sys; from projections.spark import job;"
+    " sys.exit(job.run(pickle.load(sys.stdin.buffer)))"
+)
+
+
+@dataclass(slots=True)
+class ViewJob:
+    """A job and its process.
+
+    Attributes:
+        spec: The job.
+        process: It, while it runs.
+    """
+
+    spec: JobSpec
+    process: subprocess.Popen[bytes] | None = None
+    seen: list[psutil.Process] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Starts the job; it has its own log beside its data."""
+        self.spec.home.mkdir(parents=True, exist_ok=True)
+        with (self.spec.home / "job.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _RUN],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps(self.spec))
+        process.stdin.close()
+        self.process = process
+
+    def catch_up(self, timeout_s: float = 150) -> list[ViewReport]:
+        """Waits until all that is committed now is applied; returns the views that differ."""
+        with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
+            row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        reports = verify(self.spec, through=Lsn.parse(row[0]), deadline_s=timeout_s)
+        assert reports
+        return [report for report in reports if not report.equal]
+
+    def status(self) -> dict[str, Any]:
+        """What the job last said of itself."""
+        try:
+            found: dict[str, Any] = json.loads(self.spec.status_file.read_bytes())
+        except FileNotFoundError:
+            return {"state": "none", "queries": {}}
+        return found
+
+    def wait(self, reached: Callable[[dict[str, Any]], bool], timeout_s: float = 120) -> None:
+        """Waits until the job's status is as wanted."""
+        deadline = time.monotonic() + timeout_s
+        while not reached(self.status()):
+            assert time.monotonic() < deadline, f"the job does not get there: {self.status()}"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kills the driver as hard as can be."""
+        assert self.process is not None
+        self.seen = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> int:
+        """Ends the job and returns its exit code."""
+        assert self.process is not None
+        self.seen = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(number)
+        return self.process.wait(timeout_s)
+
+    def orphans(self, timeout_s: float = 30) -> list[psutil.Process]:
+        """What is left of the job's processes after its end, JVM and workers."""
+        return psutil.wait_procs(self.seen, timeout_s)[1]
+
+
+@pytest.fixture
+def view_job(
+    tmp_path: Path, kafka_bootstrap: str, search_url: str, cache_url: str
+) -> Iterator[Callable[..., ViewJob]]:
+    """Makes the job that mirrors all captured tables into the given stores."""
+    from cdc.postgres import catalog
+
+    jobs: list[ViewJob] = []
+
+    def make(captured: Captured, to: tuple[str, ...] = tuple(Store), **settings: Any) -> ViewJob:
+        name = captured.spec.name
+        views = [
+            MirrorView(f"{name}_{table.name}", name, table, (), frozenset(map(Store, to)))
+            for table in captured.spec.tables
+        ]
+        with psycopg.connect(captured.database) as connection:
+            schemas = catalog.describe(connection, captured.spec.tables)
+        spec = JobSpec(
+            source=name,
+            plans=plan_views(views, schemas),
+            bootstrap=kafka_bootstrap,
+            source_dsn=captured.database,
+            slot=captured.spec.slot,
+            home=tmp_path / "home",
+            **{"cache_url": cache_url, "search_url": search_url} | settings,
+            jars=tuple(ensure("spark", progress=False)),
+            driver_memory_mib=700,
+        )
+        jobs.append(ViewJob(spec))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        if job.process is not None and job.process.poll() is None:
+            job.kill()
