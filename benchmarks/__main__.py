@@ -1,0 +1,64 @@
+"""`python -m benchmarks [name ...] [--json] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from benchmarks import snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.result import Report
+
+BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {"snapshot": snapshot.run}
+
+_EXIT_WRONG: Final = 1
+_EXIT_MISSED: Final = 3
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the benchmarks that are named, or all; returns the exit code.
+
+    Returns:
+        0 if every result is right and every target holds, 1 if a result is wrong, 3 if a target
+        is missed.
+    """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--quick", action="store_true", help="less work, the same checks")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.names) - BENCHMARKS.keys())
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    reports = [BENCHMARKS[name](options.quick) for name in options.names or BENCHMARKS]
+    if options.json:
+        documents = [asdict(report) for report in reports]
+        print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
+    else:
+        for report in reports:
+            _show(report)
+    if not all(report.checked for report in reports):
+        return _EXIT_WRONG
+    held = all(measure.holds for report in reports for measure in report.results)
+    return 0 if held else _EXIT_MISSED
+
+
+def _show(report: Report) -> None:
+    print(f"{report.benchmark}: results {'right' if report.checked else 'WRONG'}")
+    for found in report.results:
+        limit = f", limit {found.limit:,.2f}" if found.limit is not None else ""
+        print(
+            f"  {found.metric}: ours {found.ours:,.2f}, peer {found.peer:,.2f}{limit}; "
+            f"ratio {found.ratio:.3f}, target {found.target:g}: "
+            f"{'holds' if found.holds else 'MISSED'}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The shape of what a benchmark tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure.
+
+    Attributes:
+        metric: What was measured, with its unit.
+        ours: Headwater's figure.
+        peer: The peer's, measured in the same run.
+        limit: What the hardware or the protocol allows at best; None if nothing says so.
+        ratio: How many times better than the peer, or ours as a part of the peer's.
+        target: What the ratio must reach, or not exceed.
+        holds: Whether it does.
+    """
+
+    metric: str
+    ours: float
+    peer: float
+    limit: float | None
+    ratio: float
+    target: float
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a benchmark found.
+
+    Attributes:
+        benchmark: Its name.
+        checked: Whether every run gave the right result; without it no figure counts.
+        results: The figures.
+    """
+
+    benchmark: str
+    checked: bool
+    results: tuple[Measure, ...]
+
+
+def faster(metric: str, *, ours: float, peer: float, limit: float | None, target: float) -> Measure:
+    """Compares durations: the ratio is peer by ours, the target a minimum."""
+    ratio = peer / ours
+    return Measure(metric, ours, peer, limit, ratio, target, ratio >= target)
+
+
+def smaller(
+    metric: str, *, ours: float, peer: float, limit: float | None, target: float
+) -> Measure:
+    """Compares sizes: the ratio is ours by peer, the target a maximum."""
+    ratio = ours / peer
+    return Measure(metric, ours, peer, limit, ratio, target, ratio <= target)
