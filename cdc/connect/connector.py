@@ -166,7 +166,14 @@ def _pattern(name: str) -> str:
 
 
 def _keys(keys: Mapping[TableName, Sequence[str]]) -> str:
-    return ";".join(f"{table_pattern(t)}:{','.join(columns)}" for t, columns in keys.items())
+    # This property has a syntax of its own in which a pattern may hold neither `:` nor a blank.
+    def by_number(found: re.Match[str]) -> str:
+        return f"\\x{{{ord(found[0]):x}}}"
+
+    return ";".join(
+        f"{_REGEX_SPECIAL.sub(by_number, str(table))}:{','.join(columns)}"
+        for table, columns in sorted(keys.items())
+    )
 
 
 def _database(address: DatabaseAddress) -> dict[str, str]:

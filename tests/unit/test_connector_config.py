@@ -86,7 +86,7 @@ def test_generated_columns_and_other_keys_are_named_to_the_connector() -> None:
         SPEC, DatabaseAddress.parse(DSN), keys={orders: ("code",)}, excluded={orders: ("total",)}
     )
     assert r"(?-i:public\.orders\.total)" == found["column.exclude.list"]
-    assert r"(?-i:public\.orders):code" == found["message.key.columns"]
+    assert r"public\x{2e}orders:code" == found["message.key.columns"]
 
 
 def test_stock_sets_nothing_but_what_debezium_cannot_do_without() -> None:
