@@ -16,6 +16,7 @@ from headwater.cli.output import EXIT_UNHEALTHY, print_json, stdout
 from headwater.doctor import machine_checks, source_checks
 from headwater.platform import Platform
 from headwater.project import EXAMPLE, open_project, settings_file
+from headwater.runtime import Endpoints
 from headwater.wiring import capture_spec
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def doctor(
     up = running is not None and running.services_ready
     found: Iterable[Check] = machine_checks(project.settings, running=up)
     if up or project.settings.for_source(project.source.name).dsn is not None:
-        platform = Platform(project, path)
-        spec = capture_spec(project, platform.source_dsn, platform.endpoints)
-        found = chain(found, source_checks(spec))
+        dsn = Platform(project, path).source_dsn
+        # the source alone is looked at: the servers need not run yet
+        found = chain(found, source_checks(capture_spec(project, dsn, Endpoints())))
     shown = []
     for check in found:
         shown.append(check)

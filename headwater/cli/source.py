@@ -53,16 +53,14 @@ def status(
     """Show the connector, its task, the slot and the topics. Exits 3 when capture stands still."""
     found = capture.status(_spec(config, home, profile))
     if as_json:
-        print_json(asdict(found))
+        topics = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
+        print_json({**asdict(found), "end_offsets": topics})
     else:
         out = stdout()
         out.print(f"connector  {found.connector_state}, task {found.task_state}")
         if found.slot is not None:
             out.print(f"slot       {_slot_line(found.slot)}")
-        rows = [
-            {"topic": topic, "partition": partition, "records": end}
-            for (topic, partition), end in sorted(found.end_offsets.items())
-        ]
+        rows = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
         print_rows(rows, as_json=False, title="", empty="no topic yet")
     if not found.healthy:
         raise typer.Exit(EXIT_UNHEALTHY)
@@ -117,6 +115,10 @@ def _spec(config: Config, home: HomeFolder, profile: Profile) -> capture.Capture
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     return capture_spec(project, platform.source_dsn, platform.endpoints)
+
+
+def _topic_row(topic: str, partition: int, end: int) -> dict[str, object]:
+    return {"topic": topic, "partition": partition, "records": end}
 
 
 def _slot_line(found: capture.SlotStatus) -> str:

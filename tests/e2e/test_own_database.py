@@ -1,0 +1,130 @@
+"""A user's own database, from `init` to `down`, by the command line alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+SCHEMA = """
+CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, note text);
+CREATE TABLE "Order Lines" (order_id bigint, line int, price numeric(12, 2) NOT NULL,
+                            PRIMARY KEY (order_id, line));
+CREATE TABLE visits (seen_at timestamptz NOT NULL, page text NOT NULL);
+INSERT INTO customers SELECT i, 'customer ' || i, CASE i % 3 WHEN 0 THEN '' END
+  FROM generate_series(1, 300) i;
+INSERT INTO "Order Lines" SELECT i, 1, i / 7.0 FROM generate_series(1, 300) i;
+INSERT INTO visits SELECT now(), 'page ' || i FROM generate_series(1, 50) i;
+"""
+
+TRAFFIC = """
+UPDATE customers SET note = NULL WHERE id % 10 = 0;
+DELETE FROM customers WHERE id % 11 = 0;
+UPDATE "Order Lines" SET line = 2, price = price + 0.01 WHERE order_id <= 20;
+INSERT INTO visits VALUES (now(), 'again'), (now(), 'again');
+"""
+
+
+class Shell:
+    """Runs `headwater` in a folder as a user would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "headwater", *words],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert code == done.returncode, f"{words}: {done.stdout}\n{done.stderr[-4000:]}"
+        return done
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def shell(database: str, tmp_path: Path) -> Iterator[Shell]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(SCHEMA)
+    outside = Shell(tmp_path)
+    wrote = outside("init", "shop", "--dsn", database)
+    assert "visits has no primary key" in wrote.stderr
+    inside = Shell(tmp_path / "shop")
+    yield inside
+    inside("down")
+
+
+def test_a_users_database_is_captured_projected_verified_and_let_go(
+    shell: Shell, database: str
+) -> None:
+    checks = {check["name"]: check["state"] for check in shell.json("doctor")}
+    assert "fail" not in checks.values()
+    assert "warn" == checks["table public.visits"]
+
+    started = shell("up")
+    assert "first change event" in started.stderr
+    assert "views are being kept" in started.stderr
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TRAFFIC)
+
+    reports = shell.json("view", "verify")
+    assert 3 * 3 == len(reports)
+    assert all(r["missing"] == r["extra"] == r["different"] == 0 for r in reports)
+    assert {273, 300, 52} == {report["rows"] for report in reports}
+
+    count = "SELECT count(*) AS n, count(note) AS noted FROM customers"
+    assert [{"n": 273, "noted": noted(database)}] == shell.json("query", count)
+    slot = shell.json("source", "slot")
+    assert slot["active"]
+    assert "RUNNING" == shell.json("source", "status")["task_state"]
+
+    before = pids(shell)
+    shell("up")
+    assert before == pids(shell)
+    secret = database.split(":")[2].split("@", maxsplit=1)[0]
+    assert not [path for path in logs(shell) if secret in path.read_text(errors="replace")]
+
+    shell("down")
+    assert not [pid for pid in before.values() if psutil.pid_exists(pid)]
+    assert [{"n": 273, "noted": noted(database)}] == shell.json("query", count)
+    assert 3 == shell("status", code=3).returncode
+
+
+def noted(database: str) -> int:
+    with psycopg.connect(database) as connection:
+        row = connection.execute("SELECT count(note) FROM customers").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def pids(shell: Shell) -> dict[str, int]:
+    services = shell.json("status")["services"]
+    return {service["name"]: service["pid"] for service in services if service["pid"]}
+
+
+def logs(shell: Shell) -> list[Path]:
+    return sorted((shell.folder / ".headwater" / "log").glob("*.log"))
