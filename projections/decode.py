@@ -63,6 +63,7 @@ class TopicReducer:
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
         self._columns = frozenset(schema.by_name)
+        self._without_key = not schema.key
         self._decode_row = decoder(schema)
         self._newest: dict[bytes | str, _Raw] = {}
         self.records = 0
@@ -84,8 +85,9 @@ class TopicReducer:
             self.records += 1
             if value is None:
                 continue
-            if key == b"null":
-                key = None  # noqa: PLW2901  # how the JSON converter may write the absence of a key
+            if self._without_key or key == b"null":
+                # the connector takes any unique index for a key, nullable ones too
+                key = None  # noqa: PLW2901
             if epoch is None:
                 raise EnvelopeError(f"record lacks the header {EPOCH_HEADER}")
             raw, order = self._read(key, value, _epoch(epoch))
