@@ -14,7 +14,8 @@ ProjectionError
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
 │   ├── TopicsMissingError   HW-P023  topics of the views do not exist
 │   ├── JobSpecError         HW-P024  the description of the job cannot be read
-│   └── QueryFailedError     HW-P025  a streaming query fails again and again
+│   ├── QueryFailedError     HW-P025  a streaming query fails again and again
+│   └── SparkEndedError      HW-P026  the driver's JVM ended by itself
 └── VerificationError        HW-P030  views could not be compared
     └── NotCaughtUpError     HW-P031  views did not reach the position in time
 """
@@ -141,6 +142,14 @@ class QueryFailedError(JobError):
     """A streaming query failed again and again for a cause that has no code of its own."""
 
     code = "HW-P025"
+    retriable = True
+
+
+class SparkEndedError(JobError):
+    """The driver's JVM ended by itself; the job can be started again."""
+
+    code = "HW-P026"
+    retriable = True
 
 
 class VerificationError(ProjectionError):

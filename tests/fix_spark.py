@@ -63,7 +63,7 @@ class ViewJob:
         process.stdin.close()
         self.process = process
 
-    def catch_up(self, timeout_s: float = 150) -> list[ViewReport]:
+    def catch_up(self, timeout_s: float = 240) -> list[ViewReport]:
         """Waits until all that is committed now is applied; returns the views that differ."""
         with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
             row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
@@ -80,7 +80,7 @@ class ViewJob:
             return {"state": "none", "queries": {}}
         return found
 
-    def wait(self, reached: Callable[[dict[str, Any]], bool], timeout_s: float = 120) -> None:
+    def wait(self, reached: Callable[[dict[str, Any]], bool], timeout_s: float = 240) -> None:
         """Waits until the job's status is as wanted."""
         deadline = time.monotonic() + timeout_s
         while not reached(self.status()):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TOPICS_WAIT_S: Final = 300.0
 _TICK_S: Final = 0.25
-_STATUS_S: Final = 1.0
+_STATUS_S: Final = 0.5
 _log = structlog.get_logger(__name__)
 
 
@@ -82,10 +82,11 @@ class _Job:
             self._await_topics()
             self._define(session)
             publisher.start()
-            self._tend()
+            self._watch()
         except ProjectionError as error:
             self._error = Fault.of(error)
         finally:
+            self._stop.set()
             self._state = JobState.FAILED if self._error else JobState.STOPPED
             self._tell()
             publisher.stop()
@@ -110,13 +111,14 @@ class _Job:
         prepare_store(session, self._spec, store)
         return start_query(session, self._spec, store, self._queries[store].progress.record)
 
-    def _tend(self) -> None:
-        told_at = 0.0
-        while not self._stop.is_set():
-            changed = [query for query in self._queries.values() if query.tend()]
-            for query in changed:
-                _log.info("query changed", query=query.name, running=query.query is not None)
-            given_up = next((q.fault for q in self._queries.values() if q.fault), None)
+    def _watch(self) -> None:
+        """Lets every query be tended, and tells how they are, until there is a reason to end."""
+        for query in self._queries.values():
+            threading.Thread(
+                target=query.run, args=(self._stop,), name=query.name, daemon=True
+            ).start()
+        while not self._stop.wait(_STATUS_S):
+            given_up = next((query.fault for query in self._queries.values() if query.fault), None)
             if given_up is not None:
                 self._error = given_up
                 return
@@ -124,14 +126,10 @@ class _Job:
                 query.query is not None for query in self._queries.values()
             ):
                 self._ready()
-            if changed or time.monotonic() - told_at > _STATUS_S:
-                self._tell()
-                told_at = time.monotonic()
-            self._stop.wait(_TICK_S)
+            self._tell()
 
     def _ready(self) -> None:
         self._state = JobState.READY
-        self._tell()
         if self._spec.ready_file is not None:
             self._spec.ready_file.parent.mkdir(parents=True, exist_ok=True)
             self._spec.ready_file.write_text("ready\n")

@@ -7,12 +7,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from projections.errors import QueryFailedError, SparkEndedError
 from projections.fault import Fault
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from pyspark.sql.streaming.query import StreamingQuery
@@ -23,7 +26,11 @@ FAILURES_MAX: Final = 8
 """Failures in a row after which a query is given up: about a minute and a half of trying."""
 
 _WAITS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
-_UNKNOWN_CODE: Final = "HW-P025"
+_TICK_S: Final = 0.2
+_UNKNOWN_CODE: Final = QueryFailedError.code
+_SPARK_CODE: Final = SparkEndedError.code
+_LOG_HINT: Final = "headwater logs projections"
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -47,25 +54,30 @@ class SupervisedQuery:
     _due_at: float = 0.0
     _batches_at_start: int = field(default=-1)
 
-    def tend(self) -> bool:
-        """Starts the query if it is due, notices whether it has failed.
+    def run(self, stopped: threading.Event) -> None:
+        """Tends the query until told to stop or until it is given up; one thread for each query.
 
-        Returns:
-            Whether something changed that is worth telling.
+        A store that takes long to answer so keeps nobody waiting but its own query.
         """
-        if self.fault is not None:
-            return False
+        try:
+            while not stopped.wait(_TICK_S) and self.fault is None:
+                self._tend()
+        except (Py4JError, OSError) as error:
+            if not stopped.is_set():
+                self.fault = Fault(_SPARK_CODE, "Spark has ended", _kind(error), _LOG_HINT, True)
+
+    def _tend(self) -> None:
         if self.query is None:
-            return time.monotonic() >= self._due_at and self._start()
+            if time.monotonic() >= self._due_at:
+                self._start()
+            return
         if self.progress.batches > self._batches_at_start:
             self._failures = 0
             self.progress.error = None
-        if self.query.isActive:
-            return False
-        error = self.query.exception()
-        self.query = None
-        self._failed(str(error))
-        return True
+        if not self.query.isActive:
+            error = self.query.exception()
+            self.query = None
+            self._failed(str(error))
 
     def stop(self) -> None:
         """Stops the query; what it was at is done again at the next start."""
@@ -76,23 +88,36 @@ class SupervisedQuery:
             self.query.stop()
         self.query = None
 
-    def _start(self) -> bool:
+    def _start(self) -> None:
         self._batches_at_start = self.progress.batches
         try:
             self.query = self.start()
+            _log.info("query runs", query=self.name)
         except PySparkException as error:
             self._failed(str(error))
-        return True
 
     def _failed(self, text: str) -> None:
         self._failures += 1
         fault = Fault.find(text) or Fault(
-            _UNKNOWN_CODE, f"query {self.name} fails", _first_line(text), "see the job's log", True
+            _UNKNOWN_CODE, f"query {self.name} fails", _first_line(text), _LOG_HINT, True
         )
         self.progress.error = fault
+        wait_s = _WAITS_S[min(self._failures, len(_WAITS_S)) - 1]
+        self._due_at = time.monotonic() + wait_s
+        _log.warning(
+            "query failed",
+            query=self.name,
+            code=fault.code,
+            what=fault.message,
+            failures=self._failures,
+            again_in_s=wait_s,
+        )
         if not fault.retriable or self._failures >= FAILURES_MAX:
             self.fault = fault
-        self._due_at = time.monotonic() + _WAITS_S[min(self._failures, len(_WAITS_S)) - 1]
+
+
+def _kind(error: Exception) -> str:
+    return type(error).__name__
 
 
 def _first_line(text: str) -> str:

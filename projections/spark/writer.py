@@ -7,8 +7,10 @@ from batch to batch: Spark reuses its worker processes.
 from __future__ import annotations
 
 import time
+import traceback
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow as pa
 from cdc.errors import CdcError
 from projections.change import Applied
 from projections.decode import TopicReducer
-from projections.errors import ProjectionError
+from projections.errors import ProjectionError, QueryFailedError
 from projections.fault import FaultError
 from projections.sinks.open import open_sink
 from projections.view import Store
@@ -81,16 +83,17 @@ class BatchWriter:
             sink = self._sink()
             for plan in self.plans:
                 sink.prepare(plan)
-        except (CdcError, ProjectionError) as error:
-            raise FaultError(error) from None
+        except Exception as error:  # noqa: BLE001  # the edge of the process
+            raise _crossing(error) from None
         yield _counters({})
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Applies all batches of a task and yields one row of counters for each view."""
         try:
-            yield _counters(self._write(batches))
-        except (CdcError, ProjectionError) as error:
-            raise FaultError(error) from None
+            counts = self._write(batches)
+        except Exception as error:  # noqa: BLE001  # the edge of the process
+            raise _crossing(error) from None
+        yield _counters(counts)
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> dict[str, _Count]:
         views: dict[str, list[ViewPlan]] = defaultdict(list)
@@ -130,6 +133,16 @@ class BatchWriter:
         if place not in _sinks:
             _sinks[place] = open_sink(*place)
         return _sinks[place]
+
+
+def _crossing(error: Exception) -> FaultError:
+    """What crosses to the driver: never the text of an error not ours, which may show a value."""
+    if isinstance(error, CdcError | ProjectionError):
+        return FaultError(error)
+    places = traceback.extract_tb(error.__traceback__)
+    where = ", ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places[-4:])
+    detail = f"{type(error).__name__} at {where}"
+    return FaultError(QueryFailedError("a batch cannot be written", detail=detail))
 
 
 def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Iterable[tuple[Any, ...]]]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TABLES = """
 CREATE TABLE counters (id int PRIMARY KEY, counted int NOT NULL, note text);
@@ -87,7 +87,7 @@ def test_a_changed_table_halts_the_job_and_names_the_column(job: ViewJob) -> Non
         connection.execute("UPDATE counters SET colour = 'red' WHERE id = 1")
 
     assert job.process is not None
-    assert job.process.wait(120) == 1
+    assert job.process.wait(240) == 1
     said = job.status()
     assert (said["state"], said["error"]["code"]) == ("failed", "HW-C003")
     assert "colour" in said["error"]["detail"]

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 ITEMS = """
 CREATE TABLE items (
