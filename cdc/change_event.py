@@ -71,7 +71,7 @@ class ChangeEvent:
         return cls(
             table,
             envelope.operation,
-            orjson.loads(key) if key is not None else None,
+            _key(key),
             envelope.before,
             envelope.after,
             position,
@@ -79,6 +79,16 @@ class ChangeEvent:
             committed_at_us,
             snapshot,
         )
+
+
+def _key(key: bytes | None) -> Mapping[str, Any] | None:
+    try:
+        fields = None if key is None else orjson.loads(key)
+    except orjson.JSONDecodeError as error:
+        raise EnvelopeError("key is not JSON", detail=f"at byte {error.pos}") from None
+    if fields is not None and not isinstance(fields, dict):
+        raise EnvelopeError("key does not name its columns")
+    return fields
 
 
 def _streamed(envelope: Envelope, epoch: int) -> ChangePosition:

@@ -28,7 +28,9 @@ class ChangePosition:
         epoch: Incarnation of the source, 1 to 127, raised when its slot is made anew.
         commit_lsn: Commit of the transaction before this one; 0 for snapshot rows.
         lsn: The row's own position; 0 for snapshot rows.
-        order: Number of the row in its transaction, from 1; 0 where there is none.
+        order: Number of the row in its transaction, from 1; 0 where there is none. After a
+            restart amid a transaction Debezium may count a row twice, so a copy sent again can
+            carry a number one higher: it orders rows, and does not identify them.
     """
 
     epoch: int

@@ -43,7 +43,14 @@ _UNCHANGED_FORMS: Final = (
     UNCHANGED_PLACEHOLDER,
     base64.b64encode(UNCHANGED_PLACEHOLDER.encode()).decode(),
     [UNCHANGED_PLACEHOLDER],
+    list(UNCHANGED_PLACEHOLDER.encode()),  # integer arrays: its bytes, one by one
 )
+UNCHANGED_MARKS: Final = (
+    UNCHANGED_PLACEHOLDER.encode(),
+    base64.b64encode(UNCHANGED_PLACEHOLDER.encode()),
+    ",".join(map(str, UNCHANGED_PLACEHOLDER.encode())).encode(),
+)
+"""One of these is in the bytes of every record that has an unchanged value."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FLOAT_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # Debezium's words for what Postgres calls NaN and ±Infinity

@@ -42,7 +42,7 @@ class Captured:
     def records(self, table: str, *, mark: str = "id", timeout_s: float = 60) -> list[Any]:
         """Inserts the mark and returns the table's records before it, as Kafka has them."""
         name = TableName.parse(table)
-        self.execute(f"INSERT INTO {table} ({mark}) VALUES ({MARK})")
+        self.execute(f"INSERT INTO {table} ({mark}) VALUES ({MARK})")  # noqa: S608
         key = f'{{"{mark}":{MARK}}}'.encode()
         return self.read(name.topic(self.spec.name), lambda r: r.key == key, timeout_s)
 
@@ -98,7 +98,7 @@ def capture(
         )
         made.append(spec)
         source.apply(spec)
-        _wait_until_streaming(spec)
+        wait_until_streaming(spec)
         return Captured(spec, database)
 
     yield make
@@ -106,7 +106,7 @@ def capture(
         source.remove(spec, with_topics=True)
 
 
-def _wait_until_streaming(spec: CaptureSpec) -> None:
+def wait_until_streaming(spec: CaptureSpec) -> None:
     """Once the slot is read from, the snapshot is over: what is committed now is streamed."""
     from cdc.postgres import session, slot
 

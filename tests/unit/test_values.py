@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from base64 import b64encode
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
@@ -46,6 +47,9 @@ def encoded(kind: ColumnKind, value: object) -> object:
         ),
         (ColumnKind.BYTES, "AAH/", b"\x00\x01\xff"),
         (ColumnKind.TEXT, UNCHANGED_PLACEHOLDER, UNCHANGED),
+        (ColumnKind.TEXT, [UNCHANGED_PLACEHOLDER], UNCHANGED),
+        (ColumnKind.TEXT, list(UNCHANGED_PLACEHOLDER.encode()), UNCHANGED),
+        (ColumnKind.BYTES, b64encode(UNCHANGED_PLACEHOLDER.encode()).decode(), UNCHANGED),
     ],
 )
 def test_debezium_forms_become_exact_values(

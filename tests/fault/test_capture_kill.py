@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psutil
+import psycopg
+import pytest
+from fix_capture import event_of
+
+from cdc.postgres import session, slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fix_capture import Captured
+
+    from cdc.change_event import ChangeEvent
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault]
+
+
+class Traffic:
+    """Two writers whose transactions interleave: copies of many rows, updates, deletes."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._write, args=(first,)) for first in (0, 1_000_000)
+        ]
+        self.transactions = 0
+
+    def __enter__(self) -> Traffic:  # noqa: PYI034
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for_more(self, transactions: int) -> None:
+        wanted = self.transactions + transactions
+        deadline = time.monotonic() + 60
+        while self.transactions < wanted:
+            assert time.monotonic() < deadline, "the writers are stuck"
+            time.sleep(0.02)
+
+    def _write(self, first: int) -> None:
+        with psycopg.connect(self._dsn) as connection, connection.cursor() as cursor:
+            number = first
+            while not self._stop.wait(0.05):
+                with cursor.copy("COPY ledger FROM STDIN") as copy:
+                    for row in range(number + 1, number + 41):
+                        copy.write_row((row, 0))
+                cursor.execute(
+                    "UPDATE ledger SET n = n + 1 WHERE id BETWEEN %s AND %s", (number - 40, number)
+                )
+                cursor.execute("UPDATE ledger SET n = n * 2 WHERE id = %s", (number,))
+                cursor.execute("DELETE FROM ledger WHERE id = %s", (number - 20,))
+                connection.commit()
+                number += 40
+                self.transactions += 1
+
+
+@pytest.fixture
+def kill_connect(connect_url: str) -> Iterator[Callable[[], None]]:
+    """Kills the worker that listens at the address; its supervisor starts it again."""
+    port = urlsplit(connect_url).port
+
+    def kill() -> None:
+        (pid,) = {
+            found.pid
+            for found in psutil.net_connections("tcp")
+            if found.status == psutil.CONN_LISTEN and found.laddr.port == port
+        }
+        process = psutil.Process(pid)
+        process.kill()
+        psutil.wait_procs([process], timeout=10)
+
+    return kill
+
+
+def place(event: ChangeEvent) -> tuple[Any, ...]:
+    assert event.key is not None
+    return (event.position.lsn, event.key["id"], event.operation)
+
+
+def test_what_a_killed_worker_sends_again_has_the_places_it_had_and_nothing_is_missing(
+    database: str, capture: Callable[..., Captured], kill_connect: Callable[[], None]
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE ledger (id int PRIMARY KEY, n int)")
+        connection.execute("ALTER TABLE ledger SET (autovacuum_enabled = false)")
+    captured = capture("public.ledger")
+    with Traffic(database) as traffic:
+        for _ in range(2):
+            traffic.wait_for_more(60)
+            kill_connect()
+            traffic.wait_for_more(30)
+            _wait_until_read(captured)
+        traffic.wait_for_more(30)
+
+    records = captured.records("ledger", timeout_s=120)
+
+    events = [event_of(record) for record in records if record.value is not None]
+    copies = defaultdict(list)
+    for event in events:
+        copies[place(event)].append(event)
+    for same in copies.values():
+        assert 1 == len({(event.position.version, repr(event.after)) for event in same})
+    by_key: dict[int, set[int]] = defaultdict(set)
+    distinct = sorted((same[0] for same in copies.values()), key=lambda event: event.position)
+    state: dict[int, int] = {}
+    for event in distinct:
+        assert event.key is not None
+        key, version = event.key["id"], event.position.version
+        assert version > max(by_key[key], default=0)
+        by_key[key].add(version)
+        if event.after is None:
+            del state[key]
+        else:
+            state[key] = event.after["n"]
+    with session.connect(database) as connection:
+        rows = connection.execute("SELECT id, n FROM ledger WHERE id <> -1").fetchall()
+    assert dict(rows) == state
+    print(f"{len(events)} events, {len(events) - len(distinct)} of them sent twice")  # noqa: T201
+
+
+def _wait_until_read(captured: Captured) -> None:
+    """Waits until a worker reads the slot again after the kill."""
+    deadline = time.monotonic() + 120
+    with session.connect(captured.database) as connection:
+        before = slot.status(connection, captured.spec.slot)
+        assert before is not None
+        while True:
+            found = slot.status(connection, captured.spec.slot)
+            assert found is not None
+            if found.active and found.confirmed_flush_lsn != before.confirmed_flush_lsn:
+                return
+            assert time.monotonic() < deadline, "nobody reads the slot again"
+            time.sleep(0.1)

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+import psycopg
+import pytest
+from psycopg import sql
+
+from cdc import source
+from cdc.postgres import catalog, publication, session, slot
+from cdc.table import TableName
+from cdc.values import UNCHANGED, decoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fix_capture import Captured
+
+pytestmark = pytest.mark.integration
+
+
+def run(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def test_a_large_value_that_an_update_leaves_alone_is_known_as_unchanged(
+    database: str, capture: Callable[..., Captured]
+) -> None:
+    run(database, "CREATE TABLE large (id int PRIMARY KEY, n int, t text, b bytea NOT NULL"
+        " DEFAULT 'x', j jsonb, a text[], i int[])",
+        "ALTER TABLE large ALTER t SET STORAGE external, ALTER b SET STORAGE external,"
+        " ALTER j SET STORAGE external, ALTER a SET STORAGE external, ALTER i SET STORAGE external",
+        "INSERT INTO large SELECT 1, 1, repeat('x', 9000), convert_to(repeat('y', 9000), 'UTF8'),"
+        " to_jsonb(repeat('z', 9000)), array_agg('w' || g), array_agg(g)"
+        " FROM generate_series(1, 3000) g",
+    )  # fmt: skip
+    captured = capture("public.large")
+    captured.execute("UPDATE large SET n = 2 WHERE id = 1")
+
+    update = captured.events("large")[-1]
+
+    with session.connect(database) as connection:
+        table = TableName("public", "large")
+        row = decoder(catalog.describe(connection, [table])[table])(update.after or {})
+    assert {"id": 1, "n": 2} | dict.fromkeys("tbjai", UNCHANGED) == row
+
+
+def test_names_that_need_quotes_are_captured_and_only_they(
+    database: str, capture: Callable[..., Captured]
+) -> None:
+    run(database, 'CREATE SCHEMA "Odd, schema"',
+        'CREATE TABLE "Odd, schema"."T.1 (x)|$" (id int PRIMARY KEY, "a b.c""d" int, "select" int)',
+        'CREATE TABLE "Odd, schema"."T.1 (X)|$" (id int PRIMARY KEY)',
+        'INSERT INTO "Odd, schema"."T.1 (X)|$" VALUES (1)',
+    )  # fmt: skip
+    name = "Odd, schema.T.1 (x)|$"
+    captured = capture(name)
+    run(database, 'INSERT INTO "Odd, schema"."T.1 (x)|$" VALUES (1, 2, 3)')
+
+    topic = TableName.parse(name).topic(captured.spec.name)
+    run(database, 'INSERT INTO "Odd, schema"."T.1 (x)|$" VALUES (-1)')
+    (record,) = captured.read(topic, lambda record: record.key == b'{"id":-1}')
+
+    assert f"{captured.spec.name}.Odd__schema.T.1__x___" == topic
+    assert b'"after":{"id":1,"a b.c\\"d":2,"select":3}' in record.value
+
+
+def test_partitions_appear_as_their_root_those_of_the_snapshot_and_later_ones_too(
+    database: str, capture: Callable[..., Captured]
+) -> None:
+    run(database, "CREATE TABLE parted (id int PRIMARY KEY, t text) PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_a PARTITION OF parted FOR VALUES FROM (-10) TO (10)",
+        "INSERT INTO parted VALUES (1, 'snapshot')",
+    )  # fmt: skip
+    captured = capture("public.parted")
+    captured.execute(
+        "CREATE TABLE parted_b PARTITION OF parted FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO parted VALUES (11, 'later')",
+        "UPDATE parted SET id = 2 WHERE id = 11",
+    )
+
+    events = captured.events("parted")
+
+    told = [(str(event.operation), (event.key or {})["id"]) for event in events]
+    assert [("r", 1), ("c", 11), ("d", 11), ("c", 2)] == told
+
+
+@pytest.mark.parametrize(
+    ("columns", "identity", "key"),
+    [
+        ("id int PRIMARY KEY, code text", "DEFAULT", ("id",)),
+        ("id int PRIMARY KEY, code text", "FULL", ("id",)),
+        ("id int, code text, PRIMARY KEY (code, id)", "DEFAULT", ("code", "id")),
+        ("id int PRIMARY KEY, code text NOT NULL UNIQUE", "USING INDEX kept_code_key", ("code",)),
+        ("id int NOT NULL UNIQUE, code text", "USING INDEX kept_id_key", ("id",)),
+        ("id int, code text NOT NULL, b int NOT NULL, UNIQUE (code, b), UNIQUE (code)", "DEFAULT",
+         ("code",)),
+        ("id int, code text UNIQUE", "DEFAULT", ()),
+        ("id int, code text", "FULL", ()),
+    ],
+)  # fmt: skip
+def test_the_key_of_a_record_is_the_key_that_the_catalog_tells(
+    database: str,
+    capture: Callable[..., Captured],
+    columns: str,
+    identity: str,
+    key: tuple[str, ...],
+) -> None:
+    run(database, f"CREATE TABLE kept ({columns})",
+        f"ALTER TABLE kept REPLICA IDENTITY {identity}",
+        "INSERT INTO kept (id, code) VALUES (1, 'a')"
+        if "b int" not in columns else "INSERT INTO kept VALUES (1, 'a', 1)",
+    )  # fmt: skip
+    captured = capture("public.kept")
+    topic = TableName.parse("kept").topic(captured.spec.name)
+    more = ", 2" if "b int" in columns else ""
+    captured.execute(f"INSERT INTO kept VALUES (2, 'b'{more})")  # noqa: S608
+    if identity != "DEFAULT" or "PRIMARY" in columns:
+        captured.execute("DELETE FROM kept WHERE id = 1")
+    captured.execute(f"INSERT INTO kept VALUES (-1, 'mark'{more})")  # noqa: S608
+
+    records = captured.read(topic, lambda record: b'"code":"mark"' in (record.value or b""))
+
+    with session.connect(database) as connection:
+        table = TableName("public", "kept")
+        schema = catalog.describe(connection, [table])[table]
+    assert key == schema.key
+    if "UNIQUE" not in columns or key:  # Debezium takes an index with NULLs for a key; we do not
+        assert {frozenset(key)} == {frozenset(orjson.loads(r.key or b"{}")) for r in records}
+
+
+def test_apply_again_changes_nothing_and_remove_leaves_nothing(
+    database: str, capture: Callable[..., Captured]
+) -> None:
+    run(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    captured = capture("public.a")
+
+    again = source.apply(captured.spec)
+    status = source.status(captured.spec)
+    source.remove(captured.spec, with_topics=True)
+
+    assert [] == again
+    assert status.healthy
+    with session.connect(database) as connection:
+        assert slot.status(connection, captured.spec.slot) is None
+        assert publication.find(connection, captured.spec.publication) is None
+    assert "MISSING" == source.status(captured.spec).connector_state
+
+
+def test_an_idle_database_frees_the_log_while_its_neighbour_writes(
+    database: str, capture: Callable[..., Captured], postgres_dsn: str
+) -> None:
+    run(database, "CREATE TABLE quiet (id int PRIMARY KEY)")
+    captured = capture("public.quiet", heartbeat_interval_ms=200)
+    with psycopg.connect(postgres_dsn, autocommit=True) as neighbour:
+        name = sql.Identifier(f"busy_{captured.spec.name}")
+        neighbour.execute(sql.SQL("CREATE TABLE {} (t text)").format(name))
+        neighbour.execute(
+            sql.SQL(
+                "INSERT INTO {} SELECT repeat(md5(g::text), 9) FROM generate_series(1, 60000) g"
+            ).format(name)
+        )
+        row = neighbour.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        neighbour.execute(sql.SQL("DROP TABLE {}").format(name))
+    assert row is not None
+
+    deadline = time.monotonic() + 60
+    with session.connect(database) as connection:
+        query = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = %s"
+        while not (connection.execute(query, (row[0], captured.spec.slot)).fetchone() or [0])[0]:
+            assert time.monotonic() < deadline, "the slot holds the neighbour's log"
+            time.sleep(0.1)
