@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
+from uuid import UUID
 
 from cdc.errors import SchemaMismatchError, ValueDecodeError
 from cdc.table import Column, ColumnKind, TableSchema
@@ -39,16 +41,22 @@ class Unchanged:
 
 UNCHANGED: Final = Unchanged()
 
-_UNCHANGED_FORMS: Final = (
-    UNCHANGED_PLACEHOLDER,
-    base64.b64encode(UNCHANGED_PLACEHOLDER.encode()).decode(),
+_PLACEHOLDER_BYTES: Final = UNCHANGED_PLACEHOLDER.encode()
+_PLACEHOLDER_BASE64: Final = base64.b64encode(_PLACEHOLDER_BYTES).decode()
+_PLACEHOLDER_UUID: Final = str(
+    UUID(bytes=hashlib.md5(_PLACEHOLDER_BYTES, usedforsecurity=False).digest(), version=3)
+)
+_UNCHANGED_TEXTS: Final = (UNCHANGED_PLACEHOLDER, _PLACEHOLDER_BASE64)
+_UNCHANGED_ARRAYS: Final = (
     [UNCHANGED_PLACEHOLDER],
-    list(UNCHANGED_PLACEHOLDER.encode()),  # integer arrays: its bytes, one by one
+    list(_PLACEHOLDER_BYTES),  # integers: its bytes, one by one
+    [_PLACEHOLDER_UUID],  # uuids: the one that Java derives from its bytes
 )
 UNCHANGED_MARKS: Final = (
-    UNCHANGED_PLACEHOLDER.encode(),
-    base64.b64encode(UNCHANGED_PLACEHOLDER.encode()),
-    ",".join(map(str, UNCHANGED_PLACEHOLDER.encode())).encode(),
+    _PLACEHOLDER_BYTES,
+    _PLACEHOLDER_BASE64.encode(),
+    ",".join(map(str, _PLACEHOLDER_BYTES)).encode(),
+    _PLACEHOLDER_UUID.encode(),
 )
 """One of these is in the bytes of every record that has an unchanged value."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -160,9 +168,11 @@ def _integer(raw: Any) -> int:
     return raw
 
 
-def _numeric(raw: Any) -> Decimal:
+def _numeric(raw: Any) -> object:
     if type(raw) is not str:
         raise TypeError
+    if raw == UNCHANGED_PLACEHOLDER:
+        return UNCHANGED
     return _NUMERIC_WORDS[raw] if raw in _NUMERIC_WORDS else Decimal(raw)
 
 
@@ -176,10 +186,10 @@ def _float(raw: Any) -> float:
 
 def _text(raw: Any) -> object:
     if type(raw) is str:
-        return UNCHANGED if raw == UNCHANGED_PLACEHOLDER else raw
-    if raw in _UNCHANGED_FORMS:
-        return UNCHANGED
-    return _array(raw) if isinstance(raw, list) else _scalar(raw)
+        return UNCHANGED if raw in _UNCHANGED_TEXTS else raw
+    if isinstance(raw, list):
+        return UNCHANGED if raw in _UNCHANGED_ARRAYS else _array(raw)
+    return _scalar(raw)
 
 
 def _scalar(raw: Any) -> str:
@@ -207,7 +217,7 @@ def _array_item(item: Any) -> str:
 
 
 def _bytes(raw: Any) -> object:
-    if raw in _UNCHANGED_FORMS:
+    if raw == _PLACEHOLDER_BASE64:
         return UNCHANGED
     try:
         return base64.b64decode(raw, validate=True)

@@ -31,11 +31,13 @@ def test_a_large_value_that_an_update_leaves_alone_is_known_as_unchanged(
     database: str, capture: Callable[..., Captured]
 ) -> None:
     run(database, "CREATE TABLE large (id int PRIMARY KEY, n int, t text, b bytea NOT NULL"
-        " DEFAULT 'x', j jsonb, a text[], i int[])",
+        " DEFAULT 'x', j jsonb, a text[], i int[], u uuid[], d numeric)",
         "ALTER TABLE large ALTER t SET STORAGE external, ALTER b SET STORAGE external,"
-        " ALTER j SET STORAGE external, ALTER a SET STORAGE external, ALTER i SET STORAGE external",
+        " ALTER j SET STORAGE external, ALTER a SET STORAGE external, ALTER i SET STORAGE external,"
+        " ALTER u SET STORAGE external, ALTER d SET STORAGE external",
         "INSERT INTO large SELECT 1, 1, repeat('x', 9000), convert_to(repeat('y', 9000), 'UTF8'),"
-        " to_jsonb(repeat('z', 9000)), array_agg('w' || g), array_agg(g)"
+        " to_jsonb(repeat('z', 9000)), array_agg('w' || g), array_agg(g),"
+        " array_agg(gen_random_uuid()), repeat('123456789', 900)::numeric"
         " FROM generate_series(1, 3000) g",
     )  # fmt: skip
     captured = capture("public.large")
@@ -46,7 +48,7 @@ def test_a_large_value_that_an_update_leaves_alone_is_known_as_unchanged(
     with session.connect(database) as connection:
         table = TableName("public", "large")
         row = decoder(catalog.describe(connection, [table])[table])(update.after or {})
-    assert {"id": 1, "n": 2} | dict.fromkeys("tbjai", UNCHANGED) == row
+    assert {"id": 1, "n": 2} | dict.fromkeys("tbjaiud", UNCHANGED) == row
 
 
 def test_names_that_need_quotes_are_captured_and_only_they(

@@ -49,6 +49,9 @@ def encoded(kind: ColumnKind, value: object) -> object:
         (ColumnKind.TEXT, UNCHANGED_PLACEHOLDER, UNCHANGED),
         (ColumnKind.TEXT, [UNCHANGED_PLACEHOLDER], UNCHANGED),
         (ColumnKind.TEXT, list(UNCHANGED_PLACEHOLDER.encode()), UNCHANGED),
+        (ColumnKind.TEXT, ["a29aaa89-bd3d-3afb-8c63-697d7bfe1994"], UNCHANGED),  # uuid[]
+        (ColumnKind.TEXT, b64encode(UNCHANGED_PLACEHOLDER.encode()).decode(), UNCHANGED),
+        (ColumnKind.NUMERIC, UNCHANGED_PLACEHOLDER, UNCHANGED),
         (ColumnKind.BYTES, b64encode(UNCHANGED_PLACEHOLDER.encode()).decode(), UNCHANGED),
     ],
 )
