@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -141,3 +143,31 @@ def test_truncate_is_an_event_of_its_own(letters: Captured) -> None:
     truncate = letters.events("letters")[-1]
 
     assert (Operation.TRUNCATE, None) == (truncate.operation, truncate.after)
+
+
+def test_between_snapshot_and_stream_nothing_is_missing_while_the_source_is_written_to(
+    database: str, capture: Callable[..., Captured]
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE letters (id int PRIMARY KEY, word text)")
+        connection.execute("INSERT INTO letters SELECT g, 'x' FROM generate_series(1, 2000) g")
+    numbers, done = itertools.count(2001), threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(database, autocommit=True) as connection:
+            while not done.wait(0.002):
+                connection.execute("INSERT INTO letters VALUES (%s, 'y')", (next(numbers),))
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    captured = capture("public.letters")
+    done.set()
+    for writer in writers:
+        writer.join()
+
+    events = captured.events("letters")
+
+    # a row committed while the snapshot begins may come from both: then the stream's is the later
+    assert set(range(1, next(numbers))) == {(event.key or {})["id"] for event in events}
+    assert {"r", "c"} == {str(event.operation) for event in events}
