@@ -48,25 +48,7 @@ _POLL_S: Final = 0.05
 _PAUSE_FIRST_S: Final = 1.0
 _STALE_S: Final = 5.0
 _PAUSE_MAX_S: Final = 30.0
-
-
-def watch_once(rest: ConnectRest, name: str) -> ConnectorState:
-    """Looks at a connector and restarts what of it has failed.
-
-    Raises:
-        ConnectorFailedError: It is gone, or failed in a way that a restart does not cure.
-        ConnectUnavailableError: The worker does not answer.
-    """
-    state = rest.state(name)
-    if state is None:
-        raise ConnectorFailedError(
-            f"there is no connector {name}", hint="headwater up registers it again"
-        )
-    for part in state.failed:
-        _refuse_permanent(name, part)
-    if state.failed:
-        rest.restart(name)
-    return state
+_ABSENCE_MAX_S: Final = 60.0
 
 
 def wait_running(rest: ConnectRest, name: str, timeout_s: float) -> ConnectorState:
@@ -139,28 +121,44 @@ class Watch:
         self._clock = clock
         self._pause_s = _PAUSE_FIRST_S
         self._not_before = 0.0
+        self._absent_since: float | None = None
         self.restarts = 0
 
-    def look(self) -> ConnectorState:
+    def look(self) -> ConnectorState | None:
         """Looks once; restarts what failed unless the last restart was just now.
 
+        Returns:
+            What was seen; None while the worker does not know the connector, as one that starts
+            again says until it has read its configuration.
+
         Raises:
-            ConnectorFailedError: As `watch_once`.
+            ConnectorFailedError: It stays unknown, or failed in a way that a restart does not cure.
             ConnectUnavailableError: The worker does not answer.
         """
         now = self._clock()
-        if now < self._not_before:
-            state = self._rest.state(self._name)
-            if state is not None:
-                return state
-        state = watch_once(self._rest, self._name)
-        if state.failed:
+        state = self._rest.state(self._name)
+        if state is None:
+            self._refuse_lasting_absence(now)
+            return None
+        self._absent_since = None
+        if state.failed and now >= self._not_before:
+            for part in state.failed:
+                _refuse_permanent(self._name, part)
+            self._rest.restart(self._name)
             self.restarts += 1
             self._not_before = now + self._pause_s
             self._pause_s = min(self._pause_s * 2, _PAUSE_MAX_S)
-        elif now > self._not_before + _PAUSE_MAX_S:
+        elif not state.failed and now > self._not_before + _PAUSE_MAX_S:
             self._pause_s = _PAUSE_FIRST_S
         return state
+
+    def _refuse_lasting_absence(self, now: float) -> None:
+        if self._absent_since is None:
+            self._absent_since = now
+        if now - self._absent_since >= _ABSENCE_MAX_S:
+            raise ConnectorFailedError(
+                f"there is no connector {self._name}", hint="headwater up registers it again"
+            )
 
 
 def cause(trace: str | None) -> str:
