@@ -7,7 +7,6 @@ Whatever it does not know is handed to `ChangeEvent.parse`, which names what is 
 
 from __future__ import annotations
 
-import base64
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,7 @@ from cdc.change_event import EPOCH_HEADER, ChangeEvent
 from cdc.envelope import Operation
 from cdc.errors import EnvelopeError, SchemaMismatchError
 from cdc.position import ChangePosition
-from cdc.values import UNCHANGED, UNCHANGED_PLACEHOLDER, decode, decoder
+from cdc.values import UNCHANGED, UNCHANGED_MARKS, decode, decoder
 from projections.change import RowChange
 from projections.errors import KeylessChangeError, NoStoredRowError, TruncateError
 
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 
     from cdc.table import TableSchema
 
-_MARKS = (
-    UNCHANGED_PLACEHOLDER.encode(),
-    base64.b64encode(UNCHANGED_PLACEHOLDER.encode()),
-)
 _VERSION_LSN_BITS = 56
 
 
@@ -152,7 +147,7 @@ class TopicReducer:
         after = raw.row or {}
         if after.keys() != self._columns:
             self._decode_row(after)  # raises, and names the columns
-        if not (_MARKS[0] in value or _MARKS[1] in value):
+        if not any(mark in value for mark in UNCHANGED_MARKS):
             return raw
         decoded = self._decode_row(after)
         return raw._replace(
