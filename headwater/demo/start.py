@@ -107,8 +107,8 @@ class Start:
         if first is None:
             raise WorkloadError("no change was captured", detail=f"within {_FIRST_CHANGE_S:.0f} s")
         at_s = self.screen.elapsed_s()
-        what = f"{first.operation.name.lower()} of {escape(str(first.table))}"
-        self.screen.say(f"[cyan]first change event[/] {what} at {first.position.lsn}")
+        what = "snapshot row" if first.snapshot else first.operation.name.lower()
+        self.screen.say(f"[cyan]first change event[/] {what} of {escape(str(first.table))}")
         return at_s
 
 

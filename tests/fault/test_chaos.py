@@ -1,0 +1,51 @@
+"""A component is killed while traffic runs; the views end equal to their source all the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.mark.parametrize("component", ["kafka", "connect", "spark"])
+def test_a_killed_component_comes_back_and_nothing_is_lost_or_doubled(
+    component: str, tmp_path: Path
+) -> None:
+    words = ("--chaos", component, "--seconds", "12", "--scale", "0.1")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "headwater",
+            "demo",
+            "--json",
+            "--home",
+            str(tmp_path / "h"),
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    assert found["verified"]
+    assert component == found["recovery"]["component"]
+    assert found["changes"] > 500
+    assert all(v["missing"] == v["extra"] == v["different"] == 0 for v in found["views"])
