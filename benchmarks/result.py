@@ -12,18 +12,19 @@ class Measure:
     Attributes:
         metric: What was measured, with its unit.
         ours: Headwater's figure.
-        peer: The peer's, measured in the same run.
+        peer: The peer's, measured in the same run; None where the target is a figure by itself.
         limit: What the hardware or the protocol allows at best; None if nothing says so.
-        ratio: How many times better than the peer, or ours as a part of the peer's.
-        target: What the ratio must reach, or not exceed.
+        ratio: How many times better than the peer, or ours as a part of the peer's; None without
+            a peer.
+        target: What the ratio must reach or not exceed; without a peer, what ours must not exceed.
         holds: Whether it does.
     """
 
     metric: str
     ours: float
-    peer: float
+    peer: float | None
     limit: float | None
-    ratio: float
+    ratio: float | None
     target: float
     holds: bool
 
@@ -55,3 +56,8 @@ def smaller(
     """Compares sizes: the ratio is ours by peer, the target a maximum."""
     ratio = ours / peer
     return Measure(metric, ours, peer, limit, ratio, target, ratio <= target)
+
+
+def at_most(metric: str, *, ours: float, target: float) -> Measure:
+    """Compares a figure with the most that it may be; there is no peer."""
+    return Measure(metric, ours, None, None, None, target, ours <= target)
