@@ -19,10 +19,10 @@ _TARGETS_S: Final = (
 
 def run(quick: bool) -> Report:
     """Starts the demo three times, each in a fresh folder; once if `quick`."""
-    said = []
+    rounds = 1 if quick else _ROUNDS
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
-        for number in range(1 if quick else _ROUNDS):
-            said.append(run_demo(Path(folder) / str(number), "--seconds", "3", "--scale", "0.1"))
+        homes = [Path(folder) / str(number) for number in range(rounds)]
+        said = [run_demo(home, "--seconds", "3", "--scale", "0.1") for home in homes]
     measures = tuple(
         at_most(metric, ours=median(run["startup"][figure] for run in said), target=target)
         for figure, metric, target in _TARGETS_S
