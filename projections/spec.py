@@ -63,7 +63,7 @@ class JobSpec:
     search_url: str = field(repr=False)
     jars: tuple[Path, ...]
     master: str = "local[4]"
-    driver_memory_mib: int = 1024
+    driver_memory_mib: int = 640
     java_home: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     tasks: int = 1

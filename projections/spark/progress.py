@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
     from projections.fault import Fault
 
 BATCHES_KEPT: Final = 30
@@ -71,6 +73,17 @@ class QueryProgress:
         self.recent.append(figures)
         self.batches += 1
         self.records += figures.records
+
+    def follow(self, last: StreamingQueryProgress | None) -> None:
+        """Takes the last batch of a query that Spark itself writes and counts."""
+        if last is None or (self.recent and self.recent[-1].batch_id >= last.batchId):
+            return
+        records = last.numInputRows
+        self.recent.append(
+            BatchFigures(last.batchId, time.time(), records, records, 0, 0, 0, None, None)
+        )
+        self.batches += 1
+        self.records += records
 
     def figures(self) -> dict[str, Any]:
         """Returns the figures for the status file."""

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 _JAVA_OPTIONS = (
     # one collector thread and a heap that shrinks: other servers live on the same machine
     "-XX:+UseSerialGC -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
+    # a driver only plans: the second compiler takes more of a small machine than it gives back
+    " -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
     # Spark reads the text of a failed batch with a regular expression that recurses deeply
     " -Xss8m"
-    " -XX:ReservedCodeCacheSize=160m -XX:MaxMetaspaceSize=320m -Djava.net.preferIPv4Stack=true"
+    " -XX:ReservedCodeCacheSize=96m -XX:MaxMetaspaceSize=320m -Djava.net.preferIPv4Stack=true"
 )
 _CONF = {
     "spark.ui.enabled": "false",
@@ -42,6 +44,10 @@ _CONF = {
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",
     "spark.cleaner.periodicGC.interval": "10min",
+    # what a worker frees goes back to the system: each would keep its largest batch otherwise
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    "spark.executorEnv.MALLOC_ARENA_MAX": "2",
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": "1048576",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.autoCompact.enabled": "true",
     "spark.databricks.delta.autoCompact.maxFileSize": "33554432",

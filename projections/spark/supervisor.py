@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from projections.errors import QueryFailedError, SparkEndedError
 from projections.fault import Fault
+from projections.spark.query import ARCHIVE
 
 if TYPE_CHECKING:
     import threading
@@ -74,6 +75,8 @@ class SupervisedQuery:
         if self.progress.batches > self._batches_at_start:
             self._failures = 0
             self.progress.error = None
+        if self.name == ARCHIVE:
+            self.progress.follow(self.query.lastProgress)
         if not self.query.isActive:
             error = self.query.exception()
             self.query = None
