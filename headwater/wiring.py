@@ -152,7 +152,8 @@ def _command(project: Project, config: Path, name: str, *words: str) -> CommandS
     return CommandSpec(
         name=name,
         argv=(sys.executable, "-m", "headwater", *words, *place),
-        # started beside the servers: each waits by itself for what it needs
+        # after the servers: on two cores a Spark that starts beside them doubles their start
+        depends_on=(ServiceName.CONNECT, ServiceName.SEARCH, ServiceName.CACHE),
         ready_file=ready_file(project, name),
         start_timeout_s=_COMMAND_START_S,
         final_exit_codes=_EXITS_FOR_GOOD,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwater.runtime import StatusEvent
 
 _FIRST_CHANGE_S: Final = 120.0
+_BUILT_S: Final = 300.0
 _JOB_READY_S: Final = 240.0
 _POLL_S: Final = 0.2
 _MARKS: Final = {
@@ -87,8 +88,10 @@ class Start:
             abandoned.set()
         with self.screen.waiting("Spark reads the first changes and builds the views"):
             self.stack.await_job(_JOB_READY_S)
-        job_ready_s = self.screen.elapsed_s()
-        self.screen.say("[green]●[/] Spark keeps the views")
+            job_ready_s = self.screen.elapsed_s()
+            self.screen.say("[green]●[/] Spark")
+            self.stack.await_applied(self.stack.current_lsn(), _BUILT_S)
+        self.screen.say("[green]✓[/] every view is built")
         return Startup(round(services_ready_s, 1), round(first_change_s, 1), round(job_ready_s, 1))
 
     def _load(self) -> None:

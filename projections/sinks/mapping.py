@@ -65,6 +65,9 @@ _FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
 def index_body(plan: ViewPlan) -> dict[str, Any]:
     """Returns settings, mapping and alias of a view's physical index.
 
+    The refresh interval is left unsaid: the engine then refreshes every second while somebody
+    searches, and else before the next search is answered, which spares it most of its work.
+
     Raises:
         PlanError: A column's name belongs to the search engine.
     """
@@ -80,7 +83,6 @@ def index_body(plan: ViewPlan) -> dict[str, Any]:
         "settings": {
             "number_of_shards": 1,
             "auto_expand_replicas": "0-1",
-            "refresh_interval": "1s",  # said, not left: an unsaid one pauses when nobody searches
             "mapping.total_fields.limit": max(1000, 3 * len(properties)),
         },
         "mappings": {"dynamic": "strict", "properties": properties},

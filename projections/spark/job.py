@@ -161,7 +161,11 @@ class _Job:
     def _tell(self) -> None:
         progress = {}
         for name, query in self._queries.items():
-            query.progress.running = query.query is not None
+            running = query.query
+            query.progress.running = running is not None
+            last = running.lastProgress if running is not None else None
+            if last is not None:
+                query.progress.phases_ms = dict(last.durationMs)
             progress[name] = query.progress
         write_status(self._spec.status_file, self._state, progress, self._error)
 

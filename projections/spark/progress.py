@@ -48,12 +48,22 @@ class BatchFigures:
 
 @dataclass(slots=True)
 class QueryProgress:
-    """Figures of one query; written by its batches, read by the job's loop."""
+    """Figures of one query; written by its batches, read by the job's loop.
+
+    Attributes:
+        batches: Batches finished since the job started.
+        records: Records in them.
+        error: Why the query is not running, if it failed.
+        running: Whether it runs.
+        phases_ms: Where the time of its last batch went, in Spark's own words.
+        recent: Its last batches.
+    """
 
     batches: int = 0
     records: int = 0
     error: Fault | None = None
     running: bool = False
+    phases_ms: dict[str, int] = field(default_factory=dict)
     recent: deque[BatchFigures] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
 
     def record(self, batch_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -99,6 +109,7 @@ class QueryProgress:
             "records_per_s": round(records / seconds, 1) if seconds else None,
             "lag_p50_ms": _middle([batch.lag_p50_ms or 0 for batch in fresh]),
             "lag_p99_ms": max((batch.lag_p99_ms or 0 for batch in fresh), default=None),
+            "phases_ms": self.phases_ms,
             "error": asdict(self.error) if self.error else None,
         }
 

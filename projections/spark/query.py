@@ -41,16 +41,19 @@ class Pace:
 # A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
 # than its freshness needs.
 PACES: Final = {
-    Store.CACHE: Pace("400 milliseconds", 40_000),
+    Store.CACHE: Pace("500 milliseconds", 40_000),
     Store.SEARCH: Pace("1 second", 20_000),
-    Store.TABLE: Pace("2 seconds", 100_000),
-    ARCHIVE: Pace("10 seconds", 200_000),
+    Store.TABLE: Pace("3 seconds", 100_000),
+    ARCHIVE: Pace("15 seconds", 200_000),
 }
 
 _CONSUMER: Final = {
     "kafka.default.api.timeout.ms": "20000",
     "kafka.request.timeout.ms": "10000",
     "kafkaConsumer.pollTimeoutMs": "20000",
+    # Spark asks for the offsets of a partition after each of its reads, and the broker answers a
+    # connection in order: behind a fetch that waits for data it would wait as long.
+    "kafka.fetch.max.wait.ms": "10",
 }
 
 
