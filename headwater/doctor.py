@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from headwater.supply.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from cdc.capture import CaptureSpec
     from headwater.settings import Settings
@@ -41,8 +43,8 @@ def machine_checks(settings: Settings, *, running: bool) -> Iterator[Check]:
     yield Check("python", CheckState.OK if enough else CheckState.FAIL, version, None, None)
     java_home = str(settings.java_home) if settings.java_home else None
     yield _tried("java", lambda: f"Java {find_java(java_home).major}")
-    yield _tried("postgres program", lambda: str(postgres.binaries().name) and "found")
-    yield _tried("cache program", lambda: valkey.binary().name)
+    yield _tried("postgres program", lambda: _program(postgres.binaries() / "postgres"))
+    yield _tried("cache program", lambda: _program(valkey.binary()))
     yield _memory()
     yield _disk(settings)
     for environment in _JAR_ENVIRONMENTS:
@@ -61,6 +63,11 @@ def source_checks(spec: CaptureSpec) -> Iterator[Check]:
             )
     except CdcError as error:
         yield _failed("source connection", error)
+
+
+def _program(path: Path) -> str:
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return said.partition(" sha=")[0].strip() or str(path)
 
 
 def _memory() -> Check:

@@ -68,7 +68,9 @@ class Kafka:
         if (data / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ("format", "--ignore-formatted", "-t", cluster, "-c", str(settings))
+        # with "=", because an id may begin with a dash
+        wanted = f"--cluster-id={cluster}"
+        arguments = ("format", "--ignore-formatted", wanted, "-c", str(settings))
         self._run("kafka.tools.StorageTool", *arguments)
 
     def launch(self) -> Launch:
