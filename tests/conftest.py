@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+
+# A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that:
+# tests that send it must find it as a person at a terminal does.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = sorted(plugin.stem for plugin in Path(__file__).parent.glob("fix_*.py"))

@@ -46,6 +46,6 @@ def test_a_killed_component_comes_back_and_nothing_is_lost_or_doubled(
     assert 0 == done.returncode, done.stderr[-4000:]
     found = json.loads(done.stdout)
     assert found["verified"]
-    assert component == found["recovery"]["component"]
+    assert component == found["recovery"]["killed"]
     assert found["changes"] > 500
     assert all(v["missing"] == v["extra"] == v["different"] == 0 for v in found["views"])
