@@ -74,7 +74,13 @@ def apply(spec: CaptureSpec) -> list[str]:
         CdcError: Postgres, Kafka or Connect refuses, or the connector's task does not run in time.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        checks = preflight.checks(connection, source=spec.name, tables=spec.tables, slot=spec.slot)
+        checks = preflight.checks(
+            connection,
+            source=spec.name,
+            tables=spec.tables,
+            slot=spec.slot,
+            publication=spec.publication,
+        )
         _require(checks)
         changes = []
         if starts_anew(spec, rest.config(spec.connector)):

@@ -59,7 +59,11 @@ def source_checks(spec: CaptureSpec) -> Iterator[Check]:
         with session.connect(spec.dsn) as connection:
             yield Check("source connection", CheckState.OK, spec.name, None, None)
             yield from preflight.checks(
-                connection, source=spec.name, tables=spec.tables, slot=spec.slot
+                connection,
+                source=spec.name,
+                tables=spec.tables,
+                slot=spec.slot,
+                publication=spec.publication,
             )
     except CdcError as error:
         yield _failed("source connection", error)

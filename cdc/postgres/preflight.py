@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
+from cdc.postgres import heartbeat
+from cdc.postgres import publication as publications
 from cdc.postgres.catalog import list_tables
 from cdc.postgres.check import Check, CheckState
 
@@ -50,6 +52,13 @@ SELECT count(*) FILTER (WHERE slot_name <> %s), current_setting('max_replication
   FROM pg_replication_slots
 """
 
+_SILENCE: Final = """
+SELECT extract(epoch FROM clock_timestamp() - beat_at)::int,
+       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s AND active)
+  FROM headwater.heartbeat WHERE id = 1
+"""
+_SILENCE_MAX_S: Final = 60
+
 
 def checks(
     connection: Connection[Any],
@@ -57,6 +66,7 @@ def checks(
     source: str,
     tables: Sequence[TableName],
     slot: str,
+    publication: str,
 ) -> Iterator[Check]:
     """Looks at everything that capture asks of a source.
 
@@ -65,6 +75,7 @@ def checks(
         source: Prefix of the topics.
         tables: What shall be captured.
         slot: Name of the replication slot that capture will use.
+        publication: Name of its publication.
     """
     yield _version(connection)
     yield _primary(connection)
@@ -72,6 +83,8 @@ def checks(
     yield _replication_role(connection)
     yield _slots(connection, slot)
     yield from _slot(connection, slot)
+    yield _publication(connection, publication, tables)
+    yield _heartbeat(connection, slot)
     yield from _topics(source, tables)
     for table in tables:
         yield from _table(connection, table)
@@ -153,6 +166,35 @@ def _slot(connection: Connection[Any], slot: str) -> Iterator[Check]:
     else:
         used = f"in use by process {active_pid}" if active_pid else "not in use"
         yield Check("slot", CheckState.OK, f"{slot} is {used}")
+
+
+def _publication(connection: Connection[Any], name: str, tables: Sequence[TableName]) -> Check:
+    found = publications.find(connection, name)
+    if found is None:
+        return Check("publication", CheckState.OK, f"{name} will be made")
+    drift = found.drift(tables)
+    if drift or not found.complete:
+        quoted = sql.Identifier(name).as_string(connection)
+        detail = "; ".join(drift) or "it leaves out some operations"
+        hint = f"DROP PUBLICATION {quoted};  and headwater up makes it anew"
+        return Check("publication", CheckState.FAIL, f"{name} loses changes", detail, hint)
+    missing = [] if found.all_tables else sorted(map(str, set(tables) - found.tables))
+    if missing:
+        hint = "raise the source's epoch in headwater.toml, then headwater up"
+        message = f"{name} lacks tables whose older rows would be missing"
+        return Check("publication", CheckState.WARN, message, ", ".join(missing), hint)
+    return Check("publication", CheckState.OK, f"{name} publishes {len(found.tables)} tables")
+
+
+def _heartbeat(connection: Connection[Any], slot: str) -> Check:
+    if not heartbeat.exists(connection):
+        return Check("heartbeat", CheckState.OK, "its table will be made")
+    silent_s, active = _row(connection, _SILENCE, (slot,))
+    if active and silent_s > _SILENCE_MAX_S:
+        detail = "an idle database would hold back its log, and positions stand still"
+        hint = "headwater source status says whether the connector runs"
+        return Check("heartbeat", CheckState.WARN, f"silent for {silent_s} s", detail, hint)
+    return Check("heartbeat", CheckState.OK, f"last written {silent_s} s ago")
 
 
 def _topics(source: str, tables: Sequence[TableName]) -> Iterator[Check]:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from cdc.postgres import catalog, preflight, session
+from cdc.postgres import catalog, heartbeat, preflight, session
 from cdc.postgres.check import Check, CheckState
 from cdc.postgres.errors import (
     CredentialsError,
@@ -27,7 +27,9 @@ pytestmark = pytest.mark.integration
 def found(dsn: str, tables: Sequence[str], slot: str = "headwater_t") -> list[Check]:
     names = [TableName.parse(table) for table in tables]
     with session.connect(dsn) as connection:
-        return list(preflight.checks(connection, source="t", tables=names, slot=slot))
+        return list(
+            preflight.checks(connection, source="t", tables=names, slot=slot, publication="p")
+        )
 
 
 def failing(checks: Sequence[Check]) -> list[str]:
@@ -142,6 +144,40 @@ def test_a_slot_of_another_database_is_not_taken_over(database: str, postgres_ds
         execute(postgres_dsn, "SELECT pg_drop_replication_slot('headwater_t')")
 
     assert ["slot"] == failing(checks)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "state"),
+    [
+        ("CREATE PUBLICATION p FOR TABLE orders WITH (publish_via_partition_root)", "ok"),
+        ("CREATE PUBLICATION p FOR TABLE orders WITH (publish = 'insert')", "fail"),
+        ("CREATE PUBLICATION p FOR TABLE orders (id) WITH (publish_via_partition_root)", "fail"),
+        ("CREATE PUBLICATION p FOR TABLE other WITH (publish_via_partition_root)", "warn"),
+    ],
+    ids=["whole", "inserts only", "one column", "another table"],
+)
+def test_a_publication_that_would_lose_changes_is_named(
+    database: str, ddl: str, state: str
+) -> None:
+    execute(
+        database,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, note text)",
+        "CREATE TABLE other (id bigint PRIMARY KEY)",
+        ddl,
+    )
+
+    checks = {check.name: check for check in found(database, ["orders"])}
+
+    assert state == checks["publication"].state
+
+
+def test_the_age_of_the_heartbeat_is_told(database: str) -> None:
+    with session.connect(database) as connection:
+        heartbeat.ensure(connection)
+
+    checks = {check.name: check for check in found(database, [])}
+
+    assert checks["heartbeat"].message.startswith("last written")
 
 
 def test_the_catalog_tells_kinds_keys_and_precision(database: str) -> None:
