@@ -74,9 +74,9 @@ def doctor(
 
 def _show(check: Check) -> None:
     out = stdout()
-    out.print(f"{_MARKS[check.state]} {check.name:<22} {escape(check.message)}")
+    out.print(f"{_MARKS[check.state]} {check.name:<22} {escape(check.message)}", soft_wrap=True)
     if check.state is not CheckState.OK:
         if check.detail:
-            out.print(f"  {'':<22} [dim]seen[/]   {escape(check.detail)}")
+            out.print(f"  {'':<22} [dim]seen[/]   {escape(check.detail)}", soft_wrap=True)
         if check.hint:
-            out.print(f"  {'':<22} [dim]repair[/] {escape(check.hint)}")
+            out.print(f"  {'':<22} [dim]repair[/] {escape(check.hint)}", soft_wrap=True)

@@ -76,11 +76,11 @@ def print_error(error: HeadwaterError | CdcError | ProjectionError, *, as_json: 
             }
         )
         return
-    stderr.print(f"[bold red]error[/] [dim]{error.code}[/] {escape(error.message)}")
+    stderr.print(f"[bold red]error[/] [dim]{error.code}[/] {escape(error.message)}", soft_wrap=True)
     if error.detail:
-        stderr.print(f"  [dim]seen[/]   {escape(error.detail)}")
+        stderr.print(f"  [dim]seen[/]   {escape(error.detail)}", soft_wrap=True)
     if error.hint:
-        stderr.print(f"  [dim]repair[/] {escape(error.hint)}")
+        stderr.print(f"  [dim]repair[/] {escape(error.hint)}", soft_wrap=True)
 
 
 def exit_code_of(error: HeadwaterError | CdcError | ProjectionError) -> int:
