@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, Group
@@ -25,6 +26,9 @@ STORE_NAMES: Final = {"table": "Delta", "search": "OpenSearch", "cache": "Valkey
 SCREEN_WIDTH: Final = 84
 _SECOND_MS: Final = 1_000
 _TEN_SECONDS_MS: Final = 10_000
+
+
+_FONT_FACE: Final = re.compile(r"@font-face \{[^}]*\}\s*")
 
 
 def report(result: DemoResult, *, unicode: bool = True) -> RenderableType:
@@ -56,7 +60,9 @@ def save_screen(file: Path, said: Sequence[Text], result: DemoResult) -> None:
         console.print(line)
     console.print()
     console.print(report(result))
-    console.save_svg(str(file), title="headwater demo")
+    picture = console.export_svg(title="headwater demo")
+    # a picture must not fetch fonts from elsewhere when somebody looks at it
+    file.write_text(_FONT_FACE.sub("", picture), encoding="utf-8")
 
 
 def _verdict(result: DemoResult, *, unicode: bool) -> Text:
