@@ -49,8 +49,3 @@ def ensure(connection: Connection[Any]) -> list[str]:
     with connection.transaction():
         connection.execute(_SCHEMA)
     return ["created schema headwater with the heartbeat table"]
-
-
-def beat(connection: Connection[Any]) -> None:
-    """Writes the heartbeat row now."""
-    connection.execute(QUERY)

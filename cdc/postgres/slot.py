@@ -71,28 +71,6 @@ def status(connection: Connection[Any], name: str) -> SlotStatus | None:
     )
 
 
-def check_usable(found: SlotStatus | None, name: str, database: str) -> None:
-    """Refuses a slot that capture of a database cannot use.
-
-    Raises:
-        SlotError: It is of another database or plugin, or its log is gone.
-    """
-    if found is None:
-        return
-    if found.database != database or found.plugin != "pgoutput":
-        raise SlotError(
-            f"slot {name} belongs to somebody else",
-            detail=f"database {found.database}, plugin {found.plugin}, pid {found.active_pid}",
-            hint="give the source another name; slots are never taken over",
-        )
-    if found.wal_status == "lost":
-        raise SlotError(
-            f"slot {name} has lost its log",
-            detail="the server removed log that had not been read",
-            hint="raise the source's epoch, then headwater up: capture starts anew with a snapshot",
-        )
-
-
 def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bool:
     """Drops a slot once its reader has let go; returns whether there was one.
 
