@@ -67,6 +67,9 @@ class Platform:
     def start(self, on_event: Callable[[StatusEvent], None]) -> Endpoints:
         """Starts or joins the servers and the job; returns when every server answers."""
         self.project.home.create()
+        if not self.running():
+            # job and watch wait until this start has looked at the source: it may refuse to go on
+            applied_file(self.project).unlink(missing_ok=True)
         remember(self.project, self._config)
         endpoints = runtime.up(self._spec, on_event=on_event, await_commands=False)
         self.ensure_database()

@@ -95,7 +95,8 @@ def create(folder: Path, dsn: str, name: str) -> list[str]:
     views_file.write_text(_views(source, [schemas[table] for table in tables]))
     secrets.touch(mode=0o600)
     secrets.write_text(f"{variable}={dsn}\n")
-    (folder / ".gitignore").write_text(".env\n.headwater/\n")
+    with (folder / ".gitignore").open("a") as ignored:  # a folder may have one already
+        ignored.write("\n.env\n.headwater/\n")
     said = [f"wrote {file}" for file in (settings_file, views_file, secrets)]
     without_key = [str(table) for table in tables if not schemas[table].key]
     return said + [

@@ -70,9 +70,14 @@ class Shell:
 def shell(database: str, tmp_path: Path) -> Iterator[Shell]:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(SCHEMA)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / ".gitignore").write_text("mine")
     outside = Shell(tmp_path)
     wrote = outside("init", "shop", "--dsn", database)
     assert "visits has no primary key" in wrote.stderr
+    assert ["mine", ".env", ".headwater/"] == (
+        (tmp_path / "shop" / ".gitignore").read_text().split()
+    )
     inside = Shell(tmp_path / "shop")
     yield inside
     inside("down")
@@ -112,6 +117,19 @@ def test_a_users_database_is_captured_projected_verified_and_let_go(
     assert not [pid for pid in before.values() if psutil.pid_exists(pid)]
     assert [{"n": 273, "noted": noted(database)}] == shell.json("query", count)
     assert 3 == shell("status", code=3).returncode
+
+
+def test_a_stopped_project_goes_on_where_it_was(shell: Shell, database: str) -> None:
+    shell("up")
+    shell("down")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TRAFFIC)
+
+    shell("up")
+
+    reports = shell.json("view", "verify")
+    assert all(r["missing"] == r["extra"] == r["different"] == 0 for r in reports)
+    assert {273, 300, 52} == {report["rows"] for report in reports}
 
 
 def noted(database: str) -> int:
