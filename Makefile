@@ -5,7 +5,7 @@ MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
 UV := .venv/setup/bin/uv
-PACKAGES := cdc projections headwater
+PACKAGES := cdc eventstore projections headwater
 
 help: ## list these commands
 	@printf '\n  Headwater: one Postgres, every other view of its data\n\n'
@@ -38,7 +38,7 @@ docs: environment ## regenerate what is written from the code: docs/*.md, docker
 
 lock: environment ## resolve the Python and Java dependencies anew (UPGRADE=1: to newer versions)
 	@$(UV) --no-config pip compile --quiet --universal --generate-hashes --python-version 3.11 \
-	    --no-header $(if $(UPGRADE),--upgrade) --group dev -o requirements.lock pyproject.toml
+	    --no-header $(if $(UPGRADE),--upgrade) --extra platform --group dev -o requirements.lock pyproject.toml
 	@$(PY) -m headwater.supply lock
 
 clean: ## remove what setup and the tools made (never .headwater, which holds data)

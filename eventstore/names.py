@@ -1,0 +1,166 @@
+"""Names of streams, categories, tenants, tags, types and keys: what each may be.
+
+A stream is named `category-id` (`order-42`): the part before the first `-` is its category. Names
+are compared byte by byte; two that look alike are two names, so both are refused unless they are
+in Unicode's composed form (NFC) and free of control and invisible format characters.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+from eventstore.errors import NameRefusedError
+
+DEFAULT_TENANT: Final = "default"
+SYSTEM_PREFIX: Final = "$"
+"""Names that start so belong to the store itself."""
+
+STREAM_BYTES_MAX: Final = 255
+"""A name is part of three indexes; longer ones belong into the event."""
+
+_NAME_BYTES_MAX: Final = 128
+_TENANT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_CATEGORY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*([.-][A-Za-z0-9_]+)*")
+# control, format, surrogate, private use, unassigned, line and paragraph separators
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def category_of(stream: str) -> str:
+    """Returns the part before the first `-`; the whole name if there is none."""
+    return stream.partition("-")[0]
+
+
+def check_stream(stream: str) -> str:
+    """Returns a stream's name if an application may use it.
+
+    Raises:
+        NameRefusedError: It is empty, over-long, reserved, ambiguous or no `category-id`.
+    """
+    if stream in _known_streams:
+        return stream
+    _check_text("stream", stream, STREAM_BYTES_MAX)
+    category, dash, identity = stream.partition("-")
+    if not _CATEGORY.fullmatch(category) or (dash and not identity) or "/" in stream:
+        raise NameRefusedError(
+            "a stream is named category-id",
+            detail=f"{stream!r:.100}",
+            hint="such as order-42; the category in letters, digits and _, no slash anywhere",
+        )
+    if len(_known_streams) >= _KNOWN_STREAMS_MAX:
+        _known_streams.clear()
+    _known_streams.add(stream)
+    return stream
+
+
+_KNOWN_STREAMS_MAX: Final = 50_000
+_known_streams: set[str] = set()  # looking a name over costs more than finding it here
+
+
+def check_category(category: str) -> str:
+    """Returns a category's name if it is one.
+
+    Raises:
+        NameRefusedError: It is not.
+    """
+    _check_text("category", category, _NAME_BYTES_MAX)
+    if not _CATEGORY.fullmatch(category):
+        raise NameRefusedError(
+            "a category is made of letters, digits and _", detail=f"{category!r:.100}"
+        )
+    return category
+
+
+def check_tenant(tenant: str) -> str:
+    """Returns a tenant's name if it is one.
+
+    Raises:
+        NameRefusedError: It is not.
+    """
+    if type(tenant) is not str or not _TENANT.fullmatch(tenant):
+        raise NameRefusedError(
+            "a tenant is named by letters, digits, '_', '.' and '-'",
+            detail=f"{tenant!r:.100}",
+            hint="63 characters at most, a letter or digit first",
+        )
+    return tenant
+
+
+def check_type(name: str) -> str:
+    """Returns the name of an event type if it is one, such as `order.placed`.
+
+    Raises:
+        NameRefusedError: It is not.
+    """
+    _check_text("event type", name, _NAME_BYTES_MAX)
+    if not _TYPE.fullmatch(name):
+        raise NameRefusedError(
+            "an event type is named by words joined with '.', '-' or '_'",
+            detail=f"{name!r:.100}",
+            hint="such as order.placed",
+        )
+    return name
+
+
+def check_tag(tag: str) -> str:
+    """Returns a tag if it is one, such as `customer:c1`.
+
+    Raises:
+        NameRefusedError: It is empty, over-long or has invisible characters.
+    """
+    return _check_text("tag", tag, STREAM_BYTES_MAX)
+
+
+def check_key(key: str) -> str:
+    """Returns an idempotency key if it is one.
+
+    Raises:
+        NameRefusedError: It is empty, over-long or has invisible characters.
+    """
+    return _check_text("idempotency key", key, STREAM_BYTES_MAX)
+
+
+def check_label(what: str, label: str) -> str:
+    """Returns a correlation id, causation id, actor or subject if it can be stored.
+
+    Raises:
+        NameRefusedError: It is empty, over-long or has invisible characters.
+    """
+    return _check_text(what, label, STREAM_BYTES_MAX)
+
+
+def _check_text(what: str, name: str, bytes_max: int) -> str:
+    if type(name) is not str:
+        raise NameRefusedError(f"a {what} is named by a str", detail=type(name).__name__)
+    if not name or name != name.strip():
+        raise NameRefusedError(f"a {what} is neither empty nor padded", detail=f"{name!r:.100}")
+    if name.startswith(SYSTEM_PREFIX):
+        raise NameRefusedError(
+            f"a {what} that starts with $ belongs to the store", detail=f"{name!r:.100}"
+        )
+    if not name.isascii():
+        _check_unicode(what, name)
+    elif not name.isprintable():
+        raise NameRefusedError(f"a {what} has no control characters", detail=f"{name!r:.100}")
+    if len(name.encode()) > bytes_max:
+        raise NameRefusedError(
+            f"a {what} takes {bytes_max} bytes at most", detail=f"{len(name.encode())} bytes"
+        )
+    return name
+
+
+def _check_unicode(what: str, name: str) -> None:
+    strange = next((c for c in name if unicodedata.category(c) in _INVISIBLE), None)
+    if strange is not None:
+        raise NameRefusedError(
+            f"a {what} has only visible characters",
+            detail=f"U+{ord(strange):04X} in {name!r:.100}",
+        )
+    if unicodedata.normalize("NFC", name) != name:
+        raise NameRefusedError(
+            f"a {what} is written in Unicode's composed form",
+            detail=f"{name!a:.100}",
+            hint="unicodedata.normalize('NFC', name)",
+        )

@@ -1,0 +1,40 @@
+"""Token: where in the log a command's events are, to wait for a view that has them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from eventstore.errors import BatchRefusedError
+
+_TEXT: Final = re.compile(r"hw1\.(\d{1,19})\.(\d{1,20})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Token:
+    """A place in the log.
+
+    Attributes:
+        global_position: Of the last event written; a view that has applied it has all before it.
+        transaction_id: Of the database transaction that wrote it (`xid8`), which the captured log
+            names too; 0 where there is none.
+    """
+
+    global_position: int
+    transaction_id: int = 0
+
+    def __str__(self) -> str:
+        return f"hw1.{self.global_position}.{self.transaction_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Reads a token as `str()` writes it.
+
+        Raises:
+            BatchRefusedError: It is none.
+        """
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise BatchRefusedError("this is no position token", detail=f"{text!r:.80}")
+        return cls(int(found[1]), int(found[2]))
