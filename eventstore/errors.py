@@ -8,6 +8,7 @@ EventStoreError
 ├── IdempotencyConflictError     HW-E011  the key was used for another payload
 ├── ConditionFailedError         HW-E012  an event came in that the decision had not seen
 ├── Rejected                     HW-E013  the command is refused by the domain's own rules
+├── AccessRefusedError           HW-E014  the database's role may not act for this tenant
 ├── UndeclaredError              HW-E020  a type, version, command or decider is not declared
 ├── UpcastError                  HW-E021  a stored event cannot be brought to the latest version
 ├── SubjectKeyError              HW-E022  a personal field cannot be encrypted or decrypted
@@ -108,6 +109,12 @@ class Rejected(EventStoreError):  # noqa: N818  # a verdict of the domain, not a
     """
 
     code = "HW-E013"
+
+
+class AccessRefusedError(EventStoreError):
+    """The database's role may not act for this tenant, or not do this at all."""
+
+    code = "HW-E014"
 
 
 class UndeclaredError(EventStoreError):

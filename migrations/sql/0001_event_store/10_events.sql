@@ -28,6 +28,9 @@ CREATE TABLE eventstore.events (
     CONSTRAINT ck_events_schema_version CHECK (schema_version >= 1)
 );
 
+-- one tenant's log, one category's, one type's, each in global order
+CREATE INDEX ix_events_tenant ON eventstore.events (tenant, global_position);
+
 CREATE INDEX ix_events_category
     ON eventstore.events (tenant, split_part(stream, '-', 1), global_position);
 
@@ -54,6 +57,8 @@ CREATE TABLE eventstore.archived_events (
     CONSTRAINT uq_archived_events_stream_position UNIQUE (tenant, stream, stream_position),
     CONSTRAINT uq_archived_events_event_id UNIQUE (tenant, event_id)
 );
+
+CREATE INDEX ix_archived_events_tenant ON eventstore.archived_events (tenant, global_position);
 
 CREATE INDEX ix_archived_events_category
     ON eventstore.archived_events (tenant, split_part(stream, '-', 1), global_position);

@@ -28,6 +28,9 @@ DECLARE
 BEGIN
     -- writers of one stream take turns; what the one before committed is seen below
     _done := pg_advisory_xact_lock(1749232, hashtext(_tenant || '/' || _stream)) IS NULL;
+    IF current_setting('eventstore.tenant', true) IS DISTINCT FROM _tenant THEN
+        _done := set_config('eventstore.tenant', _tenant, true) IS NULL;
+    END IF;
     _version := (SELECT stream_position
                    FROM eventstore.events
                   WHERE tenant = _tenant AND stream = _stream
@@ -67,6 +70,7 @@ DECLARE
     _done boolean;
 BEGIN
     _done := pg_advisory_xact_lock(1749232, hashtext(_tenant || '/' || _stream)) IS NULL;
+    _done := set_config('eventstore.tenant', _tenant, true) IS NULL;
     _version := eventstore.stream_version(_tenant, _stream);
     IF _expected <> _version AND _expected <> -1 AND NOT (_expected = -2 AND _version > 0) THEN
         RETURN ARRAY[0, _version];
@@ -156,6 +160,7 @@ DECLARE
     _bases bigint[] := '{}';
     _base bigint;
 BEGIN
+    PERFORM set_config('eventstore.tenant', _tenant, true);
     PERFORM eventstore.lock_append(_tenant, _key, _streams,
         ARRAY(SELECT DISTINCT unnest(tags::text[]) FROM unnest(_tags) AS t(tags)),
         ARRAY(SELECT item.tags[1] FROM json_to_recordset(_condition) AS item(tags text[])));
@@ -262,6 +267,7 @@ $$;
 CREATE FUNCTION eventstore.read_boundary(_tenant text, _query json) RETURNS SETOF eventstore.events
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    PERFORM set_config('eventstore.tenant', _tenant, true);
     PERFORM eventstore.lock_append(_tenant, NULL, '{}', '{}',
         ARRAY(SELECT item.tags[1] FROM json_to_recordset(_query) AS item(tags text[])));
     RETURN QUERY

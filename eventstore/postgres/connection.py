@@ -1,0 +1,187 @@
+"""Connections: the store's own, from a pool, and the caller's, joined."""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.types.string import ByteaBinaryLoader, ByteaLoader
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from eventstore.errors import BatchRefusedError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from psycopg import AsyncCursor, Cursor
+    from psycopg.abc import AdaptContext
+
+CONNECTIONS_MAX: Final = 10
+"""A backend of Postgres takes some MiB; more writers than this wait for a connection."""
+
+CONNECTION_TIMEOUT_S: Final = 30.0
+_CONNECT_TIMEOUT_S: Final = 10
+APPLICATION_NAME: Final = "headwater eventstore"
+_OPTIONS: Final = {"autocommit": True, "application_name": APPLICATION_NAME}
+
+
+class StoreConnection(psycopg.Connection[Any]):
+    """A connection of the store's pool.
+
+    Attributes:
+        tenant: For whom its session acts; row-level security compares with it.
+        writer: A cursor kept for appends, because to make one costs more than to use it.
+    """
+
+    tenant: str | None = None
+    writer: Cursor[Any]
+
+
+class AsyncStoreConnection(psycopg.AsyncConnection[Any]):
+    """`StoreConnection` for asyncio."""
+
+    tenant: str | None = None
+    writer: AsyncCursor[Any]
+
+
+def check_address(dsn: str) -> None:
+    """Connects once, so that an address that is wrong is named at once and not by a full pool.
+
+    Raises:
+        StoreUnavailableError: There is no way in; `detail` has the server's words.
+    """
+    try:
+        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S).close()
+    except psycopg.Error as error:
+        said = str(error).strip().splitlines()
+        raise StoreUnavailableError(
+            "cannot connect to the event store's database",
+            detail=said[-1][:200] if said else type(error).__name__,
+            hint="check host, port, database, user and password in the DSN",
+        ) from None
+
+
+def _still_there(connection: psycopg.BaseConnection[Any]) -> None:
+    # An idle connection has nothing to read, unless the server has said goodbye. Asking it would
+    # cost a round trip; finding out by an append would leave its result unknown.
+    if select.select([connection.fileno()], [], [], 0)[0]:
+        raise psycopg.OperationalError("the server has closed this connection")
+
+
+def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]:
+    """Returns a pool whose connections read payloads as bytes; it connects when first used."""
+
+    def configure(connection: StoreConnection) -> None:
+        payloads_as_bytes(connection)
+        connection.writer = connection.cursor(binary=True)
+
+    return ConnectionPool(
+        dsn,
+        connection_class=StoreConnection,
+        kwargs=_OPTIONS,
+        configure=configure,
+        check=_still_there,
+        min_size=1,
+        max_size=connections_max,
+        timeout=CONNECTION_TIMEOUT_S,
+        name="eventstore",
+        open=True,
+    )
+
+
+def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[AsyncStoreConnection]:
+    """Returns a pool for asyncio, not yet open: that needs a running loop."""
+
+    async def configure(connection: AsyncStoreConnection) -> None:
+        payloads_as_bytes(connection)
+        connection.writer = connection.cursor(binary=True)
+
+    async def check(connection: AsyncStoreConnection) -> None:
+        _still_there(connection)
+
+    return AsyncConnectionPool(
+        dsn,
+        connection_class=AsyncStoreConnection,
+        kwargs=_OPTIONS,
+        configure=configure,
+        check=check,
+        min_size=1,
+        max_size=connections_max,
+        timeout=CONNECTION_TIMEOUT_S,
+        name="eventstore",
+        open=False,
+    )
+
+
+def payloads_as_bytes(context: AdaptContext) -> None:
+    """Makes json columns arrive as the bytes that were stored."""
+    context.adapters.register_loader("json", ByteaBinaryLoader)
+    context.adapters.register_loader("json", _JsonText)
+
+
+class _JsonText(ByteaLoader):
+    """json in text form is the text itself; bytea's own text form would be hexadecimal."""
+
+    def load(self, data: Any) -> bytes:
+        return bytes(data)
+
+
+def joined(handle: Any) -> psycopg.Connection[Any]:
+    """Returns the driver's connection of whatever the caller has a transaction open on.
+
+    Args:
+        handle: A psycopg connection or cursor, or an SQLAlchemy session or connection.
+
+    Raises:
+        BatchRefusedError: It is none of these, or it is in autocommit mode.
+    """
+    found = _driver_connection(handle)
+    if not isinstance(found, psycopg.Connection):
+        raise _not_joinable(handle)
+    _check_transaction(found)
+    return found
+
+
+def joined_async(handle: Any) -> psycopg.AsyncConnection[Any]:
+    """Returns the driver's connection of a transaction that is open for asyncio.
+
+    Args:
+        handle: A psycopg async connection or cursor, or an SQLAlchemy async session or connection.
+
+    Raises:
+        BatchRefusedError: It is none of these, or it is in autocommit mode.
+    """
+    handle = getattr(handle, "sync_session", getattr(handle, "sync_connection", handle))
+    found = _driver_connection(handle)
+    if not isinstance(found, psycopg.AsyncConnection):
+        raise _not_joinable(handle)
+    _check_transaction(found)
+    return found
+
+
+def _driver_connection(handle: Any) -> Any:
+    if isinstance(handle, psycopg.BaseConnection):
+        return handle
+    if isinstance(handle, psycopg.Cursor | psycopg.AsyncCursor):
+        return handle.connection
+    # SQLAlchemy is known by its shape: the event store does not need it to run.
+    inner = getattr(handle, "connection", None)
+    if callable(inner):  # Session.connection()
+        inner = inner().connection
+    return getattr(inner, "driver_connection", None)
+
+
+def _not_joinable(handle: Any) -> BatchRefusedError:
+    return BatchRefusedError(
+        "an append joins a transaction of psycopg 3 or of SQLAlchemy over psycopg 3",
+        detail=f"{type(handle).__module__}.{type(handle).__qualname__}",
+    )
+
+
+def _check_transaction(connection: psycopg.BaseConnection[Any]) -> None:
+    idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    if connection.autocommit and idle:
+        raise BatchRefusedError(
+            "the connection has no transaction open that an append could join",
+            detail="it is in autocommit mode",
+            hint="with connection.transaction(): …, or leave connection out",
+        )

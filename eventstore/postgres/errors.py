@@ -1,0 +1,90 @@
+"""What Postgres' own errors mean to a writer or reader of events."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+from psycopg import errors as postgres
+from psycopg_pool import PoolTimeout
+
+from eventstore.errors import (
+    AccessRefusedError,
+    ContentionError,
+    EventRefusedError,
+    EventStoreError,
+    ResultUnknownError,
+    SchemaMissingError,
+    StoreUnavailableError,
+)
+
+CONTENTION: Final = (
+    postgres.SerializationFailure,
+    postgres.DeadlockDetected,
+    postgres.LockNotAvailable,
+)
+_SCHEMA: Final = (
+    postgres.UndefinedTable,
+    postgres.UndefinedFunction,
+    postgres.InvalidSchemaName,
+    postgres.UndefinedColumn,
+    postgres.UndefinedObject,
+)
+_CONTENT: Final = (postgres.InvalidTextRepresentation, postgres.UntranslatableCharacter)
+
+EVENT_ID: Final = "uq_events_event_id"
+STREAM_POSITION: Final = "uq_events_stream_position"
+
+
+def violated(error: psycopg.Error) -> str | None:
+    """Returns the name of the constraint that an error is about."""
+    return error.diag.constraint_name if isinstance(error, postgres.UniqueViolation) else None
+
+
+def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreError:
+    """Returns the store's error for a driver's error.
+
+    Args:
+        error: What the driver raised.
+        writing: Whether a statement that commits by itself was under way.
+    """
+    if isinstance(error, CONTENTION) or violated(error) == STREAM_POSITION:
+        return ContentionError(
+            "the transaction lost against another",
+            detail=type(error).__name__,
+            hint="run the whole transaction again",
+        )
+    if isinstance(error, _SCHEMA):
+        return SchemaMissingError(
+            "the database has no event store, or one of another version",
+            detail=error.diag.message_primary,
+            hint="headwater db upgrade",
+        )
+    if isinstance(error, postgres.InsufficientPrivilege):
+        return AccessRefusedError(
+            "this role may not do that in this tenant",
+            detail=error.diag.message_primary,
+            hint="headwater db grant ROLE [--tenant TENANT]",
+        )
+    if isinstance(error, _CONTENT):
+        return EventRefusedError(
+            "the payload or metadata is not JSON that Postgres takes", detail=type(error).__name__
+        )
+    return _unavailable(error, writing=writing)
+
+
+def _unavailable(error: psycopg.Error, *, writing: bool) -> EventStoreError:
+    cut = isinstance(error, psycopg.OperationalError) and not isinstance(
+        error, PoolTimeout | postgres.QueryCanceled
+    )
+    if writing and cut:
+        return ResultUnknownError(
+            "the connection broke while a commit was under way",
+            detail=type(error).__name__,
+            hint="repeat it with the same idempotency key; the answer is the first one's",
+        )
+    return StoreUnavailableError(
+        "the database did not do it now",
+        detail=f"{type(error).__name__} {error.sqlstate or ''}".strip(),
+        hint="look at the server's log; a full pool asks for fewer threads or more connections",
+    )

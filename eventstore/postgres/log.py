@@ -1,0 +1,228 @@
+"""PostgresEventLog: the event log on Postgres; its rules are in the functions of the schema."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import stamina
+
+from eventstore.errors import ContentionError, WrongExpectedVersionError
+from eventstore.event import Appended, AppendRequest, StoredEvent
+from eventstore.log import WHOLE_LOG, WHOLE_STREAM, Boundary
+from eventstore.postgres import statement
+from eventstore.postgres.connection import (
+    CONNECTIONS_MAX,
+    StoreConnection,
+    check_address,
+    joined,
+    open_pool,
+    payloads_as_bytes,
+)
+from eventstore.postgres.errors import EVENT_ID, translated, violated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from psycopg import Connection
+
+    from eventstore.log import LogPart, Repeated, StateSnapshot, StreamPart
+    from eventstore.postgres.statement import Statement
+    from eventstore.query import Query
+
+ATTEMPTS_MAX: Final = 8
+"""Of one append that meets deadlocks or serialization failures."""
+
+PAGE: Final = 5_000
+"""Events of one statement in a read of the log: some MiB in flight."""
+
+
+class PostgresEventLog:
+    """An `EventLog` on one Postgres database.
+
+    Args:
+        dsn: The database; never shown.
+        connections_max: Size of the pool; more writers than this wait for each other.
+        page: Events that one statement of a log read fetches.
+
+    Raises:
+        StoreUnavailableError: There is no way to the database.
+    """
+
+    def __init__(
+        self, dsn: str, *, connections_max: int = CONNECTIONS_MAX, page: int = PAGE
+    ) -> None:
+        check_address(dsn)
+        self._pool = open_pool(dsn, connections_max)
+        self._page = page
+
+    def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
+        """See `EventLog.append`."""
+        asked = statement.append(request)
+        if connection is not None:
+            return self._append_joined(request, asked, joined(connection))
+        try:
+            return self._append(request, asked)
+        except ContentionError:
+            # it was rolled back as a whole, so nothing stands in the way of a repetition
+            for attempt in stamina.retry_context(
+                on=ContentionError,
+                attempts=ATTEMPTS_MAX - 1,
+                wait_initial=0.005,
+                wait_max=0.2,
+                wait_jitter=0.02,
+                timeout=None,
+            ):
+                with attempt:
+                    return self._append(request, asked)
+            raise
+
+    def _append(self, request: AppendRequest, asked: Statement) -> Appended:
+        try:
+            with self._pool.connection() as connection:
+                row = connection.writer.execute(
+                    asked.sql, asked.parameters, prepare=True
+                ).fetchone()
+                return statement.appended(request, row or ())
+        except psycopg.Error as error:
+            if violated(error) == EVENT_ID and (done := self._repeated(request)):
+                return done
+            raise translated(error, writing=True) from error
+        except WrongExpectedVersionError:
+            if done := self._repeated(request):
+                return done
+            raise
+
+    def _append_joined(
+        self, request: AppendRequest, asked: Statement, connection: Connection[Any]
+    ) -> Appended:
+        with _translating():
+            row = connection.execute(asked.sql, asked.parameters, binary=True).fetchone()
+        return statement.appended(request, row or ())
+
+    def _repeated(self, request: AppendRequest) -> Appended | None:
+        return statement.repeated(request, self._events(statement.events_by_id(request)))
+
+    def read_stream(
+        self,
+        tenant: str,
+        stream: str,
+        part: StreamPart = WHOLE_STREAM,
+        *,
+        connection: Any = None,
+    ) -> Iterator[StoredEvent]:
+        """See `EventLog.read_stream`."""
+        asked = statement.read_stream(tenant, stream, part)
+        if connection is None:
+            return iter(self._events(asked, tenant))
+        return iter(_joined_events(joined(connection), asked, tenant))
+
+    def read_log(self, tenant: str | None, part: LogPart = WHOLE_LOG) -> Iterator[StoredEvent]:
+        """See `EventLog.read_log`."""
+        mark = self.high_water_mark()
+        return self._pages(tenant, part, min(mark, mark if part.through is None else part.through))
+
+    def _pages(self, tenant: str | None, part: LogPart, through: int) -> Iterator[StoredEvent]:
+        after, left = part.after, part.limit
+        while after < through and (left is None or left > 0):
+            limit = self._page if left is None else min(self._page, left)
+            asked = statement.read_log(tenant, part, after=after, through=through, limit=limit)
+            page = self._events(asked, tenant)
+            yield from page
+            if len(page) < limit:
+                return
+            left = None if left is None else left - len(page)
+            if part.backwards:
+                through = page[-1].global_position - 1
+            else:
+                after = page[-1].global_position
+
+    def high_water_mark(self) -> int:
+        """See `EventLog.high_water_mark`."""
+        return int(self._row(statement.HIGH_WATER_MARK)[0])
+
+    def head(self) -> int:
+        """Returns the last global position that was given out, committed or not."""
+        return int(self._row(statement.HEAD)[0])
+
+    def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:
+        """See `EventLog.stream_version`."""
+        return int(self._row(statement.stream_version(tenant, stream), tenant, connection)[0])
+
+    def result_of(self, tenant: str, key: str, *, connection: Any = None) -> Repeated | None:
+        """See `EventLog.result_of`."""
+        row = self._row(statement.result_of(tenant, key), tenant, connection)
+        return statement.known_result(row or None)
+
+    def read_boundary(self, tenant: str, query: Query) -> Boundary:
+        """See `EventLog.read_boundary`."""
+        events = self._events(statement.read_boundary(tenant, query), tenant)
+        return Boundary(events, events[-1].global_position if events else 0)
+
+    def snapshot(
+        self, tenant: str, stream: str, fold: str, *, through: int | None = None
+    ) -> StateSnapshot | None:
+        """See `EventLog.snapshot`."""
+        row = self._row(statement.snapshot(tenant, stream, fold, through), tenant)
+        return statement.known_snapshot(row or None)
+
+    def save_snapshot(self, tenant: str, snapshot: StateSnapshot) -> None:
+        """See `EventLog.save_snapshot`."""
+        self._row(statement.save_snapshot(tenant, snapshot), tenant)
+
+    def close(self) -> None:
+        """See `EventLog.close`."""
+        self._pool.close()
+
+    def _row(
+        self, asked: Statement, tenant: str | None = None, connection: Any = None
+    ) -> Sequence[Any]:
+        """The first row, or nothing."""
+        with _translating():
+            if connection is not None:
+                return _row_of(_joined_cursor(joined(connection), asked, tenant))
+            with self._pool.connection() as own:
+                _act_for(own, tenant)
+                return _row_of(own.execute(asked.sql, asked.parameters, binary=True))
+
+    def _events(self, asked: Statement, tenant: str | None = None) -> list[StoredEvent]:
+        with _translating(), self._pool.connection() as connection:
+            _act_for(connection, tenant)
+            cursor = connection.cursor(binary=True)
+            cursor.execute(asked.sql, asked.parameters)
+            return list(map(StoredEvent._make, cursor.fetchall()))
+
+
+def _act_for(connection: StoreConnection, tenant: str | None) -> None:
+    if tenant is not None and connection.tenant != tenant:
+        connection.execute("SELECT set_config('eventstore.tenant', %s, false)", (tenant,))
+        connection.tenant = tenant
+
+
+def _joined_cursor(
+    connection: Connection[Any], asked: Statement, tenant: str | None
+) -> psycopg.Cursor[Any]:
+    cursor = connection.cursor(binary=True, row_factory=psycopg.rows.tuple_row)
+    payloads_as_bytes(cursor)
+    if tenant is not None:
+        cursor.execute("SELECT set_config('eventstore.tenant', %s, true)", (tenant,))
+    return cursor.execute(asked.sql, asked.parameters)
+
+
+def _joined_events(connection: Connection[Any], asked: Statement, tenant: str) -> list[StoredEvent]:
+    with _translating():
+        rows = _joined_cursor(connection, asked, tenant).fetchall()
+    return list(map(StoredEvent._make, rows))
+
+
+def _row_of(cursor: psycopg.Cursor[Any]) -> Sequence[Any]:
+    return () if cursor.description is None else cursor.fetchone() or ()
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(error) from error

@@ -1,0 +1,388 @@
+"""Statements: what is sent to Postgres for each operation, and what its answer means.
+
+Nothing here touches a connection, so the blocking and the asyncio log share all of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from eventstore.errors import (
+    ConditionFailedError,
+    IdempotencyConflictError,
+    WrongExpectedVersionError,
+)
+from eventstore.event import Appended, StoredEvent
+from eventstore.log import Repeated, StateSnapshot
+from eventstore.token import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from eventstore.event import AppendRequest, IntegrationEvent, NewEvent
+    from eventstore.log import LogPart, StreamPart
+    from eventstore.query import Query, QueryItem
+
+
+class Statement(NamedTuple):
+    """One statement and its parameters."""
+
+    sql: str
+    parameters: Sequence[Any]
+
+
+_COLUMNS: Final = (
+    "global_position, tenant, stream, stream_position, type, schema_version, event_id, data, "
+    "metadata, tags, correlation_id, causation_id, actor, occurred_at, recorded_at"
+)
+
+_APPEND_EVENT: Final = (
+    "SELECT eventstore.append_event(%b, %b, %b::bigint, %b, %b::smallint, %b, %s, %s, %b,"
+    " %b, %b, %b)"
+)
+_APPEND_EVENTS: Final = (
+    "SELECT eventstore.append_events(%b, %b, %b::bigint, %s::text[], %s::smallint[], %s::uuid[],"
+    " %s::text[], %s::text[], %s::timestamptz[], %b, %b, %b)"
+)
+_APPEND: Final = (
+    "SELECT outcome, versions, global_position, transaction_id, stream_number, actual_version"
+    " FROM eventstore.append(%s, %s::text[], %s::bigint[], %s::integer[], %s::text[],"
+    " %s::smallint[], %s::uuid[], %s::text[], %s::text[], %s::text[], %s::timestamptz[],"
+    " %s, %s, %s, %s, %s, %s, %s, %s)"
+)
+
+_TAGGED: Final = (
+    "SELECT global_position FROM eventstore.event_tags"
+    " WHERE tag = ANY (%s) AND global_position > %s AND global_position <= %s"
+)
+
+HIGH_WATER_MARK: Final = Statement("SELECT eventstore.high_water_mark()", ())
+HEAD: Final = Statement("SELECT eventstore.head()", ())
+
+
+def append(request: AppendRequest) -> Statement:
+    """Returns the one statement that carries an append out."""
+    if len(request.appends) > 1 or request.idempotency or request.condition or request.outbox:
+        return _append_anything(request)
+    (only,) = request.appends
+    if any(event.tags for event in only.events):
+        return _append_anything(request)
+    context = (request.correlation_id, request.causation_id, request.actor)
+    if len(only.events) > 1:
+        columns = _columns(only.events)
+        place = (request.tenant, only.stream, only.expected_version)
+        return Statement(_APPEND_EVENTS, (*place, *columns, *context))
+    (event,) = only.events
+    return Statement(
+        _APPEND_EVENT,
+        (
+            request.tenant,
+            only.stream,
+            only.expected_version,
+            event.type,
+            event.schema_version,
+            event.event_id,
+            event.data.decode(),
+            None if event.metadata is None else event.metadata.decode(),
+            event.occurred_at,
+            *context,
+        ),
+    )
+
+
+def _append_anything(request: AppendRequest) -> Statement:
+    events = [event for append in request.appends for event in append.events]
+    types, versions, ids, data, metadata, times = _columns(events)
+    key, condition = request.idempotency, request.condition
+    return Statement(
+        _APPEND,
+        (
+            request.tenant,
+            [append.stream for append in request.appends],
+            [append.expected_version for append in request.appends],
+            [len(append.events) for append in request.appends],
+            types,
+            versions,
+            ids,
+            data,
+            metadata,
+            _array([_array(event.tags) if event.tags else None for event in events]),
+            times,
+            request.correlation_id,
+            request.causation_id,
+            request.actor,
+            key.key if key else None,
+            key.digest if key else None,
+            _items(condition.query.items) if condition else None,
+            condition.after if condition else None,
+            _messages(request.outbox),
+        ),
+    )
+
+
+def _columns(events: Sequence[NewEvent]) -> tuple[str, str, str, str, str, str]:
+    return (
+        _array([event.type for event in events]),
+        "{" + ",".join([str(event.schema_version) for event in events]) + "}",
+        "{" + ",".join([event.event_id.hex for event in events]) + "}",
+        _array([event.data.decode() for event in events]),
+        _array([None if e.metadata is None else e.metadata.decode() for e in events]),
+        "{" + ",".join([event.occurred_at.isoformat() for event in events]) + "}",
+    )
+
+
+def _array(values: Iterable[str | None]) -> str:
+    # Postgres' own text form of an array: the driver's general way takes five times as long.
+    return (
+        "{"
+        + ",".join(
+            [
+                "NULL"
+                if value is None
+                else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+                for value in values
+            ]
+        )
+        + "}"
+    )
+
+
+def _items(items: Iterable[QueryItem]) -> str:
+    said = [{"types": sorted(item.types), "tags": sorted(item.tags)} for item in items]
+    return orjson.dumps(said).decode()
+
+
+def _messages(outbox: Sequence[IntegrationEvent]) -> str | None:
+    if not outbox:
+        return None
+    said = [
+        {
+            "message_id": str(message.message_id),
+            "topic": message.topic or message.stream.partition("-")[0],
+            "stream": message.stream,
+            "type": message.type,
+            "version": message.version,
+            "payload": message.payload.decode(),
+        }
+        for message in outbox
+    ]
+    return orjson.dumps(said).decode()
+
+
+def appended(request: AppendRequest, row: Sequence[Any]) -> Appended:
+    """Reads the answer to an append.
+
+    Raises:
+        WrongExpectedVersionError: A stream is at another version.
+        IdempotencyConflictError: The key was used for another payload.
+        ConditionFailedError: An event matches the condition.
+    """
+    if len(row) > 1:
+        return _appended_anything(request, row)
+    answer: list[int] = row[0]
+    if answer[0] == 0:
+        raise _wrong_version(request, 0, answer[1])
+    return Appended((answer[1],), Token(answer[0], answer[2]))
+
+
+def _appended_anything(request: AppendRequest, row: Sequence[Any]) -> Appended:
+    outcome, versions, position, transaction, number, actual = row
+    if outcome == "wrong_version":
+        raise _wrong_version(request, number - 1, actual)
+    if outcome == "condition_failed":
+        raise ConditionFailedError(
+            "an event came in that the decision had not seen",
+            detail=f"after global position {request.condition.after if request.condition else 0}",
+            hint="read the boundary again, decide again, append with its condition",
+        )
+    if outcome == "key_conflict":
+        raise IdempotencyConflictError(
+            "the idempotency key was used for another payload",
+            detail=f"at global position {position}",
+            hint="a key names one intention; take a new key for a new one",
+        )
+    return Appended(tuple(versions), Token(position, transaction), outcome == "repeated")
+
+
+def _wrong_version(request: AppendRequest, number: int, actual: int) -> WrongExpectedVersionError:
+    append = request.appends[number]
+    return WrongExpectedVersionError(append.stream, expected=append.expected_version, actual=actual)
+
+
+def events_by_id(request: AppendRequest) -> Statement:
+    """Returns the statement that finds events of this append that are stored already."""
+    ids = [event.event_id for append in request.appends for event in append.events]
+    return Statement(
+        f"SELECT {_COLUMNS} FROM eventstore.log WHERE tenant = %s AND event_id = ANY (%s)",  # noqa: S608
+        (request.tenant, ids),
+    )
+
+
+def repeated(request: AppendRequest, found: Sequence[StoredEvent]) -> Appended | None:
+    """Returns the first result of an append whose events are stored already, None if none is.
+
+    Raises:
+        IdempotencyConflictError: An id is there with other content, or only some ids are.
+    """
+    stored = {event.event_id: event for event in found}
+    wanted = [(append.stream, event) for append in request.appends for event in append.events]
+    if not stored:
+        return None
+    for stream, event in wanted:
+        there = stored.get(event.event_id)
+        same = there is not None and (
+            (there.stream, there.type, there.schema_version, there.data)
+            == (stream, event.type, event.schema_version, event.data)
+        )
+        if not same:
+            raise IdempotencyConflictError(
+                "an event with this id is stored already, with other content",
+                detail=f"event id {event.event_id}",
+                hint="an id is given to one event only",
+            )
+    versions = tuple(
+        max(stored[event.event_id].stream_position for event in append.events)
+        for append in request.appends
+    )
+    return Appended(versions, Token(max(e.global_position for e in found)), repeated=True)
+
+
+def stream_version(tenant: str, stream: str) -> Statement:
+    """Returns the statement for `EventLog.stream_version`."""
+    return Statement("SELECT eventstore.stream_version(%s, %s)", (tenant, stream))
+
+
+def read_stream(tenant: str, stream: str, part: StreamPart) -> Statement:
+    """Returns the statement for `EventLog.read_stream`: one, so that it sees one moment."""
+    # What was there at an instant is told by the original events.
+    table = "log" if part.archived or part.as_of else "events"
+    clauses = ["tenant = %s", "stream = %s", "stream_position > %s"]
+    parameters: list[Any] = [tenant, stream, part.after]
+    if part.through is not None:
+        clauses.append("stream_position <= %s")
+        parameters.append(part.through)
+    if part.as_of is not None:
+        # Up to the first event recorded later: a clock that was set back makes no hole.
+        clauses.append(
+            "stream_position < coalesce((SELECT min(stream_position) FROM eventstore.log"
+            " WHERE tenant = %s AND stream = %s AND recorded_at > %s), 9223372036854775807)"
+        )
+        parameters += [tenant, stream, part.as_of]
+    sql = (
+        f"SELECT {_COLUMNS} FROM eventstore.{table} WHERE {' AND '.join(clauses)}"  # noqa: S608
+        f" ORDER BY stream_position {'DESC' if part.backwards else 'ASC'}"
+    )
+    if part.limit is not None:
+        sql += " LIMIT %s"
+        parameters.append(part.limit)
+    return Statement(sql, parameters)
+
+
+def read_log(
+    tenant: str | None, part: LogPart, *, after: int, through: int, limit: int
+) -> Statement:
+    """Returns the statement for one page of `EventLog.read_log`.
+
+    Args:
+        tenant: Whose; None for all.
+        part: The query and the direction; its bounds are given by the other arguments.
+        after: Only global positions greater than this.
+        through: Only global positions up to this one.
+        limit: Size of the page.
+    """
+    clauses = ["global_position > %s", "global_position <= %s"]
+    parameters: list[Any] = [after, through]
+    if tenant is not None:
+        clauses.append("tenant = %s")
+        parameters.append(tenant)
+    for clause, values in _query(tenant, part.query, after, through):
+        clauses.append(clause)
+        parameters += values
+    sql = (
+        f"SELECT {_COLUMNS} FROM eventstore.log WHERE {' AND '.join(clauses)}"  # noqa: S608
+        f" ORDER BY global_position {'DESC' if part.backwards else 'ASC'} LIMIT %s"
+    )
+    return Statement(sql, [*parameters, limit])
+
+
+def _query(
+    tenant: str | None, query: Query, after: int, through: int
+) -> Iterable[tuple[str, list[Any]]]:
+    if query.category is not None:
+        yield "split_part(stream, '-', 1) = %s", [query.category]
+    items = query.items
+    if not items:
+        return
+    if all(item.types and not item.tags for item in items):
+        yield "type = ANY (%s)", [sorted({name for item in items for name in item.types})]
+        return
+    if all(item.tags for item in items):
+        # the index of tags finds the few candidates; the rest of the condition is checked on them
+        names = sorted({min(item.tags) for item in items})
+        if tenant is None:
+            yield f"global_position IN ({_TAGGED})", [names, after, through]
+        else:
+            yield f"global_position IN ({_TAGGED} AND tenant = %s)", [names, after, through, tenant]
+    either, values = [], []
+    for item in items:
+        either.append("(%s::text[] = '{}' OR type = ANY (%s)) AND coalesce(tags, '{}') @> %s")
+        values += [sorted(item.types), sorted(item.types), sorted(item.tags)]
+    yield "(" + " OR ".join(f"({one})" for one in either) + ")", values
+
+
+def read_boundary(tenant: str, query: Query) -> Statement:
+    """Returns the statement for `EventLog.read_boundary`."""
+    return Statement(
+        f"SELECT {_COLUMNS} FROM eventstore.read_boundary(%s, %s)",  # noqa: S608
+        (tenant, _items(query.items)),
+    )
+
+
+def result_of(tenant: str, key: str) -> Statement:
+    """Returns the statement for `EventLog.result_of`."""
+    return Statement(
+        "SELECT digest, versions, global_position, transaction_id FROM eventstore.idempotency_keys"
+        " WHERE tenant = %s AND key = %s",
+        (tenant, key),
+    )
+
+
+def known_result(row: Sequence[Any] | None) -> Repeated | None:
+    """Reads the answer to `result_of`."""
+    if row is None:
+        return None
+    digest, versions, position, transaction = row
+    return Repeated(digest, Appended(tuple(versions), Token(position, transaction), repeated=True))
+
+
+def snapshot(tenant: str, stream: str, fold: str, through: int | None) -> Statement:
+    """Returns the statement for `EventLog.snapshot`."""
+    return Statement(
+        "SELECT stream, fold, stream_position, state, digest, subjects FROM eventstore.snapshots"
+        " WHERE tenant = %s AND stream = %s AND fold = %s AND stream_position <= %s",
+        (tenant, stream, fold, 2**63 - 1 if through is None else through),
+    )
+
+
+def known_snapshot(row: Sequence[Any] | None) -> StateSnapshot | None:
+    """Reads the answer to `snapshot`."""
+    if row is None:
+        return None
+    stream, fold, position, state, digest, subjects = row
+    return StateSnapshot(stream, fold, position, state, digest, tuple(subjects))
+
+
+def save_snapshot(tenant: str, saved: StateSnapshot) -> Statement:
+    """Returns the statement for `EventLog.save_snapshot`; an older state never wins."""
+    return Statement(
+        "INSERT INTO eventstore.snapshots AS known"
+        " (tenant, stream, fold, stream_position, state, digest, subjects)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s)"
+        " ON CONFLICT (tenant, stream, fold) DO UPDATE SET"
+        " stream_position = excluded.stream_position, state = excluded.state,"
+        " digest = excluded.digest, subjects = excluded.subjects, taken_at = clock_timestamp()"
+        " WHERE known.stream_position <= excluded.stream_position",
+        (tenant, *saved[:5], list(saved.subjects)),
+    )
