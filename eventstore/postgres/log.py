@@ -31,8 +31,14 @@ if TYPE_CHECKING:
     from eventstore.postgres.statement import Statement
     from eventstore.query import Query
 
-ATTEMPTS_MAX: Final = 8
-"""Of one append that meets deadlocks or serialization failures."""
+RETRIES: Final[dict[str, Any]] = {
+    "attempts": 7,
+    "wait_initial": 0.005,
+    "wait_max": 0.2,
+    "wait_jitter": 0.02,
+    "timeout": None,
+}
+"""Of an append that met a deadlock or a serialization failure; waits are in seconds."""
 
 PAGE: Final = 5_000
 """Events of one statement in a read of the log: some MiB in flight."""
@@ -66,14 +72,7 @@ class PostgresEventLog:
             return self._append(request, asked)
         except ContentionError:
             # it was rolled back as a whole, so nothing stands in the way of a repetition
-            for attempt in stamina.retry_context(
-                on=ContentionError,
-                attempts=ATTEMPTS_MAX - 1,
-                wait_initial=0.005,
-                wait_max=0.2,
-                wait_jitter=0.02,
-                timeout=None,
-            ):
+            for attempt in stamina.retry_context(on=ContentionError, **RETRIES):
                 with attempt:
                     return self._append(request, asked)
             raise
@@ -102,7 +101,9 @@ class PostgresEventLog:
         return statement.appended(request, row or ())
 
     def _repeated(self, request: AppendRequest) -> Appended | None:
-        return statement.repeated(request, self._events(statement.events_by_id(request)))
+        return statement.repeated(
+            request, self._events(statement.events_by_id(request), request.tenant)
+        )
 
     def read_stream(
         self,
@@ -186,7 +187,7 @@ class PostgresEventLog:
                 _act_for(own, tenant)
                 return _row_of(own.execute(asked.sql, asked.parameters, binary=True))
 
-    def _events(self, asked: Statement, tenant: str | None = None) -> list[StoredEvent]:
+    def _events(self, asked: Statement, tenant: str | None) -> list[StoredEvent]:
         with _translating(), self._pool.connection() as connection:
             _act_for(connection, tenant)
             cursor = connection.cursor(binary=True)

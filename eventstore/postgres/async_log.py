@@ -1,0 +1,218 @@
+"""AsyncPostgresEventLog: the event log on Postgres for asyncio; same statements, same answers."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import stamina
+
+from eventstore.errors import ContentionError, WrongExpectedVersionError
+from eventstore.event import Appended, AppendRequest, StoredEvent
+from eventstore.log import WHOLE_LOG, WHOLE_STREAM, Boundary
+from eventstore.postgres import statement
+from eventstore.postgres.connection import (
+    CONNECTIONS_MAX,
+    AsyncStoreConnection,
+    check_address,
+    joined_async,
+    make_async_pool,
+    payloads_as_bytes,
+)
+from eventstore.postgres.errors import EVENT_ID, translated, violated
+from eventstore.postgres.log import PAGE, RETRIES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from psycopg import AsyncConnection, AsyncCursor
+
+    from eventstore.log import LogPart, Repeated, StateSnapshot, StreamPart
+    from eventstore.postgres.statement import Statement
+    from eventstore.query import Query
+
+
+class AsyncPostgresEventLog:
+    """An `AsyncEventLog` on one Postgres database; belongs to the event loop that first uses it.
+
+    Args:
+        dsn: The database; never shown.
+        connections_max: Size of the pool; more tasks than this wait for each other.
+        page: Events that one statement of a log read fetches.
+
+    Raises:
+        StoreUnavailableError: There is no way to the database.
+    """
+
+    def __init__(
+        self, dsn: str, *, connections_max: int = CONNECTIONS_MAX, page: int = PAGE
+    ) -> None:
+        check_address(dsn)
+        self._pool = make_async_pool(dsn, connections_max)
+        self._page = page
+
+    async def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
+        """See `EventLog.append`."""
+        asked = statement.append(request)
+        if connection is not None:
+            return await self._append_joined(request, asked, joined_async(connection))
+        try:
+            return await self._append(request, asked)
+        except ContentionError:
+            async for attempt in stamina.retry_context(on=ContentionError, **RETRIES):
+                with attempt:
+                    return await self._append(request, asked)
+            raise
+
+    async def _append(self, request: AppendRequest, asked: Statement) -> Appended:
+        try:
+            async with self._connection() as connection:
+                cursor = await connection.writer.execute(asked.sql, asked.parameters, prepare=True)
+                return statement.appended(request, await cursor.fetchone() or ())
+        except psycopg.Error as error:
+            if violated(error) == EVENT_ID and (done := await self._repeated(request)):
+                return done
+            raise translated(error, writing=True) from error
+        except WrongExpectedVersionError:
+            if done := await self._repeated(request):
+                return done
+            raise
+
+    async def _append_joined(
+        self, request: AppendRequest, asked: Statement, connection: AsyncConnection[Any]
+    ) -> Appended:
+        async with _translating():
+            cursor = await connection.execute(asked.sql, asked.parameters, binary=True)
+            row = await cursor.fetchone()
+        return statement.appended(request, row or ())
+
+    async def _repeated(self, request: AppendRequest) -> Appended | None:
+        found = await self._events(statement.events_by_id(request), request.tenant)
+        return statement.repeated(request, found)
+
+    async def read_stream(
+        self,
+        tenant: str,
+        stream: str,
+        part: StreamPart = WHOLE_STREAM,
+        *,
+        connection: Any = None,
+    ) -> AsyncIterator[StoredEvent]:
+        """See `EventLog.read_stream`."""
+        asked = statement.read_stream(tenant, stream, part)
+        for event in await self._events(asked, tenant, connection):
+            yield event
+
+    async def read_log(
+        self, tenant: str | None, part: LogPart = WHOLE_LOG
+    ) -> AsyncIterator[StoredEvent]:
+        """See `EventLog.read_log`."""
+        mark = await self.high_water_mark()
+        after, left = part.after, part.limit
+        through = mark if part.through is None else min(mark, part.through)
+        while after < through and (left is None or left > 0):
+            limit = self._page if left is None else min(self._page, left)
+            asked = statement.read_log(tenant, part, after=after, through=through, limit=limit)
+            page = await self._events(asked, tenant)
+            for event in page:
+                yield event
+            if len(page) < limit:
+                return
+            left = None if left is None else left - len(page)
+            if part.backwards:
+                through = page[-1].global_position - 1
+            else:
+                after = page[-1].global_position
+
+    async def high_water_mark(self) -> int:
+        """See `EventLog.high_water_mark`."""
+        return int((await self._row(statement.HIGH_WATER_MARK))[0])
+
+    async def head(self) -> int:
+        """Returns the last global position that was given out, committed or not."""
+        return int((await self._row(statement.HEAD))[0])
+
+    async def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:
+        """See `EventLog.stream_version`."""
+        asked = statement.stream_version(tenant, stream)
+        return int((await self._row(asked, tenant, connection))[0])
+
+    async def result_of(self, tenant: str, key: str, *, connection: Any = None) -> Repeated | None:
+        """See `EventLog.result_of`."""
+        row = await self._row(statement.result_of(tenant, key), tenant, connection)
+        return statement.known_result(row or None)
+
+    async def read_boundary(self, tenant: str, query: Query) -> Boundary:
+        """See `EventLog.read_boundary`."""
+        events = await self._events(statement.read_boundary(tenant, query), tenant)
+        return Boundary(events, events[-1].global_position if events else 0)
+
+    async def snapshot(
+        self, tenant: str, stream: str, fold: str, *, through: int | None = None
+    ) -> StateSnapshot | None:
+        """See `EventLog.snapshot`."""
+        row = await self._row(statement.snapshot(tenant, stream, fold, through), tenant)
+        return statement.known_snapshot(row or None)
+
+    async def save_snapshot(self, tenant: str, snapshot: StateSnapshot) -> None:
+        """See `EventLog.save_snapshot`."""
+        await self._row(statement.save_snapshot(tenant, snapshot), tenant)
+
+    async def close(self) -> None:
+        """See `EventLog.close`."""
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncStoreConnection]:
+        if self._pool.closed:
+            await self._pool.open()
+        async with self._pool.connection() as connection:
+            yield connection
+
+    async def _row(
+        self, asked: Statement, tenant: str | None = None, connection: Any = None
+    ) -> Sequence[Any]:
+        """The first row, or nothing."""
+        async with self._answer(asked, tenant, connection) as cursor:
+            return () if cursor.description is None else await cursor.fetchone() or ()
+
+    async def _events(
+        self, asked: Statement, tenant: str | None, connection: Any = None
+    ) -> list[StoredEvent]:
+        async with self._answer(asked, tenant, connection) as cursor:
+            return list(map(StoredEvent._make, await cursor.fetchall()))
+
+    @asynccontextmanager
+    async def _answer(
+        self, asked: Statement, tenant: str | None, connection: Any
+    ) -> AsyncIterator[AsyncCursor[Any]]:
+        async with _translating():
+            if connection is not None:
+                cursor = joined_async(connection).cursor(
+                    binary=True, row_factory=psycopg.rows.tuple_row
+                )
+                payloads_as_bytes(cursor)
+                if tenant is not None:
+                    await cursor.execute(
+                        "SELECT set_config('eventstore.tenant', %s, true)", (tenant,)
+                    )
+                yield await cursor.execute(asked.sql, asked.parameters)
+                return
+            async with self._connection() as own:
+                await _act_for(own, tenant)
+                yield await own.cursor(binary=True).execute(asked.sql, asked.parameters)
+
+
+async def _act_for(connection: AsyncStoreConnection, tenant: str | None) -> None:
+    if tenant is not None and connection.tenant != tenant:
+        await connection.execute("SELECT set_config('eventstore.tenant', %s, false)", (tenant,))
+        connection.tenant = tenant
+
+
+@asynccontextmanager
+async def _translating() -> AsyncIterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(error) from error
