@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 import stamina
@@ -125,19 +126,28 @@ class PostgresEventLog:
         return self._pages(tenant, part, min(mark, mark if part.through is None else part.through))
 
     def _pages(self, tenant: str | None, part: LogPart, through: int) -> Iterator[StoredEvent]:
-        after, left = part.after, part.limit
-        while after < through and (left is None or left > 0):
-            limit = self._page if left is None else min(self._page, left)
-            asked = statement.read_log(tenant, part, after=after, through=through, limit=limit)
-            page = self._events(asked, tenant)
-            yield from page
-            if len(page) < limit:
-                return
-            left = None if left is None else left - len(page)
-            if part.backwards:
-                through = page[-1].global_position - 1
-            else:
-                after = page[-1].global_position
+        # While one page is turned into events here, the server prepares the next.
+        with ThreadPoolExecutor(1, thread_name_prefix="eventstore-read") as ahead:
+            bounds = _Bounds(part.after, through, part.limit)
+            limit = bounds.page(self._page)
+            page = self._page_of(tenant, part, bounds, limit) if limit else None
+            while page is not None:
+                following, full = None, page.rowcount == limit
+                if full:
+                    bounds = bounds.beyond(_last_position(page), limit, backwards=part.backwards)
+                    limit = bounds.page(self._page)
+                    if limit:
+                        following = ahead.submit(self._page_of, tenant, part, bounds, limit)
+                yield from map(StoredEvent._make, page.fetchall())
+                page = following.result() if following else None
+
+    def _page_of(
+        self, tenant: str | None, part: LogPart, bounds: _Bounds, limit: int
+    ) -> psycopg.Cursor[Any]:
+        asked = statement.read_log(
+            tenant, part, after=bounds.after, through=bounds.through, limit=limit
+        )
+        return self._answer(asked, tenant)
 
     def high_water_mark(self) -> int:
         """See `EventLog.high_water_mark`."""
@@ -188,11 +198,40 @@ class PostgresEventLog:
                 return _row_of(own.execute(asked.sql, asked.parameters, binary=True))
 
     def _events(self, asked: Statement, tenant: str | None) -> list[StoredEvent]:
+        return list(map(StoredEvent._make, self._answer(asked, tenant).fetchall()))
+
+    def _answer(self, asked: Statement, tenant: str | None) -> psycopg.Cursor[Any]:
+        """A cursor that has all its rows in memory and needs its connection no more."""
         with _translating(), self._pool.connection() as connection:
             _act_for(connection, tenant)
-            cursor = connection.cursor(binary=True)
-            cursor.execute(asked.sql, asked.parameters)
-            return list(map(StoredEvent._make, cursor.fetchall()))
+            return connection.cursor(binary=True).execute(asked.sql, asked.parameters)
+
+
+class _Bounds(NamedTuple):
+    """What is left to read of the log: `after < global position <= through`, `left` at most."""
+
+    after: int
+    through: int
+    left: int | None
+
+    def page(self, size: int) -> int:
+        """Size of the next page; 0 if nothing is left."""
+        if self.after >= self.through:
+            return 0
+        return size if self.left is None else min(size, self.left)
+
+    def beyond(self, last: int, count: int, *, backwards: bool) -> _Bounds:
+        """What is left after a page of `count` events that ended at `last`."""
+        left = None if self.left is None else self.left - count
+        if backwards:
+            return _Bounds(self.after, last - 1, left)
+        return _Bounds(last, self.through, left)
+
+
+def _last_position(page: psycopg.Cursor[Any]) -> int:
+    result = page.pgresult
+    value = result.get_value(page.rowcount - 1, 0) if result else None
+    return int.from_bytes(value or b"", "big")  # binary int8; positions are positive
 
 
 def _act_for(connection: StoreConnection, tenant: str | None) -> None:
