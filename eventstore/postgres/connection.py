@@ -165,8 +165,10 @@ def _driver_connection(handle: Any) -> Any:
         return handle.connection
     # SQLAlchemy is known by its shape: the event store does not need it to run.
     inner = getattr(handle, "connection", None)
-    if callable(inner):  # Session.connection()
+    if callable(inner):  # Session.connection(), which begins a transaction if there is none
         inner = inner().connection
+    elif inner is not None and not handle.in_transaction():
+        handle.begin()  # it would not know of ours, and its commit would do nothing
     return getattr(inner, "driver_connection", None)
 
 
