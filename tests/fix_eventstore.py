@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,18 +12,26 @@ if TYPE_CHECKING:
 
     from eventstore.postgres.log import PostgresEventLog
 
-_SQL = Path(__file__).resolve().parents[1] / "migrations" / "sql" / "0001_event_store"
+
+@pytest.fixture(scope="session")
+def store_template(postgres_dsn: str) -> Iterator[str]:
+    """Name of a database with the event store's schema: copied faster than migrated."""
+    from fix_services import fresh_database
+
+    from eventstore.postgres import schema
+
+    with fresh_database(postgres_dsn) as dsn:
+        schema.upgrade(dsn)
+        yield urlsplit(dsn).path.removeprefix("/")
 
 
 @pytest.fixture
-def store_dsn(database: str) -> str:
+def store_dsn(postgres_dsn: str, store_template: str) -> Iterator[str]:
     """DSN, as the owner, of a database that has the event store's schema and nothing else."""
-    import psycopg
+    from fix_services import fresh_database
 
-    with psycopg.connect(database) as connection:
-        for statement in sorted(_SQL.glob("*.sql")):
-            connection.execute(statement.read_bytes())
-    return database
+    with fresh_database(postgres_dsn, store_template) as dsn:
+        yield dsn
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -128,16 +129,25 @@ def cache_url(services: Endpoints) -> str:
 @pytest.fixture
 def database(postgres_dsn: str) -> Iterator[str]:
     """DSN of a database that only this test has; its slots are dropped with it."""
+    with fresh_database(postgres_dsn) as dsn:
+        yield dsn
+
+
+@contextmanager
+def fresh_database(postgres_dsn: str, template: str = "template1") -> Iterator[str]:
+    """A copy of a database, for as long as the block runs."""
     import psycopg
     from psycopg import sql
 
-    name = f"t_{secrets.token_hex(6)}"
+    names = sql.Identifier(name := f"t_{secrets.token_hex(6)}"), sql.Identifier(template)
     with psycopg.connect(postgres_dsn, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield urlsplit(postgres_dsn)._replace(path=f"/{name}").geturl()
-    with psycopg.connect(postgres_dsn, autocommit=True) as admin:
-        _drop_slots(admin, name)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+    try:
+        yield urlsplit(postgres_dsn)._replace(path=f"/{name}").geturl()
+    finally:
+        with psycopg.connect(postgres_dsn, autocommit=True) as admin:
+            _drop_slots(admin, name)
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(names[0]))
 
 
 def _drop_slots(admin: psycopg.Connection, database: str) -> None:

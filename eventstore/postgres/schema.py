@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,8 @@ VERSION_TABLE: Final = "headwater_migrations.alembic_version"
 """Where the database says which revision it is at."""
 
 _CURRENT: Final = "SELECT version_num FROM headwater_migrations.alembic_version"
+# Alembic keeps what it works on in a module: two threads would work on each other's database.
+_one_at_a_time = threading.Lock()
 _UPGRADE: Final = "headwater db upgrade"
 
 
@@ -144,7 +147,8 @@ def _alembic(verb: str, revision: str, written: io.StringIO, **given: Any) -> li
     # Alembic fills in %(name)s; a folder may have any name.
     config.set_main_option("script_location", str(folder()).replace("%", "%%"))
     try:
-        getattr(command, verb)(config, revision, sql=sql)
+        with _one_at_a_time:
+            getattr(command, verb)(config, revision, sql=sql)
     except CommandError as error:
         raise _unknown(str(error)) from error
     return done
