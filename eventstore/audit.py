@@ -1,0 +1,328 @@
+"""Audit: a hash chain over the log, sealed behind its writers, compared with a head kept elsewhere.
+
+An event's hash covers the hash before it and every column of its row, so no event can be edited,
+removed, inserted or exchanged for another without all later hashes being different. Hashes are kept
+in seals of up to `BLOCK` events, each linked to the one before. Who can write everywhere in the
+database can also compute the whole chain anew; the `SealedHead` printed and kept outside of it is
+what finds that, and a log that was cut or restored to an earlier time.
+
+An event's data is hashed as stored. Personal fields are stored encrypted, so destroying a person's
+key changes no hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from array import array
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from eventstore.errors import AuditError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+HASH_BYTES: Final = 32
+"""SHA-256."""
+
+BLOCK: Final = 4096
+"""Events of one seal: 160 KiB, and as many events in memory at once."""
+
+SEALS_BEGIN: Final = hashlib.sha256(b"headwater seals 1").digest()
+"""What the first seal is linked to, and the first event's hash covers."""
+
+COMPACTIONS_BEGIN: Final = hashlib.sha256(b"headwater compactions 1").digest()
+"""What the first record of a compaction covers."""
+
+
+class Seal(NamedTuple):
+    """Hashes of one block of the log.
+
+    Attributes:
+        block: Number, from 1, without gaps.
+        after: Global position that it begins behind; where the block before ends.
+        through: Global position that it ends with. Whatever else appears between the two was not
+            there when it was sealed.
+        event_total: Events of this block and all before it.
+        positions: Of its events, ascending.
+        hashes: 32 bytes for each of them.
+        sealed_us: When, in microseconds since 1970 by the database's clock.
+        digest: SHA-256 of the digest before and all of the above.
+    """
+
+    block: int
+    after: int
+    through: int
+    event_total: int
+    positions: Sequence[int]
+    hashes: bytes
+    sealed_us: int
+    digest: bytes
+
+    @property
+    def last_hash(self) -> bytes:
+        """Hash of its last event, which the next block's first one covers."""
+        return self.hashes[-HASH_BYTES:]
+
+    def digest_after(self, previous: bytes) -> bytes:
+        """Returns the digest that this seal must have after the seal with digest `previous`."""
+        positions = array("q", self.positions)
+        if struct.pack("=h", 1) != struct.pack(">h", 1):
+            positions.byteswap()
+        numbers = (
+            *(self.block, self.after, self.through, self.event_total),
+            *(self.sealed_us, len(self.positions)),
+        )
+        return hashlib.sha256(
+            previous + struct.pack(">6q", *numbers) + positions.tobytes() + self.hashes
+        ).digest()
+
+
+def chained(previous: bytes, contents: Iterable[bytes]) -> list[bytes]:
+    """Returns the hash of each event.
+
+    Args:
+        previous: Hash of the event before the first one.
+        contents: Canonical encoding of each event, in global order.
+    """
+    sha256 = hashlib.sha256
+    hashes = []
+    for content in contents:
+        previous = sha256(previous + content).digest()
+        hashes.append(previous)
+    return hashes
+
+
+@dataclass(frozen=True, slots=True)
+class SealedHead:
+    """What to keep outside of the database: the log up to `position` cannot differ unnoticed.
+
+    Printed it is one line, `hwa1.block.position.event_total.digest.compactions.hash`.
+
+    Attributes:
+        block: Number of the last seal; 0 if there is none.
+        position: Global position through which the log is sealed.
+        event_total: Events sealed.
+        digest: Of the last seal.
+        compactions: Number of the last record of a compaction; 0 if there is none.
+        compactions_hash: Of that record.
+    """
+
+    block: int = 0
+    position: int = 0
+    event_total: int = 0
+    digest: bytes = SEALS_BEGIN
+    compactions: int = 0
+    compactions_hash: bytes = COMPACTIONS_BEGIN
+
+    def __str__(self) -> str:
+        return (
+            f"hwa1.{self.block}.{self.position}.{self.event_total}.{self.digest.hex()}"
+            f".{self.compactions}.{self.compactions_hash.hex()}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> SealedHead:
+        """Reads a head as `str()` writes it; white space around it does not matter.
+
+        Raises:
+            AuditError: It is none.
+        """
+        found = _HEAD.fullmatch(text.strip())
+        if found is None:
+            raise AuditError(
+                "this is no sealed head",
+                detail=f"{text!r:.80}",
+                hint="one line that begins with hwa1.",
+            )
+        block, position, total, digest, compactions, compactions_hash = found.groups()
+        return cls(
+            block=int(block),
+            position=int(position),
+            event_total=int(total),
+            digest=bytes.fromhex(digest),
+            compactions=int(compactions),
+            compactions_hash=bytes.fromhex(compactions_hash),
+        )
+
+
+_HEAD: Final = re.compile(
+    r"hwa1\.(\d{1,19})\.(\d{1,19})\.(\d{1,19})\.([0-9a-f]{64})\.(\d{1,19})\.([0-9a-f]{64})"
+)
+
+
+class Tampering(StrEnum):
+    """What is different from what was sealed.
+
+    | kind | the position is that of |
+    |---|---|
+    | CHANGED | the first event that was edited, or exchanged for another |
+    | REMOVED | the first event that is gone |
+    | INSERTED | the first event that was not there when its place in the log was sealed |
+    | MISPLACED | the first event that is in the archive but was not compacted, or the reverse |
+    | SEAL | the first event whose hash was changed; else where the changed or missing seal begins |
+    | CUT | the end of what is left, if the log or its seals end before the head kept outside |
+    | REWRITTEN | the head kept outside; the first different event is there or before |
+    | SNAPSHOT | the first `$snapshot` that is not the one that compaction wrote |
+    | COMPACTION | what the first changed or missing record of a compaction is about |
+    """
+
+    CHANGED = "changed"
+    REMOVED = "removed"
+    INSERTED = "inserted"
+    MISPLACED = "misplaced"
+    SEAL = "seal"
+    CUT = "cut"
+    REWRITTEN = "rewritten"
+    SNAPSHOT = "snapshot"
+    COMPACTION = "compaction"
+
+
+class Finding(NamedTuple):
+    """One difference.
+
+    Attributes:
+        kind: What it is.
+        position: Global position; see `Tampering`.
+        detail: What was compared; never a payload.
+    """
+
+    kind: Tampering
+    position: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What a verification found.
+
+    Attributes:
+        head: What is sealed now; to be kept outside if the report is clean.
+        events: Events that were compared with their hashes.
+        dropped: Events that retention has dropped; their hashes are in the seals.
+        unsealed: Events after the last seal, which nothing protects yet.
+        findings: At most one of each comparison, the first in the log first.
+    """
+
+    head: SealedHead
+    events: int
+    dropped: int
+    unsealed: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything is as it was sealed."""
+        return not self.findings
+
+    def check(self) -> None:
+        """Does nothing if the report is clean.
+
+        Raises:
+            AuditError: It is not; names the first position.
+        """
+        if self.findings:
+            first = self.findings[0]
+            raise AuditError(
+                f"the log is not what was sealed: {first.kind} at global position {first.position}",
+                detail="; ".join(f"{f.kind} at {f.position}: {f.detail}" for f in self.findings),
+                hint="compare with a backup from before; keep this database as it is",
+            )
+
+
+class BlockCheck(NamedTuple):
+    """One block of the log compared with its seal.
+
+    Attributes:
+        events: Events whose hashes are as sealed, from the block's beginning.
+        dropped: Events passed by because retention has dropped them.
+        finding: What is different first.
+    """
+
+    events: int
+    dropped: int
+    finding: Finding | None
+
+
+def check_block(
+    seal: Seal,
+    previous: bytes,
+    rows: Sequence[tuple[int, bytes]],
+    dropped: frozenset[int] = frozenset(),
+) -> BlockCheck:
+    """Compares a block of the log with its seal.
+
+    Args:
+        seal: The seal.
+        previous: Hash of the event before.
+        rows: Global position and canonical encoding of the events that are there, in order; one
+            more than the seal has is enough.
+        dropped: Global positions that may be missing.
+    """
+    if [row[0] for row in rows] == list(seal.positions) and seal.hashes == b"".join(
+        chained(previous, (row[1] for row in rows))
+    ):
+        return BlockCheck(len(rows), 0, None)
+    return _check_each(seal, previous, rows, dropped)
+
+
+def _check_each(
+    seal: Seal, previous: bytes, rows: Sequence[tuple[int, bytes]], dropped: frozenset[int]
+) -> BlockCheck:
+    same = passed = 0
+    for place, position in enumerate(seal.positions):
+        wanted = seal.hashes[place * HASH_BYTES : (place + 1) * HASH_BYTES]
+        there = rows[same] if same < len(rows) else None
+        if there is not None and there[0] < position:
+            return BlockCheck(same, passed, _inserted(there[0]))
+        if there is None or there[0] > position:
+            if position not in dropped:
+                gone = Finding(Tampering.REMOVED, position, "the event is not there")
+                return BlockCheck(same, passed, gone)
+            passed += 1
+        elif hashlib.sha256(previous + there[1]).digest() != wanted:
+            changed = Finding(Tampering.CHANGED, position, "the event has another hash")
+            return BlockCheck(same, passed, changed)
+        else:
+            same += 1
+        previous = wanted
+    left = _inserted(rows[same][0]) if same < len(rows) else None
+    return BlockCheck(same, passed, left)
+
+
+def _inserted(position: int) -> Finding:
+    return Finding(
+        Tampering.INSERTED, position, "the event was not there when its place was sealed"
+    )
+
+
+class Audit(Protocol):
+    """Seals a log and verifies it.
+
+    Sealing holds up no writer. Several may seal at once: one at a time does, the others go on where
+    it ended. Killed at any moment, it has sealed whole blocks, and the next call does the rest.
+    """
+
+    def seal(self, through: int | None = None) -> SealedHead:
+        """Seals what is not sealed yet, and returns the new head.
+
+        Args:
+            through: Up to this global position; never beyond the high-water mark, which is also
+                what None means.
+        """
+        ...
+
+    def head(self) -> SealedHead:
+        """Returns what is sealed."""
+        ...
+
+    def verify(self, head: SealedHead | None = None) -> AuditReport:
+        """Compares the whole log, the archive, the seals and all `$snapshot` events.
+
+        Args:
+            head: A head that was kept outside; None compares the database with itself only.
+        """
+        ...
