@@ -25,6 +25,8 @@ class CaptureSpec:
         name: The source's name: lower-case letters, digits and `_`; prefix of its topics.
         dsn: The database, `postgresql://…`.
         tables: What to capture; the heartbeat table comes on top.
+        outbox: Table whose inserted rows are sent as messages; see `cdc.connect.outbox`. None if
+            the source has none.
         connect_url: Kafka Connect's REST interface.
         kafka_bootstrap: `host:port[,host:port]`.
         epoch: Incarnation of the source, 1 to 127; raised when its slot was made anew on purpose.
@@ -44,6 +46,7 @@ class CaptureSpec:
     tables: tuple[TableName, ...]
     connect_url: str
     kafka_bootstrap: str
+    outbox: TableName | None = None
     epoch: int = 1
     heartbeat_interval_ms: int = 1_000
     topic_partitions: int = 1
@@ -64,6 +67,8 @@ class CaptureSpec:
         if len(set(self.captured)) < len(self.captured):
             raise CaptureSpecError(f"source {self.name} names a table twice")
         _refuse_shared_topics(self.name, self.captured)
+        if self.outbox is not None:
+            _refuse_topics_of_messages(self.name, self.outbox_prefix, self.tables)
 
     @property
     def slot(self) -> str:
@@ -81,14 +86,24 @@ class CaptureSpec:
         return f"headwater-{self.name}"
 
     @property
+    def required(self) -> tuple[TableName, ...]:
+        """Tables that the source must have: what to capture, and the outbox."""
+        return self.tables if self.outbox is None else (*self.tables, self.outbox)
+
+    @property
     def captured(self) -> tuple[TableName, ...]:
-        """The tables, the heartbeat's included."""
-        return (*self.tables, HEARTBEAT_TABLE)
+        """All that is published: tables, outbox and heartbeat."""
+        return (*self.required, HEARTBEAT_TABLE)
 
     @property
     def table_topics(self) -> dict[TableName, str]:
-        """Topic of each captured table, the heartbeat's included."""
-        return {table: table.topic(self.name) for table in self.captured}
+        """Topic of each table, the heartbeat's included; the outbox has none of its own."""
+        return {table: table.topic(self.name) for table in (*self.tables, HEARTBEAT_TABLE)}
+
+    @property
+    def outbox_prefix(self) -> str:
+        """What the topics of the outbox's messages begin with."""
+        return f"{self.name}.outbox."
 
     @property
     def transaction_topic(self) -> str:
@@ -117,4 +132,15 @@ def _refuse_shared_topics(prefix: str, tables: tuple[TableName, ...]) -> None:
                 f"tables {other} and {table} would share a topic",
                 detail=f"{other.topic(prefix)} and {topic}",
                 hint="capture them as two sources, or rename one of them",
+            )
+
+
+def _refuse_topics_of_messages(name: str, prefix: str, tables: tuple[TableName, ...]) -> None:
+    taken = prefix.replace(".", "_")
+    for table in tables:
+        if table.topic(name).replace(".", "_").startswith(taken):
+            raise CaptureSpecError(
+                f"the topic of table {table} could be one of the outbox's messages",
+                detail=f"topics of messages begin with {prefix}",
+                hint="capture the table as a source of its own, or rename its schema",
             )

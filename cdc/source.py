@@ -11,7 +11,7 @@ from cdc.broker.errors import TopicMissingError
 from cdc.broker.topics import TopicSpec
 from cdc.capture import HEARTBEAT_TABLE, CaptureSpec
 from cdc.connect import supervision
-from cdc.connect.connector import RECORD_BYTES_MAX, connector_config
+from cdc.connect.connector import connector_config, topic_config
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import refuse_gaps, starts_anew
 from cdc.postgres import catalog, heartbeat, preflight, publication, session, slot
@@ -77,7 +77,7 @@ def apply(spec: CaptureSpec) -> list[str]:
         checks = preflight.checks(
             connection,
             source=spec.name,
-            tables=spec.tables,
+            tables=spec.required,
             slot=spec.slot,
             publication=spec.publication,
         )
@@ -152,7 +152,7 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
         if publication.drop(connection, spec.publication):
             gone.append(f"publication {spec.publication}")
     if with_topics:
-        names = [topic.name for topic in topic_specs(spec)]
+        names = [topic.name for topic in topic_specs(spec)] + _message_topics(spec)
         gone += [f"topic {name}" for name in topics.delete(spec.kafka_bootstrap, names)]
     return gone
 
@@ -169,13 +169,8 @@ def _require(checks: Iterable[Check]) -> None:
 
 
 def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
-    """Returns every topic of a source as it should be."""
-    kept = {
-        "compression.type": "producer",  # stored as it was sent, not packed anew
-        "cleanup.policy": "delete",
-        "retention.ms": str(spec.topic_retention_ms),
-        "max.message.bytes": str(RECORD_BYTES_MAX),
-    }
+    """Returns every topic of a source as it should be, but for those of its outbox's messages."""
+    kept = topic_config(spec)
     # Debezium's own beat every second is worth nothing an hour later.
     brief = {**kept, "retention.ms": str(min(spec.topic_retention_ms, _HOUR_MS))}
     copies = spec.replication_factor
@@ -187,6 +182,13 @@ def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
         TopicSpec(spec.transaction_topic, 1, kept, copies),
         TopicSpec(spec.heartbeat_topic, 1, brief, copies),
     ]
+
+
+def _message_topics(spec: CaptureSpec) -> list[str]:
+    if spec.outbox is None:
+        return []
+    there = topics.names(spec.kafka_bootstrap)
+    return sorted(name for name in there if name.startswith(spec.outbox_prefix))
 
 
 def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:

@@ -61,7 +61,7 @@ def source_checks(spec: CaptureSpec) -> Iterator[Check]:
             yield from preflight.checks(
                 connection,
                 source=spec.name,
-                tables=spec.tables,
+                tables=spec.required,
                 slot=spec.slot,
                 publication=spec.publication,
             )

@@ -82,7 +82,7 @@ def event_of(record: Any) -> ChangeEvent:
 def capture(
     database: str, kafka_bootstrap: str, connect_url: str
 ) -> Iterator[Callable[..., Captured]]:
-    """Captures tables of this test's database; everything is removed afterwards."""
+    """Captures tables of this test's database, or of the `dsn` it is given; removed afterwards."""
     from cdc import source
 
     made: list[CaptureSpec] = []
@@ -90,16 +90,15 @@ def capture(
     def make(*tables: str, **settings: Any) -> Captured:
         spec = CaptureSpec(
             name=f"t_{secrets.token_hex(4)}",
-            dsn=database,
             tables=tuple(TableName.parse(table) for table in tables),
             connect_url=connect_url,
             kafka_bootstrap=kafka_bootstrap,
-            **settings,
+            **{"dsn": database} | settings,
         )
         made.append(spec)
         source.apply(spec)
         wait_until_streaming(spec)
-        return Captured(spec, database)
+        return Captured(spec, spec.dsn)
 
     yield make
     for spec in made:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from cdc.change_event import EPOCH_HEADER
+from cdc.connect import outbox
 from cdc.postgres import heartbeat
 from cdc.values import UNCHANGED_PLACEHOLDER
 
@@ -63,9 +64,8 @@ _EVENTS: Final = {
     "transforms": "epoch",
     "transforms.epoch.type": "org.apache.kafka.connect.transforms.InsertHeader",
     "transforms.epoch.header": EPOCH_HEADER,
-    # JSON, so that the headers of a key change (old key, new key) can be read.
-    "header.converter": "org.apache.kafka.connect.json.JsonConverter",
-    "header.converter.schemas.enable": "false",
+    # A text is its bytes; the headers of a key change (old key, new key) are JSON objects.
+    "header.converter": "org.apache.kafka.connect.storage.SimpleHeaderConverter",
 }
 
 _CONVERTERS: Final = {
@@ -135,8 +135,8 @@ def connector_config(
         **_VALUES,
         **_FAILURES,
         **_EVENTS,
-        **_CONVERTERS,
         **_SPEED,
+        **(_CONVERTERS if spec.outbox is None else _with_outbox(spec, spec.outbox)),
     }
 
 
@@ -157,6 +157,16 @@ def stock_config(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
     }
 
 
+def topic_config(spec: CaptureSpec) -> dict[str, str]:
+    """Returns Kafka's properties of the topics that keep a source's records."""
+    return {
+        "compression.type": "producer",  # stored as it was sent, not packed anew
+        "cleanup.policy": "delete",
+        "retention.ms": str(spec.topic_retention_ms),
+        "max.message.bytes": str(RECORD_BYTES_MAX),
+    }
+
+
 def table_pattern(table: TableName) -> str:
     """Returns a regular expression, as Debezium splits and reads them, for exactly this table."""
     return _pattern(str(table))
@@ -165,6 +175,14 @@ def table_pattern(table: TableName) -> str:
 def _pattern(name: str) -> str:
     escaped = _REGEX_SPECIAL.sub(lambda found: "\\" + found[0], name)
     return f"(?-i:{escaped})"  # Debezium ignores case otherwise
+
+
+def _with_outbox(spec: CaptureSpec, table: TableName) -> dict[str, str]:
+    return {
+        **outbox.router(spec, table),
+        **outbox.message_topics(spec, topic_config(spec)),
+        **outbox.converters(_CONVERTERS),
+    }
 
 
 def _keys(keys: Mapping[TableName, Sequence[str]]) -> str:

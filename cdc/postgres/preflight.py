@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 _VERSION_MIN: Final = 14
+_EVENT_STORE: Final = "eventstore"  # made by a migration, not by a user
 _KINDS: Final = {
     "v": "a view",
     "m": "a materialized view",
@@ -212,6 +213,9 @@ def _table(connection: Connection[Any], table: TableName) -> Iterator[Check]:
     name = f"table {table}"
     found = _row(connection, _TABLE, (table.schema, table.name))
     if found is None:
+        if table.schema == _EVENT_STORE:
+            yield Check(name, CheckState.FAIL, "does not exist", hint="headwater db upgrade")
+            return
         near = difflib.get_close_matches(str(table), map(str, list_tables(connection)), n=1)
         hint = f"did you mean {near[0]}?" if near else "check the name and its schema"
         yield Check(name, CheckState.FAIL, "does not exist", hint=hint)

@@ -28,6 +28,21 @@ def test_all_names_follow_from_the_sources_name() -> None:
     assert ["shop.public.orders", "shop.headwater.heartbeat"] == list(shop.table_topics.values())
 
 
+def test_an_outbox_is_captured_and_has_no_topic_of_its_own() -> None:
+    shop = spec("public.orders", outbox=TableName("eventstore", "outbox"))
+    assert ["public.orders", "eventstore.outbox"] == [str(table) for table in shop.required]
+    assert {*shop.required} < {*shop.captured}
+    assert ["shop.public.orders", "shop.headwater.heartbeat"] == list(shop.table_topics.values())
+    assert "shop.outbox." == shop.outbox_prefix
+
+
+@pytest.mark.parametrize("table", ["outbox.orders", "outbox_a.orders"])
+def test_a_table_whose_topic_could_be_a_messages_is_refused(table: str) -> None:
+    with pytest.raises(CaptureSpecError, match="outbox"):
+        spec(table, outbox=TableName("eventstore", "outbox"))
+    assert spec(table).captured
+
+
 def test_its_text_does_not_tell_the_password() -> None:
     assert "s3cret" not in repr(spec("orders", connector_dsn="postgresql://u:s3cret@pg/shop"))
 

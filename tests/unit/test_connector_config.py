@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,11 @@ SPEC = CaptureSpec(
 
 def config() -> dict[str, str]:
     return connector_config(SPEC, DatabaseAddress.parse(DSN))
+
+
+def with_outbox() -> dict[str, str]:
+    spec = replace(SPEC, outbox=TableName("eventstore", "outbox"))
+    return connector_config(spec, DatabaseAddress.parse(DSN))
 
 
 def test_the_connector_gets_the_database_of_the_dsn_and_its_tls() -> None:
@@ -78,6 +84,38 @@ def test_a_tables_pattern_matches_that_table_only(name: str) -> None:
     assert not re.fullmatch(pattern, f"public.{name}s")
     assert not re.fullmatch(pattern, f"Public.{name}")
     assert not re.fullmatch(pattern, f"publicX{name}")
+
+
+def test_only_rows_of_the_outbox_are_routed_and_only_other_records_get_an_epoch() -> None:
+    found = with_outbox()
+    assert "epoch,outbox" == found["transforms"]
+    assert re.fullmatch(found["predicates.outbox.pattern"], "shop.eventstore.outbox")
+    assert not re.fullmatch(found["predicates.outbox.pattern"], "shop.eventstore_outbox")
+    assert "outbox" == found["transforms.outbox.predicate"]
+    assert ("outbox", "true") == (
+        found["transforms.epoch.predicate"],
+        found["transforms.epoch.negate"],
+    )
+    assert r"(?-i:eventstore\.outbox)" in found["table.include.list"].split(",")
+
+
+def test_bytes_go_out_as_they_are_and_all_else_as_without_an_outbox() -> None:
+    found, usual = with_outbox(), config()
+    for part in ("key", "value"):
+        delegate = f"{part}.converter.delegate.converter.type"
+        assert found[f"{part}.converter"].endswith(".BinaryDataConverter")
+        assert usual[f"{part}.converter"] == found[delegate]
+        for name in ("schemas.enable", "replace.null.with.default"):
+            assert usual[f"{part}.converter.{name}"] == found[f"{delegate}.{name}"]
+
+
+def test_connect_makes_topics_of_messages_only() -> None:
+    found = with_outbox()
+    made = found["topic.creation.outbox.include"]
+    assert re.fullmatch(made, "shop.outbox.order")
+    assert not re.fullmatch(made, "shop.public.orders")
+    assert int(found["topic.creation.default.replication.factor"]) > 1000
+    assert not [name for name in config() if name.startswith("topic.creation")]
 
 
 def test_generated_columns_and_other_keys_are_named_to_the_connector() -> None:
