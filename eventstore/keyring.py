@@ -47,13 +47,16 @@ class SubjectKey(NamedTuple):
 class KeyRing(Protocol):
     """Where the keys of subjects are kept. The module's text says what is guaranteed."""
 
-    def key_of(self, tenant: str, subject: str, *, create: bool = False) -> SubjectKey | None:
+    def key_of(
+        self, tenant: str, subject: str, *, create: bool = False, generation: int = 1
+    ) -> SubjectKey | None:
         """Returns a subject's key; None if the subject is forgotten.
 
         Args:
             tenant: Whose subject.
             subject: Which.
             create: Whether to make one if the subject has never had one.
+            generation: What is known to exist; an older key in memory is out of date.
 
         Raises:
             SubjectKeyError: There is no key, none is to be made, and nothing says that it was
@@ -102,7 +105,14 @@ class MemoryKeyRing:
         self._secrets: dict[tuple[str, str], bytes | None] = {}  # None: forgotten
         self._generations: dict[tuple[str, str], int] = {}
 
-    def key_of(self, tenant: str, subject: str, *, create: bool = False) -> SubjectKey | None:
+    def key_of(
+        self,
+        tenant: str,
+        subject: str,
+        *,
+        create: bool = False,
+        generation: int = 1,  # noqa: ARG002  # nothing here is out of date
+    ) -> SubjectKey | None:
         """See `KeyRing.key_of`."""
         whose = tenant, subject
         with self._lock:

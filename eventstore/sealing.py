@@ -108,7 +108,7 @@ def open_field(sealed: bytes, keyring: KeyRing, place: Place, field: str) -> byt
             detail=f"field {field} of {place.type} at {place.stream} {place.stream_position}",
             hint="if an older version had it in plain text, its upcaster names its personal fields",
         ) from None
-    key = keyring.key_of(place.tenant, found.subject)
+    key = keyring.key_of(place.tenant, found.subject, generation=found.key)
     if key is None or found.key < key.generation:
         return Redacted(found.subject)
     if found.key == key.generation:
@@ -125,7 +125,7 @@ def open_field(sealed: bytes, keyring: KeyRing, place: Place, field: str) -> byt
 def confirmation_of(plain: bytes, key: SubjectKey, type_: str, field: str) -> bytes:
     """Returns a digest of a personal value that nobody can make without the subject's key."""
     derived = hmac.digest(key.secret, b"headwater digest of a personal field", hashlib.sha256)
-    return hmac.digest(derived, _joined(type_, field) + plain, hashlib.sha256)
+    return hmac.digest(derived, unambiguous(type_, field) + plain, hashlib.sha256)
 
 
 def seal_state(
@@ -177,7 +177,7 @@ def open_state(
         raise SubjectKeyError("a saved state is not sealed", detail=f"stream {stream}") from None
     keys: list[SubjectKey] = []
     for name, generation in found.subjects:
-        key = keyring.key_of(tenant, name)
+        key = keyring.key_of(tenant, name, generation=generation)
         if key is None or generation < key.generation:
             return None
         keys.append(key)
@@ -215,15 +215,15 @@ def _combined(keys: list[SubjectKey], bound_to: bytes) -> bytes:
 
 def _bound_to_place(place: Place, field: str) -> bytes:
     position = str(place.stream_position)
-    return _joined("field", place.tenant, place.stream, position, place.type, field)
+    return unambiguous("field", place.tenant, place.stream, position, place.type, field)
 
 
 def _bound_to_state(tenant: str, stream: str, subjects: list[tuple[str, int]]) -> bytes:
     parts = (part for name, generation in subjects for part in (name, str(generation)))
-    return _joined("state", tenant, stream, *parts)
+    return unambiguous("state", tenant, stream, *parts)
 
 
-def _joined(*parts: str) -> bytes:
+def unambiguous(*parts: str) -> bytes:
     """Joins parts so that no two lists of parts give the same bytes."""
     encoded = [part.encode() for part in parts]
     return b"".join(b"%d:%s" % (len(part), part) for part in encoded)

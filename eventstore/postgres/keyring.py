@@ -1,0 +1,285 @@
+"""PostgresKeyRing: the keys of subjects in a schema of their own, wrapped by a master key."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+
+from eventstore.errors import AccessRefusedError, SubjectKeyError
+from eventstore.keyring import CACHE_S_MAX, SubjectKey, refuse_unknown
+from eventstore.master_key import KEY_BYTES
+from eventstore.postgres.connection import check_address, open_pool
+from eventstore.postgres.errors import translated
+from eventstore.sealing import unambiguous
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from eventstore.master_key import MasterKeys
+
+CACHE_S: Final = 30.0
+"""How long a key is held in memory, in seconds."""
+
+CACHED_MAX: Final = 10_000
+"""Keys held in memory; some hundred bytes each."""
+
+CONNECTIONS_MAX: Final = 4
+"""Most keys come from memory."""
+
+BATCH: Final = 500
+"""Keys that a rotation holds locked at a time."""
+
+_ACT_FOR: Final = "SELECT set_config('eventstore.tenant', %s, true)"
+_SELECT: Final = """
+SELECT wrapped_key, master_key_id, generation
+  FROM eventstore_keys.subject_keys
+ WHERE tenant = %s AND subject = %s
+"""
+_INSERT: Final = """
+INSERT INTO eventstore_keys.subject_keys (tenant, subject, wrapped_key, master_key_id)
+VALUES (%s, %s, %s, %s)
+ON CONFLICT (tenant, subject) DO NOTHING
+"""
+_SHRED: Final = "SELECT eventstore_keys.shred(%s, %s)"
+_GENERATION: Final = """
+SELECT generation
+  FROM eventstore_keys.subject_keys
+ WHERE tenant = %s AND subject = %s AND wrapped_key IS NULL
+   FOR UPDATE
+"""
+_READMIT: Final = """
+UPDATE eventstore_keys.subject_keys
+   SET wrapped_key = %s, master_key_id = %s, generation = %s, shredded_at = NULL
+ WHERE tenant = %s AND subject = %s
+"""
+_HELD: Final = "SELECT row_security_active('eventstore_keys.subject_keys')"
+_MASTERS: Final = """
+SELECT DISTINCT master_key_id
+  FROM eventstore_keys.subject_keys
+ WHERE wrapped_key IS NOT NULL
+"""
+_NEXT: Final = """
+SELECT tenant, subject, generation, wrapped_key, master_key_id
+  FROM eventstore_keys.subject_keys
+ WHERE wrapped_key IS NOT NULL AND master_key_id <> %s AND (tenant, subject) > (%s, %s)
+ ORDER BY tenant, subject
+ LIMIT %s
+   FOR UPDATE
+"""
+_REWRAP: Final = """
+UPDATE eventstore_keys.subject_keys
+   SET wrapped_key = %s, master_key_id = %s
+ WHERE tenant = %s AND subject = %s
+"""
+
+
+class _Cached(NamedTuple):
+    expires_at: float
+    generation: int
+    key: SubjectKey | None
+
+
+class PostgresKeyRing:
+    """A `KeyRing` in a Postgres database: that of the events, or better another one.
+
+    What is destroyed by `shred` is gone from the table. Until vacuum it is in dead rows, until they
+    are recycled in the write-ahead log, and in the backups of this database as long as they are
+    kept: keep them for a short time. Whoever has one of these needs a master key as well.
+
+    Args:
+        dsn: The database; never shown.
+        master_keys: What the keys are wrapped by.
+        cache_s: How long a key is held in memory, in seconds; what another process shreds can be
+            read here for so long. 0 asks the database each time.
+        clock: Seconds that never go back.
+
+    Raises:
+        StoreUnavailableError: There is no way to the database.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        master_keys: MasterKeys,
+        *,
+        cache_s: float = CACHE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 0 <= cache_s <= CACHE_S_MAX:
+            raise SubjectKeyError(
+                f"keys are held in memory for {CACHE_S_MAX:g} seconds at most",
+                detail=f"cache_s is {cache_s!r:.40}",
+                hint="so long, other processes can read what was shredded",
+            )
+        check_address(dsn)
+        self._pool = open_pool(dsn, CONNECTIONS_MAX)
+        self._master_keys = master_keys
+        self._cache_s = cache_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._cache: dict[tuple[str, str], _Cached] = {}
+        self._changes = 0
+
+    def __repr__(self) -> str:
+        return f"PostgresKeyRing({self._master_keys!r})"
+
+    def key_of(
+        self, tenant: str, subject: str, *, create: bool = False, generation: int = 1
+    ) -> SubjectKey | None:
+        """See `KeyRing.key_of`."""
+        cached = self._cache.get((tenant, subject))
+        if (
+            cached is not None
+            and cached.generation >= generation
+            and self._clock() < cached.expires_at
+        ):
+            return cached.key
+        # taken before the database is asked: what it says is old once someone shreds here
+        changes, asked_at = self._changes, self._clock()
+        with self._session(tenant) as connection:
+            row = connection.execute(_SELECT, (tenant, subject)).fetchone()
+            if row is None and create:
+                self._insert(connection, tenant, subject)
+                # another process may have been first: its key is the one
+                row = connection.execute(_SELECT, (tenant, subject)).fetchone()
+        if row is None:
+            refuse_unknown(subject)
+        wrapped, master, found = row
+        key = None
+        if wrapped is not None:
+            bound_to = _bound_to(tenant, subject, found)
+            key = SubjectKey(self._master_keys.unwrap(wrapped, master, bound_to), found)
+        self._remember((tenant, subject), _Cached(asked_at + self._cache_s, found, key), changes)
+        return key
+
+    def shred(self, tenant: str, subject: str) -> bool:
+        """See `KeyRing.shred`; saved states in the same database go as well."""
+        try:
+            with self._session(tenant) as connection:
+                return bool(_only(connection.execute(_SHRED, (tenant, subject)).fetchone()))
+        finally:
+            self._forget(tenant, subject)
+
+    def readmit(self, tenant: str, subject: str) -> bool:
+        """See `KeyRing.readmit`."""
+        try:
+            with self._session(tenant) as connection:
+                row = connection.execute(_GENERATION, (tenant, subject)).fetchone()
+                if row is None:
+                    return False
+                generation = row[0] + 1
+                made = self._new_key(tenant, subject, generation)
+                connection.execute(_READMIT, (*made, generation, tenant, subject))
+                return True
+        finally:
+            self._forget(tenant, subject)
+
+    def rotate(self, master_keys: MasterKeys) -> int:
+        """See `KeyRing.rotate`; the role must own the table, as it works for every tenant.
+
+        Processes that still wrap by the old key may add to what is to be done: call it again after
+        they have the new one, until it returns 0.
+
+        Raises:
+            SubjectKeyError: A key is wrapped by a master key that is not among these, and nothing
+                was done; or some cannot be unwrapped, and all others were done.
+            AccessRefusedError: The role sees one tenant's keys only.
+        """
+        with self._session(None) as connection:
+            _check_rotation(connection, master_keys)
+        self._master_keys = master_keys
+        done, failed, after = 0, 0, ("", "")
+        while True:
+            with self._session(None) as connection:
+                values = master_keys.current, *after, BATCH
+                rows = connection.execute(_NEXT, values).fetchall()
+                rewrapped = [found for row in rows if (found := _rewrapped(master_keys, row))]
+                connection.cursor().executemany(_REWRAP, rewrapped)
+            done += len(rewrapped)
+            failed += len(rows) - len(rewrapped)
+            if len(rows) < BATCH:
+                break
+            after = rows[-1][:2]
+        if failed:
+            raise SubjectKeyError(
+                "some keys cannot be unwrapped, and stay as they are",
+                detail=f"{failed:,} failed, {done:,} were wrapped anew",
+                hint="their rows were altered, or a master key of that name was another one",
+            )
+        return done
+
+    def close(self) -> None:
+        """See `KeyRing.close`."""
+        self._pool.close()
+        self._cache.clear()
+
+    @contextmanager
+    def _session(self, tenant: str | None) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            with self._pool.connection() as connection, connection.transaction():
+                if tenant is not None:
+                    connection.execute(_ACT_FOR, (tenant,))
+                yield connection
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+    def _insert(self, connection: psycopg.Connection[Any], tenant: str, subject: str) -> None:
+        made = self._new_key(tenant, subject, 1)
+        connection.execute(_INSERT, (tenant, subject, *made))
+
+    def _new_key(self, tenant: str, subject: str, generation: int) -> tuple[bytes, str]:
+        master_keys = self._master_keys  # once: a rotation may exchange them in between
+        bound_to = _bound_to(tenant, subject, generation)
+        return master_keys.wrap(os.urandom(KEY_BYTES), bound_to), master_keys.current
+
+    def _remember(self, whose: tuple[str, str], cached: _Cached, changes: int) -> None:
+        with self._lock:
+            if changes == self._changes:
+                if len(self._cache) >= CACHED_MAX:
+                    self._cache.clear()
+                self._cache[whose] = cached
+
+    def _forget(self, tenant: str, subject: str) -> None:
+        with self._lock:
+            self._changes += 1
+            self._cache.pop((tenant, subject), None)
+
+
+def _bound_to(tenant: str, subject: str, generation: int) -> bytes:
+    return unambiguous("subject key", tenant, subject, str(generation))
+
+
+def _only(row: tuple[Any, ...] | None) -> Any:
+    return None if row is None else row[0]
+
+
+def _check_rotation(connection: psycopg.Connection[Any], master_keys: MasterKeys) -> None:
+    if _only(connection.execute(_HELD).fetchone()):
+        raise AccessRefusedError(
+            "a rotation of the master key needs to see the keys of every tenant",
+            hint="run it as the owner of eventstore_keys.subject_keys",
+        )
+    missing = {row[0] for row in connection.execute(_MASTERS)} - set(master_keys.keys)
+    if missing:
+        raise SubjectKeyError(
+            "keys are wrapped by a master key that is not given",
+            detail=f"master key {', '.join(sorted(missing))}",
+            hint="give the old ones beside the new one until the rotation is done",
+        )
+
+
+def _rewrapped(
+    master_keys: MasterKeys, row: tuple[str, str, int, bytes, str]
+) -> tuple[bytes, str, str, str] | None:
+    tenant, subject, generation, wrapped, master_key_id = row
+    bound_to = _bound_to(tenant, subject, generation)
+    try:
+        key = master_keys.unwrap(wrapped, master_key_id, bound_to)
+    except SubjectKeyError:
+        return None
+    return master_keys.wrap(key, bound_to), master_keys.current, tenant, subject
