@@ -1,0 +1,124 @@
+"""Decider: a consistency boundary as three pure functions.
+
+    def decide(command, state): ...      # returns events, or raises Rejected
+    def evolve(state, event): ...        # returns the next state
+    def initial_state(): ...
+
+A command may be refused; an event is a fact. `decide` is asked again when another writer was
+faster, so it reads no clock, no database and no random number: what it needs is in the command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from uuid import UUID
+
+from eventstore.context import listed
+from eventstore.errors import NameRefusedError, UndeclaredError
+from eventstore.names import check_category, check_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+C = TypeVar("C")
+E = TypeVar("E")
+S = TypeVar("S")
+
+_ID_TYPES: Final = (str, int, UUID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decider(Generic[C, E, S]):
+    """How commands to one kind of stream are decided.
+
+    Attributes:
+        category: Category of its streams: `order` for `order-42`.
+        decide: Takes a command and the state; returns events, or None, or raises `Rejected`.
+        evolve: Takes the state and an event; returns the next state and changes neither.
+        initial_state: Returns the state of a stream without events.
+        commands: Classes of the commands that it decides.
+        stream_id: Takes a command and returns the id part of its stream's name.
+        version: Of the fold. Raise it when `evolve` or the state's type changes: what was saved by
+            another version is not read any more.
+        snapshot_every: Saves the state whenever a command takes the stream past a multiple of this
+            many events; None never.
+        state_type: Type of the state, by which a saved one is read; what `initial_state` is
+            annotated to return if not given.
+    """
+
+    category: str
+    decide: Callable[[C, S], Iterable[E] | E | None]
+    evolve: Callable[[S, E], S]
+    initial_state: Callable[[], S]
+    commands: tuple[type, ...]
+    stream_id: Callable[[C], str | int | UUID]
+    version: int = 1
+    snapshot_every: int | None = None
+    state_type: Any = None
+
+    def __post_init__(self) -> None:
+        check_category(self.category)
+        for what in ("version", "snapshot_every"):
+            number = getattr(self, what)
+            counts = type(number) is int and number >= 1
+            if not counts and not (number is None and what == "snapshot_every"):
+                raise UndeclaredError(
+                    f"decider {self.category} needs a {what} of 1 or more",
+                    detail=f"{number!r:.80}",
+                )
+        commands = tuple(self.commands)
+        if not all(isinstance(command, type) for command in commands):
+            raise UndeclaredError(f"the commands of decider {self.category} are classes")
+        object.__setattr__(self, "commands", commands)
+
+    def stream(self, identity: str | int | UUID) -> str:
+        """Returns the name of the stream with this id.
+
+        Raises:
+            NameRefusedError: It cannot have this name.
+        """
+        if type(identity) not in _ID_TYPES:
+            raise NameRefusedError(
+                f"the id of a stream of {self.category} is a text, an integer or a UUID",
+                detail=type(identity).__qualname__,
+            )
+        return check_stream(f"{self.category}-{identity}")
+
+    def stream_of(self, command: C) -> str:
+        """Returns the name of the stream that a command is about.
+
+        Raises:
+            NameRefusedError: It cannot have this name.
+        """
+        return self.stream(self.stream_id(command))
+
+    def decided(self, command: C, state: S) -> tuple[E, ...]:
+        """Returns the events that a command leads to, all of them; none if it changes nothing.
+
+        Raises:
+            Rejected: The domain's rules refuse the command.
+        """
+        return listed(self.decide(command, state))
+
+    def fold(self, state: S, events: Iterable[E]) -> S:
+        """Returns the state after further events."""
+        evolve = self.evolve
+        for event in events:
+            state = evolve(state, event)
+        return state
+
+
+def decider_of(declared: Any) -> Decider[Any, Any, Any]:
+    """Returns a decider, or the decider of a class that `aggregate` declared.
+
+    Raises:
+        UndeclaredError: It is neither.
+    """
+    found = getattr(declared, "decider", declared)
+    if isinstance(found, Decider):
+        return found
+    raise UndeclaredError(
+        "this is neither a decider nor a class declared by aggregate",
+        detail=f"{getattr(declared, '__qualname__', type(declared).__qualname__)}",
+    )
