@@ -378,18 +378,28 @@ def _check_events(request: AppendRequest) -> None:
     ids: set[UUID] = set()
     for append in request.appends:
         for event in append.events:
-            if event.type == SNAPSHOT_TYPE:
-                raise NameRefusedError(
-                    "an event type that starts with $ belongs to the store", detail=event.type
-                )
-            _check_json(event.type, event.data)
-            if event.metadata is not None:
-                _check_json(event.type, event.metadata)
+            _check_event(event)
             if event.event_id in ids:
                 raise BatchRefusedError(
                     "an append has two events of one id", detail=f"event id {event.event_id}"
                 )
             ids.add(event.event_id)
+
+
+def _check_event(event: NewEvent) -> None:
+    if event.type == SNAPSHOT_TYPE:
+        raise NameRefusedError(
+            "an event type that starts with $ belongs to the store", detail=event.type
+        )
+    _check_json(event.type, event.data)
+    if event.metadata is not None:
+        _check_json(event.type, event.metadata)
+    try:
+        event.occurred_at.astimezone(UTC)
+    except OverflowError:
+        raise EventRefusedError(
+            f"event {event.type} has a time that is none in UTC", detail="occurred_at"
+        ) from None
 
 
 def _check_json(type_: str, text: bytes) -> None:
