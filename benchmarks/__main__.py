@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import freshness, snapshot, startup
+from benchmarks import append, freshness, snapshot, startup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.result import Report
 
 BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
+    "append": append.run,
     "freshness": freshness.run,
     "snapshot": snapshot.run,
     "startup": startup.run,

@@ -61,3 +61,15 @@ def smaller(
 def at_most(metric: str, *, ours: float, target: float) -> Measure:
     """Compares a figure with the most that it may be; there is no peer."""
     return Measure(metric, ours, None, None, None, target, ours <= target)
+
+
+def rate(metric: str, *, ours: float, peer: float, limit: float | None, target: float) -> Measure:
+    """Compares rates: the ratio is ours by peer, the target a minimum."""
+    ratio = ours / peer
+    return Measure(metric, ours, peer, limit, ratio, target, ratio >= target)
+
+
+def grown(metric: str, *, before: float, after: float, target: float) -> Measure:
+    """Compares a cost after growth with the one before: the target is a maximum of the ratio."""
+    ratio = after / before
+    return Measure(metric, after, before, None, ratio, target, ratio <= target)

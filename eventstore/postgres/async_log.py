@@ -20,7 +20,7 @@ from eventstore.postgres.connection import (
     make_async_pool,
     payloads_as_bytes,
 )
-from eventstore.postgres.errors import EVENT_ID, translated, violated
+from eventstore.postgres.errors import EVENT_ID, STREAM_POSITION, translated, violated
 from eventstore.postgres.log import PAGE, RETRIES
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class AsyncPostgresEventLog:
 
     async def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
-        asked = statement.append(request)
         if connection is not None:
-            return await self._append_joined(request, asked, joined_async(connection))
+            return await self._append_joined(request, joined_async(connection))
+        asked = statement.append(request)
         try:
             return await self._append(request, asked)
         except ContentionError:
@@ -68,20 +68,34 @@ class AsyncPostgresEventLog:
     async def _append(self, request: AppendRequest, asked: Statement) -> Appended:
         try:
             async with self._connection() as connection:
+                await _act_for(connection, request.tenant)
                 cursor = await connection.writer.execute(asked.sql, asked.parameters, prepare=True)
-                return statement.appended(request, await cursor.fetchone() or ())
+                row = await cursor.fetchone()
+            if row is not None:
+                return statement.appended(request, row)
         except psycopg.Error as error:
+            # STREAM_POSITION: another writer was at this version, too, and came first
+            if violated(error) not in {EVENT_ID, STREAM_POSITION}:
+                raise translated(error, writing=True) from error
             if violated(error) == EVENT_ID and (done := await self._repeated(request)):
                 return done
-            raise translated(error, writing=True) from error
         except WrongExpectedVersionError:
             if done := await self._repeated(request):
                 return done
             raise
+        return await self._refused(request)
+
+    async def _refused(self, request: AppendRequest) -> Appended:
+        """An append that found its stream at another version, unless it is there already."""
+        if done := await self._repeated(request):
+            return done
+        actual = await self.stream_version(request.tenant, request.appends[0].stream)
+        raise statement.wrong_version(request, actual)
 
     async def _append_joined(
-        self, request: AppendRequest, asked: Statement, connection: AsyncConnection[Any]
+        self, request: AppendRequest, connection: AsyncConnection[Any]
     ) -> Appended:
+        asked = statement.append(request, joined=True)
         async with _translating():
             cursor = await connection.execute(asked.sql, asked.parameters, binary=True)
             row = await cursor.fetchone()

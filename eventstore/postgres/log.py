@@ -21,7 +21,7 @@ from eventstore.postgres.connection import (
     open_pool,
     payloads_as_bytes,
 )
-from eventstore.postgres.errors import EVENT_ID, translated, violated
+from eventstore.postgres.errors import EVENT_ID, STREAM_POSITION, translated, violated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,9 +66,9 @@ class PostgresEventLog:
 
     def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
-        asked = statement.append(request)
         if connection is not None:
-            return self._append_joined(request, asked, joined(connection))
+            return self._append_joined(request, joined(connection))
+        asked = statement.append(request)
         try:
             return self._append(request, asked)
         except ContentionError:
@@ -81,22 +81,33 @@ class PostgresEventLog:
     def _append(self, request: AppendRequest, asked: Statement) -> Appended:
         try:
             with self._pool.connection() as connection:
+                _act_for(connection, request.tenant)
                 row = connection.writer.execute(
                     asked.sql, asked.parameters, prepare=True
                 ).fetchone()
-                return statement.appended(request, row or ())
+            if row is not None:
+                return statement.appended(request, row)
         except psycopg.Error as error:
+            # STREAM_POSITION: another writer was at this version, too, and came first
+            if violated(error) not in {EVENT_ID, STREAM_POSITION}:
+                raise translated(error, writing=True) from error
             if violated(error) == EVENT_ID and (done := self._repeated(request)):
                 return done
-            raise translated(error, writing=True) from error
         except WrongExpectedVersionError:
             if done := self._repeated(request):
                 return done
             raise
+        return self._refused(request)
 
-    def _append_joined(
-        self, request: AppendRequest, asked: Statement, connection: Connection[Any]
-    ) -> Appended:
+    def _refused(self, request: AppendRequest) -> Appended:
+        """An append that found its stream at another version, unless it is there already."""
+        if done := self._repeated(request):
+            return done
+        actual = self.stream_version(request.tenant, request.appends[0].stream)
+        raise statement.wrong_version(request, actual)
+
+    def _append_joined(self, request: AppendRequest, connection: Connection[Any]) -> Appended:
+        asked = statement.append(request, joined=True)
         with _translating():
             row = connection.execute(asked.sql, asked.parameters, binary=True).fetchone()
         return statement.appended(request, row or ())
