@@ -14,28 +14,23 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from pydantic import BaseModel
 from typer.main import get_command
 
-from cdc.errors import CdcError
 from headwater.cli import app
-from headwater.cli.output import exit_code_of
-from headwater.errors import HeadwaterError
+from headwater.cli.output import PlatformError, exit_code_of
 from headwater.settings import Settings
-from projections.errors import ProjectionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pydantic.fields import FieldInfo
 
-PlatformError: TypeAlias = CdcError | HeadwaterError | ProjectionError
-
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = ("cdc", "projections", "headwater")
+PACKAGES: Final = ("cdc", "eventstore", "projections", "headwater")
 # Fields of the settings that the command line and the environment set, never the file.
 FROM_OUTSIDE: Final = ("root", "home", "java_home")
 NOTICE: Final = "<!-- written by docs/generate.py: run `make docs` after changing the code -->\n"

@@ -44,3 +44,10 @@ class UnhealthyError(HeadwaterError):
 
     code = "HW-U002"
     exit_code = 3
+
+
+class PlatformMissingError(HeadwaterError):
+    """A part of Headwater is asked for that is not installed here."""
+
+    code = "HW-U003"
+    exit_code = 4

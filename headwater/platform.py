@@ -17,7 +17,7 @@ from cdc.connect.rest import ConnectRest
 from cdc.connect.supervision import Watch
 from cdc.lsn import Lsn
 from cdc.postgres import catalog, session
-from headwater import runtime
+from headwater import extra, runtime
 from headwater.errors import UnhealthyError
 from headwater.project import remember
 from headwater.runtime.home import read_json
@@ -57,9 +57,13 @@ class Platform:
         project: The project.
         config: Its settings file, which the job opens again in its own process.
         lifeline: Stop everything when this process ends, however it ends.
+
+    Raises:
+        PlatformMissingError: The extra `platform` is not installed.
     """
 
     def __init__(self, project: Project, config: Path, *, lifeline: bool = False) -> None:
+        extra.require()
         self.project = project
         self._config = config
         self._spec = runtime_spec(project, config, lifeline=lifeline)

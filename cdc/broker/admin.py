@@ -1,12 +1,13 @@
-"""One short conversation with the brokers."""
+"""One short conversation with the brokers.
+
+kafka's library is loaded when a conversation begins: the command line shows its help, and the event
+store works, where it is not installed.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from kafka import KafkaAdminClient, KafkaConsumer
-from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from cdc.broker.errors import BrokerUnreachableError
 
@@ -21,6 +22,8 @@ def admin(bootstrap: str) -> Iterator[Any]:
     Raises:
         BrokerUnreachableError: No broker answers.
     """
+    from kafka import KafkaAdminClient  # noqa: PLC0415
+
     with _named(bootstrap):
         client = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
         try:
@@ -36,6 +39,8 @@ def consumer(bootstrap: str) -> Iterator[Any]:
     Raises:
         BrokerUnreachableError: No broker answers.
     """
+    from kafka import KafkaConsumer  # noqa: PLC0415
+
     with _named(bootstrap):
         client = KafkaConsumer(
             bootstrap_servers=bootstrap.split(","),
@@ -51,6 +56,8 @@ def consumer(bootstrap: str) -> Iterator[Any]:
 
 @contextmanager
 def _named(bootstrap: str) -> Iterator[None]:
+    from kafka.errors import KafkaConnectionError, KafkaTimeoutError  # noqa: PLC0415
+
     try:
         yield
     except (KafkaConnectionError, KafkaTimeoutError) as error:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kafka import TopicPartition
-
 from cdc.broker.admin import consumer
 from cdc.broker.errors import TopicMissingError
 
@@ -27,6 +25,8 @@ def end_offsets(bootstrap: str, topics: Iterable[str]) -> dict[tuple[str, int], 
 
 def partitions(client: Any, topics: Iterable[str]) -> list[Any]:
     """Returns the partitions of topics, as kafka's consumer names them."""
+    from kafka import TopicPartition  # noqa: PLC0415  # see admin
+
     places = []
     for topic in topics:
         numbers = client.partitions_for_topic(topic)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import for_code
-
 from cdc.broker.admin import admin
 from cdc.broker.errors import TopicRefusedError
 
@@ -98,6 +96,8 @@ def _create(client: Any, topics: list[TopicSpec]) -> None:
         }
         for topic in topics
     }
+    from kafka.errors import for_code  # noqa: PLC0415  # see admin
+
     answer = client.create_topics(wanted, raise_errors=False)
     for topic in answer["topics"]:
         error = for_code(topic["error_code"])

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from headwater import __version__
+from headwater import __version__, extra
 from headwater.cli import data, demo, doctor, init, run, services, source, view
 from headwater.cli.output import (
     EXIT_INTERRUPTED,
@@ -70,9 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except typer.Exit as exit_:
         return exit_.exit_code
-    except PLATFORM_ERRORS as error:
-        print_error(error, as_json="--json" in words)
-        return exit_code_of(error)
+    except (*PLATFORM_ERRORS, ModuleNotFoundError) as error:
+        shown = extra.missing(error) if isinstance(error, ModuleNotFoundError) else error
+        if shown is None:
+            raise
+        print_error(shown, as_json="--json" in words)
+        return exit_code_of(shown)
     except BrokenPipeError:  # the reader of our answer has enough
         sys.stderr.close()
         return 0

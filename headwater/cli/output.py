@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from cdc.errors import CdcError
+from eventstore import errors as event_store
+from eventstore.errors import EventStoreError
 from headwater.errors import HeadwaterError
 from projections.errors import DeclarationError, PlanError, ProjectionError
 
@@ -21,7 +23,23 @@ EXIT_INTERRUPTED = 130
 EXIT_UNHEALTHY = 3
 EXIT_USAGE = 2
 
-PLATFORM_ERRORS = (HeadwaterError, CdcError, ProjectionError)
+PLATFORM_ERRORS = (HeadwaterError, CdcError, ProjectionError, EventStoreError)
+PlatformError: TypeAlias = HeadwaterError | CdcError | ProjectionError | EventStoreError
+
+_USAGE = (
+    DeclarationError,
+    PlanError,
+    event_store.NameRefusedError,
+    event_store.EventRefusedError,
+    event_store.BatchRefusedError,
+    event_store.UndeclaredError,
+    event_store.SubscriptionError,
+)
+_UNHEALTHY = (
+    event_store.AuditError,
+    event_store.CheckpointBeyondHeadError,
+    event_store.SchemaMissingError,
+)
 
 stderr = Console(stderr=True, highlight=False)
 
@@ -61,7 +79,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
     stdout().print(table)
 
 
-def print_error(error: HeadwaterError | CdcError | ProjectionError, *, as_json: bool) -> None:
+def print_error(error: PlatformError, *, as_json: bool) -> None:
     """Prints what failed, what was seen, and what repairs it."""
     if as_json:
         print_json(
@@ -83,11 +101,13 @@ def print_error(error: HeadwaterError | CdcError | ProjectionError, *, as_json: 
         stderr.print(f"  [dim]repair[/] {escape(error.hint)}", soft_wrap=True)
 
 
-def exit_code_of(error: HeadwaterError | CdcError | ProjectionError) -> int:
+def exit_code_of(error: PlatformError) -> int:
     """Returns the exit code that DESIGN's table gives to a failure."""
     if isinstance(error, HeadwaterError):
         return error.exit_code
-    return EXIT_USAGE if isinstance(error, DeclarationError | PlanError) else 1
+    if isinstance(error, _USAGE):
+        return EXIT_USAGE
+    return EXIT_UNHEALTHY if isinstance(error, _UNHEALTHY) else 1
 
 
 def _cell(value: object) -> str:

@@ -22,7 +22,6 @@ import structlog
 
 from headwater.runtime.external import Watched, external_services
 from headwater.runtime.home import Home, write_atomically
-from headwater.runtime.memory import tree_rss_bytes
 from headwater.runtime.plan import Plan
 from headwater.runtime.process import ProcessRecord, cap_log
 from headwater.runtime.spec import ServiceName
@@ -147,6 +146,9 @@ class Supervisor:
             time.sleep(_TICK_S / 5 if left else 0)
 
     def _housekeeping(self) -> None:
+        # who asks the supervisor something imports this module, and need not have psutil
+        from headwater.runtime.memory import tree_rss_bytes  # noqa: PLC0415
+
         cap = self._plan.spec.log_bytes_max
         for unit in self._units:
             if cap_log(self._home.log(unit.name), cap):

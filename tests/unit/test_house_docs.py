@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("cdc", "projections", "headwater", "examples")
+PACKAGES = ("cdc", "eventstore", "projections", "headwater", "examples")
 CODE = re.compile(r"HW-[A-Z]?\d{2}[\dX]")  # X: the family that such codes belong to
 
 
