@@ -1,8 +1,8 @@
 """Names of streams, categories, tenants, tags, types and keys: what each may be.
 
 A stream is named `category-id` (`order-42`): the part before the first `-` is its category. Names
-are compared byte by byte; two that look alike are two names, so both are refused unless they are
-in Unicode's composed form (NFC) and free of control and invisible format characters.
+are compared byte by byte, so what could look like another name is refused: Unicode that is not in
+its composed form (NFC), control and invisible characters, letters of scripts mixed that look alike.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _NAME_BYTES_MAX: Final = 128
 _TENANT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _CATEGORY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*([.-][A-Za-z0-9_]+)*")
+_ALIKE: Final = frozenset({"LATIN", "CYRILLIC", "GREEK"})
 # control, format, surrogate, private use, unassigned, line and paragraph separators
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -39,7 +40,7 @@ def check_stream(stream: str) -> str:
     Raises:
         NameRefusedError: It is empty, over-long, reserved, ambiguous or no `category-id`.
     """
-    if stream in _known_streams:
+    if type(stream) is str and stream in _known_streams:
         return stream
     _check_text("stream", stream, STREAM_BYTES_MAX)
     category, dash, identity = stream.partition("-")
@@ -152,6 +153,13 @@ def _check_text(what: str, name: str, bytes_max: int) -> str:
 
 
 def _check_unicode(what: str, name: str) -> None:
+    own = name.partition("-")[2] if what == "stream" else name  # a category is ASCII
+    scripts = {unicodedata.name(c, "").partition(" ")[0] for c in own if c.isalpha()}
+    if len(scripts & _ALIKE) > 1:
+        raise NameRefusedError(
+            f"a {what} does not mix letters of scripts that look alike",
+            detail=f"{name!a:.100} has {', '.join(sorted(scripts & _ALIKE)).lower()} letters",
+        )
     strange = next((c for c in name if unicodedata.category(c) in _INVISIBLE), None)
     if strange is not None:
         raise NameRefusedError(
