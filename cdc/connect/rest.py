@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import orjson
-import urllib3
 
 from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.lsn import Lsn
@@ -73,6 +72,8 @@ class ConnectRest:
     """
 
     def __init__(self, url: str, *, retry_s: float = _RETRY_S) -> None:
+        import urllib3  # noqa: PLC0415  # the event store works where it is not installed
+
         self._url = url.rstrip("/")
         self._retry_s = retry_s
         self._pool = urllib3.PoolManager(timeout=urllib3.Timeout(_TIMEOUT_S), retries=False)
@@ -173,11 +174,13 @@ class ConnectRest:
     def _once(
         self, method: str, path: str, body: Mapping[str, str] | None, *, missing_is_none: bool
     ) -> Any:
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
         content = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": "application/json"}
         try:
             answer = self._pool.request(method, self._url + path, body=content, headers=headers)
-        except urllib3.exceptions.HTTPError as error:
+        except HTTPError as error:
             raise ConnectUnavailableError(
                 "Kafka Connect does not answer", detail=f"{self._url}: {type(error).__name__}"
             ) from None

@@ -9,6 +9,7 @@ from psycopg import sql
 
 from eventstore.errors import AccessRefusedError, SchemaMissingError
 from eventstore.names import check_tenant
+from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def grant(dsn: str, role: str, *, tenant: str | None = None) -> list[str]:
     """
     if tenant is not None:
         check_tenant(tenant)
+    check_address(dsn)
     try:
         with psycopg.connect(dsn) as connection:
             return _grant(connection, role, tenant)

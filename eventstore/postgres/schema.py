@@ -11,6 +11,7 @@ import psycopg
 from psycopg import errors as postgres
 
 from eventstore.errors import AccessRefusedError, SchemaMissingError
+from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def current(dsn: str) -> str | None:
     Raises:
         StoreUnavailableError: The database does not answer.
     """
+    check_address(dsn)
     try:
         with psycopg.connect(dsn) as connection:
             return _current(connection)
@@ -125,6 +127,7 @@ def _current(connection: psycopg.Connection[Any]) -> str | None:
 def _migrate(dsn: str, verb: str, revision: str) -> list[str]:
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # only a migration loads it
 
+    check_address(dsn)
     try:
         return _alembic(verb, revision, io.StringIO(), dsn=dsn)
     except psycopg.Error as error:

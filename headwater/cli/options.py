@@ -19,3 +19,11 @@ Profile = Annotated[
     str | None, typer.Option("--profile", help="Profile of the settings file to lay over it.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Dsn = Annotated[
+    str | None,
+    typer.Option("--dsn", help="The database; otherwise as the settings say, or the source."),
+]
+Tenant = Annotated[
+    str | None, typer.Option("--tenant", help="Whose; otherwise as the settings say.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Yes, this cannot be undone.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headwater.settings.file import DEFAULT_FILE, HOME_FOLDER, load
 from headwater.settings.model import (
+    EventStoreSettings,
     ServiceSettings,
     Settings,
     SourceSettings,
@@ -13,6 +14,7 @@ from headwater.settings.model import (
 __all__ = [
     "DEFAULT_FILE",
     "HOME_FOLDER",
+    "EventStoreSettings",
     "ServiceSettings",
     "Settings",
     "SourceSettings",

@@ -87,6 +87,26 @@ class SparkSettings(_Section):
     conf: dict[str, str] = Field(default_factory=dict)
 
 
+class EventStoreSettings(_Section):
+    """The event store, as `headwater db` and `headwater events` use it.
+
+    Attributes:
+        dsn: Where it is; left out, in the project's source.
+        tenant: Whose streams the commands work on where `--tenant` is left out.
+        modules: Python modules, such as `shop.orders`, that declare event types and deciders; they
+            are imported with the settings file's folder first on the path.
+        master_key_file: File of the master keys that open personal fields, relative to the settings
+            file. Left out, personal fields stay sealed and no subject can be shredded.
+        keys_dsn: Where the keys of subjects are, if not beside the events.
+    """
+
+    dsn: SecretStr | None = None
+    tenant: str = "default"
+    modules: tuple[str, ...] = ()
+    master_key_file: Path | None = None
+    keys_dsn: SecretStr | None = None
+
+
 class Settings(_Section):
     """All settings of a project.
 
@@ -105,6 +125,7 @@ class Settings(_Section):
     source: dict[str, SourceSettings] = Field(default_factory=dict)
     services: ServicesSettings = ServicesSettings()
     spark: SparkSettings = SparkSettings()
+    eventstore: EventStoreSettings = EventStoreSettings()
 
     @property
     def views_path(self) -> Path:

@@ -1,0 +1,108 @@
+"""`headwater db`: the schema of the event store, and who may use it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from eventstore.postgres import grant, schema
+from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Yes
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr, stdout
+from headwater.database import find_database
+from headwater.errors import UsageError
+
+app = typer.Typer(help="The event store's schema in Postgres.", no_args_is_help=True)
+
+
+@app.command("upgrade")
+def upgrade(
+    *,
+    dsn: Dsn = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL; run nothing.")] = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Make the event store, or bring it to this version, in one transaction.
+
+    The role needs CREATE on the database, and owns the event store. Other schemas are left alone.
+    """
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    if sql:
+        typer.echo(schema.upgrade_script(database.dsn), nl=False)
+        return
+    ran = schema.upgrade(database.dsn)
+    if as_json:
+        print_json({"ran": ran, "current": schema.LATEST})
+        return
+    for revision in ran:
+        stdout().print(f"ran {revision}")
+    if not ran:
+        stdout().print(f"nothing to do: the database is at {schema.LATEST}")
+
+
+@app.command("current")
+def current(
+    *,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the version of the event store. Exits 3 when it is not the one this code works with."""
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    found = schema.current(database.dsn)
+    if as_json:
+        document = {"current": found, "latest": schema.LATEST, "ready": found == schema.LATEST}
+        print_json(document)
+    else:
+        stdout().print(found or "no event store")
+    if found != schema.LATEST:
+        if not as_json:
+            stderr.print(f"this code works with {schema.LATEST}: headwater db upgrade")
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+@app.command("downgrade")
+def downgrade(
+    *,
+    yes: Yes = False,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Drop the event store with every event and every key."""
+    if not yes:
+        raise UsageError("this drops every event and every key", hint="add --yes if you mean it")
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    undone = schema.downgrade(database.dsn)
+    for revision in undone:
+        stdout().print(f"took back {revision}")
+    if not undone:
+        stdout().print("nothing to do: there is no event store")
+
+
+@app.command("grant")
+def grant_use(
+    role: Annotated[str, typer.Argument(help="The application's role; it must exist.")],
+    *,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="The only one it will ever act for.")
+    ] = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Let a role append and read; with --tenant, for that tenant only and for good.
+
+    It can never change or delete an event.
+    """
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    for line in grant.grant(database.dsn, role, tenant=tenant):
+        stdout().print(escape(line))
