@@ -12,9 +12,11 @@ from sqlalchemy import (
     ARRAY,
     JSON,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -28,6 +30,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
+from sqlalchemy.schema import conv
 
 SCHEMAS: Final = ("eventstore", "eventstore_keys")
 """What belongs to the event store. Nobody else's tables are looked at."""
@@ -202,4 +205,140 @@ seals: Final = Table(
     CheckConstraint("cardinality(positions) BETWEEN 1 AND 4096", name="positions"),
     CheckConstraint("octet_length(hashes) = 32 * cardinality(positions)", name="hashes"),
     CheckConstraint("octet_length(digest) = 32", name="digest"),
+)
+
+subject_keys: Final = Table(
+    "subject_keys",
+    metadata,
+    _name("tenant"),
+    _name("subject"),
+    Column("generation", Integer, nullable=False, server_default=text("1")),
+    Column("wrapped_key", LargeBinary),
+    _name("master_key_id", nullable=True),
+    _moment("created_at", server_default=text(_NOW)),
+    _moment("shredded_at", nullable=True),
+    PrimaryKeyConstraint("tenant", "subject"),
+    CheckConstraint("generation >= 1", name="generation"),
+    CheckConstraint(
+        "(wrapped_key IS NULL) = (shredded_at IS NOT NULL)"
+        " AND (wrapped_key IS NULL) = (master_key_id IS NULL)",
+        name="shredded",
+    ),
+    Index(
+        "master_key_id",
+        "master_key_id",
+        "tenant",
+        "subject",
+        postgresql_where=text("wrapped_key IS NOT NULL"),
+    ),
+    schema="eventstore_keys",
+)
+
+subscriptions: Final = Table(
+    "subscriptions",
+    metadata,
+    _name("tenant"),
+    _name("name"),
+    Column("partition", Integer, nullable=False),
+    Column("partitions", Integer, nullable=False),
+    Column("lock_id", Integer, Identity(always=True), nullable=False),
+    _count("global_position"),
+    _count("replay_until", server_default=text("0")),
+    _count("replay_through", nullable=True),
+    _count("resume_at", nullable=True),
+    Column("earlier", JSON),
+    _moment("updated_at", server_default=text(_NOW)),
+    PrimaryKeyConstraint("tenant", "name", "partition"),
+    UniqueConstraint("lock_id", name="lock_id"),
+    CheckConstraint("partition >= 0 AND partition < partitions", name="partition"),
+    CheckConstraint("global_position >= 0", name="global_position"),
+    CheckConstraint("(replay_through IS NULL) = (resume_at IS NULL)", name="replay"),
+)
+
+parked_events: Final = Table(
+    "parked_events",
+    metadata,
+    _name("tenant"),
+    _name("subscription"),
+    _name("stream"),
+    _count("global_position"),
+    Column("state", Text, nullable=False),
+    Column("live", Boolean, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("error_code", Text),
+    Column("error_type", Text),
+    _moment("retry_at", nullable=True),
+    _moment("parked_at", server_default=text(_NOW)),
+    PrimaryKeyConstraint("tenant", "subscription", "stream", "global_position"),
+    CheckConstraint("state IN ('retrying', 'parked', 'waiting')", name="state"),
+    CheckConstraint("(state = 'retrying') = (retry_at IS NOT NULL)", name="retry_at"),
+    Index(
+        conv("uq_parked_events_head"),
+        "tenant",
+        "subscription",
+        "stream",
+        unique=True,
+        postgresql_where=text("state <> 'waiting'"),
+    ),
+)
+
+processes: Final = Table(
+    "processes",
+    metadata,
+    _name("tenant"),
+    _name("manager"),
+    _name("process_id"),
+    Column("inputs", Integer, nullable=False, server_default=text("0")),
+    _moment("started_at", server_default=text(_NOW)),
+    _moment("completed_at", nullable=True),
+    PrimaryKeyConstraint("tenant", "manager", "process_id"),
+)
+
+process_inputs: Final = Table(
+    "process_inputs",
+    metadata,
+    _name("tenant"),
+    _name("manager"),
+    _name("process_id"),
+    Column("number", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    _count("global_position", nullable=True),
+    Column("name", Text),
+    Column("reason", Text),
+    _moment("at", nullable=True),
+    _moment("taken_at", server_default=text(_NOW)),
+    PrimaryKeyConstraint("tenant", "manager", "process_id", "number"),
+    CheckConstraint(
+        "CASE kind"
+        " WHEN 'event' THEN global_position IS NOT NULL"
+        " WHEN 'timeout' THEN name IS NOT NULL AND at IS NOT NULL"
+        " WHEN 'refusal' THEN name IS NOT NULL AND reason IS NOT NULL"
+        " ELSE false END",
+        name="kind",
+    ),
+    Index(
+        conv("uq_process_inputs_event"),
+        "tenant",
+        "manager",
+        "process_id",
+        "global_position",
+        unique=True,
+        postgresql_where=text("global_position IS NOT NULL"),
+    ),
+)
+
+timers: Final = Table(
+    "timers",
+    metadata,
+    _name("tenant"),
+    _name("manager"),
+    _name("process_id"),
+    _name("name"),
+    _moment("due_at"),
+    _moment("fires_at"),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("error_code", Text),
+    Column("error_type", Text),
+    PrimaryKeyConstraint("tenant", "manager", "process_id", "name"),
+    Index("fires_at", "tenant", "manager", "fires_at"),
 )

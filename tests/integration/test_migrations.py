@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import multiprocessing
+import runpy
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -43,6 +44,12 @@ SELECT n.nspname, 'trigger', c.relname || ' ' || tgname FROM pg_trigger t
   JOIN pg_class c ON c.oid = tgrelid JOIN pg_namespace n ON n.oid = relnamespace
  WHERE nspname LIKE 'eventstore%'
 ORDER BY 1, 2, 3
+"""
+NAMED = """
+SELECT n.nspname, c.relname, conname FROM pg_constraint k JOIN pg_class c ON c.oid = conrelid
+  JOIN pg_namespace n ON n.oid = connamespace WHERE nspname LIKE 'eventstore%' AND contype <> 'n'
+UNION
+SELECT schemaname, tablename, indexname FROM pg_indexes WHERE schemaname LIKE 'eventstore%'
 """
 WAITING = "SELECT count(*) FROM pg_locks WHERE classid = 1749230 AND NOT granted"
 
@@ -105,6 +112,18 @@ def test_an_upgrade_of_what_is_up_to_date_does_nothing(database):
 
 def test_alembic_finds_no_difference_between_the_tables_and_their_mirror(store_dsn):
     command.check(config(store_dsn))
+
+
+def test_the_mirror_has_every_table_index_and_constraint_by_name(store_dsn):
+    """Also what Alembic compares by its columns only."""
+    metadata = runpy.run_path(str(schema.folder() / "tables.py"))["metadata"]
+    mirrored = {
+        (table.schema, table.name, str(thing.name))
+        for table in metadata.tables.values()
+        for thing in (*table.constraints, *table.indexes)
+    }
+
+    assert set(rows(store_dsn, NAMED)) == mirrored
 
 
 def test_alembic_would_find_a_difference(store_dsn):
