@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -101,11 +101,13 @@ def _decimal(given: Decimal, read: object, _: int) -> Fault | None:
         return Fault("", "is NaN or infinite, which is no amount")
     if read.__class__ is not Decimal:
         return _read_as(given, read)
-    # 1.10 equals 1.1, but is another amount of digits
-    return None if given.as_tuple() == read.as_tuple() else Fault("", _OTHER_VALUE)
+    # 1.10 equals 1.1, but has more digits
+    return Fault("", _OTHER_VALUE) if given.compare_total(read) else None
 
 
 def _instant(given: datetime, read: object, _: int) -> Fault | None:
+    if given.tzinfo is UTC and read.__class__ is datetime and read.tzinfo is UTC:
+        return None if given == read else Fault("", _OTHER_VALUE)
     offset = given.utcoffset()
     if offset is None:
         return Fault("", "is a time without an offset")
@@ -113,6 +115,14 @@ def _instant(given: datetime, read: object, _: int) -> Fault | None:
         return _read_as(given, read)
     # two zones never call an instant in a repeated hour equal, so the parts are compared
     same = offset == read.utcoffset() and given.replace(tzinfo=None) == read.replace(tzinfo=None)
+    return None if same else Fault("", _OTHER_VALUE)
+
+
+def _clock(given: time, read: object, _: int) -> Fault | None:
+    if read.__class__ is not time:
+        return _read_as(given, read)
+    # 01:00+01:00 equals 00:00+00:00; a zone without an offset at all is dropped
+    same = given.isoformat() == read.isoformat() and (given.tzinfo is None) == (read.tzinfo is None)
     return None if same else Fault("", _OTHER_VALUE)
 
 
@@ -256,7 +266,7 @@ _comparisons: dict[type, type_of_comparison] = {
     Decimal: _decimal,
     datetime: _instant,
     date: _plain,
-    time: _plain,
+    time: _clock,
     timedelta: _plain,
     UUID: _plain,
     bytes: _plain,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import EventStoreError, UndeclaredError
+from eventstore.errors import EventStoreError, StoreUnavailableError, UndeclaredError
 
 if TYPE_CHECKING:
     from eventstore.codec import Codec
@@ -89,6 +89,9 @@ def check_log(log: EventLog, codec: Codec, tenant: str | None = None) -> UpcastR
         log: The log.
         codec: Reads the events; with the key ring, if some have personal fields.
         tenant: Whose events; None for all, where the role may see them.
+
+    Raises:
+        StoreUnavailableError: The log or the key ring did not answer.
     """
     found: dict[tuple[str, int], VersionReport] = {}
     events = through = 0
@@ -109,6 +112,8 @@ def _look_at(stored: StoredEvent, codec: Codec, report: VersionReport) -> None:
     report.events += 1
     try:
         codec.decode(stored)
+    except StoreUnavailableError:
+        raise  # of the key ring: it says nothing about the event
     except EventStoreError as error:
         report.failures += 1
         report.codes[error.code] += 1

@@ -25,7 +25,7 @@ _decode_any: Final = msgspec.json.Decoder().decode
 _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _EXPECTATION: Final = re.compile(r"Expected `[^`]*`(?:, got `[^`]*`)?")
 _MISSING: Final = re.compile(r"Object missing required field `[^`]*`")
-_PLACE: Final = re.compile(r" - at (?:`\$([^`]*)`|(key in) `\$([^`]*)`)$")
+_PLACE: Final = re.compile(r" - at (?:`key` in )?`\$([^`]*)`$")
 
 
 def encoded(value: object) -> bytes:
@@ -61,11 +61,23 @@ def exactly(
         data = encoded(value)
         read = decode(data)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise _refused(where, path, fault_of(value, value) or _fault_in(error)) from None
-    fault = fault_of(value, read)
-    if fault is not None:
-        raise _refused(where, path, fault)
+        fault = fault_of(value, value) or _unwritable(value, error)
+        raise _refused(where, path, fault) from None
+    found = fault_of(value, read)
+    if found is not None:
+        raise _refused(where, path, found)
     return data, read
+
+
+def _unwritable(value: object, error: Exception) -> Fault:
+    """Finds the field that the encoder does not write; the decoder tells its own."""
+    if not isinstance(error, msgspec.MsgspecError) and dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            try:
+                encoded(getattr(value, field.name))
+            except (TypeError, ValueError, RecursionError) as cause:
+                return Fault(f".{field.name}", f"cannot be written as JSON: {type(cause).__name__}")
+    return _fault_in(error)
 
 
 def _fault_in(error: Exception) -> Fault:
@@ -78,7 +90,7 @@ def described(error: Exception) -> tuple[str, str]:
     text = str(error)
     place = _PLACE.search(text)
     found = _EXPECTATION.search(text) or _MISSING.search(text)
-    at = (place[1] or place[3] or "") if place else ""
+    at = place[1] if place else ""
     return at, found[0].replace("`", "").lower() if found else type(error).__qualname__
 
 
