@@ -1,0 +1,273 @@
+"""Handling: the plan by which a command is refused or becomes events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import structlog
+
+from eventstore import idempotency, snapshotting
+from eventstore.appending import Terms, request_of
+from eventstore.context import Occurrence
+from eventstore.errors import (
+    BatchRefusedError,
+    ContentionError,
+    EventStoreError,
+    Rejected,
+    ResultUnknownError,
+    StoreUnavailableError,
+    WrongExpectedVersionError,
+)
+from eventstore.event import Idempotency
+from eventstore.expected_version import accepts, check_expected_version
+from eventstore.loading import folded, loading
+from eventstore.log import StreamPart
+from eventstore.names import check_key
+from eventstore.operation import pause_after
+from eventstore.token import Token
+
+if TYPE_CHECKING:
+    from eventstore.context import Context
+    from eventstore.decider import Decider
+    from eventstore.event import Appended, AppendRequest, StoredEvent
+    from eventstore.loading import Loaded
+    from eventstore.log import Repeated
+    from eventstore.operation import Access, Plan
+
+_log = structlog.get_logger(__name__)
+
+ATTEMPTS_MAX: Final = 10
+"""Of one command against faster writers; each attempt loads and decides anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What a command led to.
+
+    Attributes:
+        events: Its events; none if it changed nothing.
+        version: Version of its stream afterwards.
+        token: Waits for views to have the events.
+        repeated: Whether its idempotency key had been used: nothing was written now, this is what
+            was written then.
+    """
+
+    events: tuple[Any, ...]
+    version: int
+    token: Token
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A command and what its caller wants.
+
+    Attributes:
+        command: The command.
+        decider: Decides it.
+        expected_version: Of its stream.
+        key: Makes it happen once.
+        context: Stored beside the events.
+        attempts_max: Against faster writers.
+    """
+
+    command: Any
+    decider: Decider[Any, Any, Any]
+    expected_version: int
+    key: Idempotency | None
+    context: Context
+    attempts_max: int
+
+    def __post_init__(self) -> None:
+        check_expected_version(self.expected_version)
+        if type(self.attempts_max) is not int or self.attempts_max < 1:
+            raise BatchRefusedError(
+                "a command is attempted once or more",
+                detail=f"attempts_max {self.attempts_max!r:.80}",
+            )
+
+
+def key_of(access: Access, command: object, idempotency_key: str | None) -> Idempotency | None:
+    """Returns the idempotency key of a command, if it has one, with what it stands for.
+
+    Raises:
+        BatchRefusedError: The command is not exact.
+        NameRefusedError: The key cannot have this name.
+    """
+    if idempotency_key is None:
+        return None
+    check_key(idempotency_key)
+    return Idempotency(
+        idempotency_key, idempotency.command_digest(access.codec, access.tenant, command)
+    )
+
+
+def handling(access: Access, instruction: Instruction) -> Plan[Handled]:
+    """Decides a command until its events are appended, nothing is to be done, or it is refused.
+
+    Raises:
+        Rejected: The domain's rules refuse it; nothing was written.
+        WrongExpectedVersionError: The stream is not where the caller thought.
+        ContentionError: Other writers were faster `attempts_max` times.
+        IdempotencyConflictError: The key was used for something else.
+        ResultUnknownError: The connection broke at the commit, and there is no key to ask by; or
+            the database did not come back within the bound.
+    """
+    unknown: ResultUnknownError | None = None
+    for attempt in range(1, instruction.attempts_max + 1):
+        try:
+            return (yield from _attempt(access, instruction))
+        except (WrongExpectedVersionError, StoreUnavailableError) as error:
+            if isinstance(error, ResultUnknownError):
+                unknown = error
+            stopped = (
+                attempt == instruction.attempts_max
+                or not _repeatable(error, instruction, access)
+                or (yield pause_after(attempt))
+            )
+            if stopped:
+                _give_up(error, unknown, instruction, attempt)
+    raise AssertionError
+
+
+def _repeatable(error: EventStoreError, instruction: Instruction, access: Access) -> bool:
+    if isinstance(error, WrongExpectedVersionError):
+        # what the caller expects is not there, or else what was read a moment before
+        return error.expected != instruction.expected_version
+    if access.connection is not None:
+        return False  # the caller's transaction is broken: only the caller can run it again
+    if isinstance(error, ContentionError):
+        return instruction.expected_version < 0
+    return isinstance(error, ResultUnknownError) and instruction.key is not None
+
+
+def _give_up(
+    error: EventStoreError,
+    unknown: ResultUnknownError | None,
+    instruction: Instruction,
+    attempts: int,
+) -> NoReturn:
+    if unknown is not None and isinstance(error, StoreUnavailableError):
+        # the last attempt wrote nothing, but an earlier one may have
+        raise unknown
+    if (
+        isinstance(error, WrongExpectedVersionError)
+        and error.expected != instruction.expected_version
+    ):
+        raise ContentionError(
+            f"command {type(instruction.command).__qualname__} lost against faster writers",
+            detail=f"{attempts} attempts",
+            hint="send it again, or let fewer writers decide on one stream",
+        ) from error
+    raise error
+
+
+def _attempt(access: Access, instruction: Instruction) -> Plan[Handled]:
+    decider, key = instruction.decider, instruction.key
+    stream = decider.stream_of(instruction.command)
+    if key is not None and (known := (yield access.result_of(key.key))) is not None:
+        return (yield from _repeated(access, stream, key, known))
+    loaded = yield from loading(access, decider, stream)
+    try:
+        events = _decided(instruction, stream, loaded)
+    except (Rejected, WrongExpectedVersionError):
+        # The same command may have been done between the question and the reading: then the
+        # events that stand in its way are its own.
+        if key is not None and (known := (yield access.result_of(key.key))) is not None:
+            return (yield from _repeated(access, stream, key, known))
+        raise
+    if not events and key is None:
+        return Handled((), loaded.version, Token(loaded.global_position))
+    request = _request(access, instruction, stream, events, loaded.version)
+    appended = yield access.append(request)
+    if appended.repeated and key is not None:
+        return (yield from _events_of(access, stream, key, appended))
+    if access.connection is None:
+        yield from _saving(access, decider, loaded, events, request)
+    return Handled(events, appended.version, appended.token)
+
+
+def _decided(instruction: Instruction, stream: str, loaded: Loaded[Any]) -> tuple[Any, ...]:
+    if not accepts(instruction.expected_version, loaded.version):
+        raise WrongExpectedVersionError(
+            stream, expected=instruction.expected_version, actual=loaded.version
+        )
+    return instruction.decider.decided(instruction.command, loaded.value)
+
+
+def _request(
+    access: Access, instruction: Instruction, stream: str, events: tuple[Any, ...], version: int
+) -> AppendRequest:
+    key = instruction.key
+    ids = (
+        [None] * len(events)
+        if key is None
+        else [
+            idempotency.keyed_event_id(access.tenant, key.key, from_end)
+            for from_end in reversed(range(len(events)))
+        ]
+    )
+    given = [Occurrence(event, event_id) for event, event_id in zip(events, ids, strict=True)]
+    return request_of(access, [(stream, given, version)], Terms(context=instruction.context), key)
+
+
+def _repeated(access: Access, stream: str, key: Idempotency, known: Repeated) -> Plan[Handled]:
+    idempotency.check_same(known, key.digest)
+    return (yield from _events_of(access, stream, key, known.appended))
+
+
+def _events_of(access: Access, stream: str, key: Idempotency, first: Appended) -> Plan[Handled]:
+    """The first result of a command, with its events read from the stream."""
+    own: list[StoredEvent] = []
+    limit = 8
+    while True:
+        part = StreamPart(through=first.version, backwards=True, limit=limit, archived=True)
+        found = yield access.read(stream, part)
+        own = []
+        for from_end, event in enumerate(found):
+            if not idempotency.made_under(event.event_id, access.tenant, key.key, from_end):
+                break
+            own.append(event)
+        if len(own) < limit:
+            break
+        limit *= 8
+    events = tuple(access.codec.decode(event) for event in reversed(own))
+    return Handled(events, first.version, first.token, repeated=True)
+
+
+def _saving(
+    access: Access,
+    decider: Decider[Any, Any, Any],
+    loaded: Loaded[Any],
+    events: tuple[Any, ...],
+    request: AppendRequest,
+) -> Plan[None]:
+    """Saves the state if the policy says so. The command is done: nothing here may fail it."""
+    every = decider.snapshot_every
+    version = loaded.version + len(events)
+    if every is None or loaded.version // every == version // every:
+        return
+    (append,) = request.appends
+    try:
+        # Folded anew: `decide` may have changed the state that it was given.
+        before = folded(access.codec, decider, loaded.base, loaded.events)
+        subjects = loaded.base.subjects | snapshotting.subjects_of(
+            access.codec, [*map(access.codec.decode, loaded.events), *events]
+        )
+        snapshot = snapshotting.take_snapshot(
+            access.codec,
+            decider,
+            decider.fold(before, events),
+            subjects,
+            (access.tenant, append.stream, version, append.events[-1].event_id),
+        )
+        yield access.save_snapshot(snapshot)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the command is done
+        _log.warning(
+            "aggregate snapshot not saved",
+            fold=snapshotting.fold_name(decider),
+            stream_position=version,
+            error=type(error).__name__,
+            code=getattr(error, "code", None),
+        )

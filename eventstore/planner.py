@@ -1,0 +1,153 @@
+"""Planner: what `EventStore` and `AsyncEventStore` share, which is all but waiting for the log."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from eventstore.appending import appending
+from eventstore.context import NO_CONTEXT, check_instant
+from eventstore.decider import Decider, decider_of
+from eventstore.errors import UndeclaredError
+from eventstore.expected_version import ANY
+from eventstore.handling import ATTEMPTS_MAX, Instruction, handling, key_of
+from eventstore.loading import State, loading
+from eventstore.names import check_stream, check_tenant
+from eventstore.operation import Access
+from eventstore.recorded import RecordedEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+    from uuid import UUID
+
+    from eventstore.appending import Terms, Wanted
+    from eventstore.codec import Codec
+    from eventstore.context import Context
+    from eventstore.event import Appended
+    from eventstore.handling import Handled
+    from eventstore.keyring import KeyRing
+    from eventstore.log import LogPart, StreamPart
+    from eventstore.operation import Plan
+    from eventstore.registry import EventTypes
+
+S = TypeVar("S")
+AnyDecider = Decider[Any, Any, Any]
+
+
+def codec_of(types: EventTypes, keyring: KeyRing | None) -> Codec:
+    """Returns the codec of a store."""
+    from eventstore.codec import Codec  # noqa: PLC0415  # loads cryptography
+
+    return Codec(types, keyring)
+
+
+def in_category(category: str, part: LogPart) -> LogPart:
+    """Returns the same part of the log, of one category's streams only."""
+    return replace(part, query=replace(part.query, category=category))
+
+
+class Planner:
+    """Plans what a store is asked for.
+
+    Args:
+        codec: Encodes and decodes its events.
+        deciders: Deciders, or classes declared by `aggregate`.
+        tenant: Whose streams.
+
+    Raises:
+        UndeclaredError: Two deciders take the same command.
+        NameRefusedError: The tenant cannot have this name.
+    """
+
+    def __init__(self, codec: Codec, deciders: Iterable[Any], tenant: str) -> None:
+        self.codec: Final = codec
+        self.tenant = check_tenant(tenant)
+        self.recorded: Final = partial(RecordedEvent, codec)
+        self.deciders: dict[type, AnyDecider] = {}
+        for decider in map(decider_of, deciders):
+            for command in decider.commands:
+                if self.deciders.setdefault(command, decider) is not decider:
+                    raise UndeclaredError(f"two deciders take command {command.__qualname__}")
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Returns the same planner for another tenant."""
+        made = copy.copy(self)
+        made.tenant = check_tenant(tenant)
+        return made
+
+    def append(self, wanted: Wanted, terms: Terms, connection: Any) -> Plan[Appended]:
+        """Plans an append."""
+        return appending(self._access(connection), wanted, terms)
+
+    def handle(  # noqa: PLR0913  # each is one thing that a caller can want
+        self,
+        command: object,
+        *,
+        expected_version: int = ANY,
+        idempotency_key: str | None = None,
+        context: Context = NO_CONTEXT,
+        connection: Any = None,
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> Plan[Handled]:
+        """Plans a command."""
+        access = self._access(connection)
+        instruction = Instruction(
+            command,
+            self.decider_for(command),
+            expected_version,
+            key_of(access, command, idempotency_key),
+            context,
+            attempts_max,
+        )
+        return (yield from handling(access, instruction))
+
+    def state(
+        self,
+        decider: Decider[Any, Any, S] | type[S],
+        identity: str | int | UUID,
+        *,
+        at_version: int | None = None,
+        as_of: datetime | None = None,
+        connection: Any = None,
+    ) -> Plan[State[S]]:
+        """Plans a look at a stream's state."""
+        found: Decider[Any, Any, S] = decider_of(decider)
+        access = self._access(connection)
+        stream = found.stream(identity)
+        loaded = yield from loading(access, found, stream, at_version=at_version, as_of=as_of)
+        return State(loaded.value, loaded.version)
+
+    def decider_for(self, command: object) -> AnyDecider:
+        """Returns the decider of a command.
+
+        Raises:
+            UndeclaredError: No decider of the store takes it.
+        """
+        found = self.deciders.get(type(command))
+        if found is not None:
+            return found
+        name = type(command).__qualname__
+        known = sorted({kind.__qualname__ for kind in self.deciders})
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        raise UndeclaredError(
+            f"no decider takes command {name}",
+            detail=f"near: {', '.join(near)}" if near else f"{len(known)} commands are declared",
+            hint="EventStore(log, deciders=[...]) names the deciders whose commands it takes",
+        )
+
+    def checked(self, stream: str, part: StreamPart) -> tuple[str, str, StreamPart]:
+        """Returns what to read of the log for a part of a stream.
+
+        Raises:
+            NameRefusedError: The stream cannot have this name.
+            BatchRefusedError: The instant has no offset.
+        """
+        check_instant("as_of", part.as_of)
+        return self.tenant, check_stream(stream), part
+
+    def _access(self, connection: Any) -> Access:
+        return Access(self.codec, self.tenant, connection)

@@ -1,0 +1,329 @@
+"""EventStore: commands and typed events, over any `EventLog`."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from eventstore.appending import Terms, wanted_of
+from eventstore.context import NO_CONTEXT, occurrences
+from eventstore.expected_version import ANY, check_expected_version
+from eventstore.handling import ATTEMPTS_MAX, Handled
+from eventstore.log import WHOLE_LOG, WHOLE_STREAM, LogPart, StreamPart
+from eventstore.names import DEFAULT_TENANT
+from eventstore.operation import Call, Finished, Pause, Plan, advanced
+from eventstore.planner import Planner, codec_of, in_category
+from eventstore.query import Condition, Query
+from eventstore.registry import EventTypes, declared
+from eventstore.unknown import UnknownPolicy
+from eventstore.waiting import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from eventstore.context import Context
+    from eventstore.decider import Decider
+    from eventstore.event import Appended, IntegrationEvent
+    from eventstore.keyring import KeyRing
+    from eventstore.loading import State
+    from eventstore.log import EventLog
+    from eventstore.recorded import RecordedEvent
+    from eventstore.token import Token
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class EventStore:
+    """Typed events and commands over a log.
+
+    Threads: all methods may be called from several at once; an iterator belongs to one.
+
+    Args:
+        log: Where events are kept, such as `PostgresEventLog(dsn)` or `MemoryEventLog()`.
+        types: Which events there are.
+        deciders: Whose commands it takes: deciders, or classes declared by `aggregate`.
+        tenant: Whose streams.
+        keyring: Keys of the persons in personal fields; None where no event has any.
+        unknown: What a subscription does with events that this program has no class for.
+
+    Attributes:
+        log: As given.
+        codec: Encodes and decodes its events.
+        unknown: As given.
+
+    Raises:
+        UndeclaredError: Two deciders take the same command.
+        NameRefusedError: The tenant cannot have this name.
+    """
+
+    def __init__(  # noqa: PLR0913  # each is one thing that a caller can want
+        self,
+        log: EventLog,
+        *,
+        types: EventTypes = declared,
+        deciders: Sequence[Decider[Any, Any, Any] | type] = (),
+        tenant: str = DEFAULT_TENANT,
+        keyring: KeyRing | None = None,
+        unknown: UnknownPolicy = UnknownPolicy.HALT,
+    ) -> None:
+        self.log: Final = log
+        self.codec: Final = codec_of(types, keyring)
+        self.unknown: Final = UnknownPolicy(unknown)
+        self._planner = Planner(self.codec, deciders, tenant)
+        self._closing: Final = threading.Event()
+
+    @property
+    def tenant(self) -> str:
+        """Whose streams it reads and writes."""
+        return self._planner.tenant
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Returns the same store for another tenant, over the same log.
+
+        Raises:
+            NameRefusedError: The tenant cannot have this name.
+        """
+        made = copy.copy(self)
+        made._planner = self._planner.for_tenant(tenant)  # noqa: SLF001  # its own class
+        return made
+
+    def append(  # noqa: PLR0913  # each is one thing that a caller can want
+        self,
+        stream: str,
+        events: Any,
+        *,
+        expected_version: int = ANY,
+        idempotency_key: str | None = None,
+        condition: Condition | None = None,
+        outbox: Sequence[IntegrationEvent] = (),
+        context: Context = NO_CONTEXT,
+        connection: Any = None,
+    ) -> Appended:
+        """Appends events to a stream, all of them or none.
+
+        Args:
+            stream: Name of the stream.
+            events: One or several: of declared classes, `EventData`, or `Occurrence`s of these.
+            expected_version: What the writer thinks of the stream.
+            idempotency_key: The same key with the same events again answers what it did first,
+                whatever the expected version says.
+            condition: Refuses the append if an event came in that the decision has not seen.
+            outbox: Sent if, and only if, the append commits. Events of a public type are sent by
+                themselves.
+            context: Stored beside the events.
+            connection: Of the caller's, whose open transaction the append joins.
+
+        Raises:
+            WrongExpectedVersionError: The stream is not where the writer thought.
+            IdempotencyConflictError: The key was used for other events.
+            ConditionFailedError: An event matches the condition.
+            EventRefusedError: An event would not read back as it was given.
+            BatchRefusedError: There are no events, too many, or they contradict each other.
+            StoreUnavailableError: The database did not do it now.
+        """
+        wanted = [(stream, occurrences(events), check_expected_version(expected_version))]
+        terms = Terms(idempotency_key, condition, outbox, context)
+        return self._run(self._planner.append(wanted, terms, connection))
+
+    def append_all(  # noqa: PLR0913  # each is one thing that a caller can want
+        self,
+        appends: Any,
+        *,
+        idempotency_key: str | None = None,
+        condition: Condition | None = None,
+        outbox: Sequence[IntegrationEvent] = (),
+        context: Context = NO_CONTEXT,
+        connection: Any = None,
+    ) -> Appended:
+        """Appends events to several streams, all of them or none.
+
+        Args:
+            appends: A mapping from stream to events; or stream, events and expected version of
+                each.
+            idempotency_key: See `append`.
+            condition: See `append`.
+            outbox: See `append`.
+            context: See `append`.
+            connection: See `append`.
+
+        Raises:
+            EventStoreError: See `append`.
+        """
+        terms = Terms(idempotency_key, condition, outbox, context)
+        return self._run(self._planner.append(wanted_of(appends), terms, connection))
+
+    def handle(  # noqa: PLR0913  # each is one thing that a caller can want
+        self,
+        command: object,
+        *,
+        expected_version: int = ANY,
+        idempotency_key: str | None = None,
+        context: Context = NO_CONTEXT,
+        connection: Any = None,
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> Handled:
+        """Decides a command and appends the events that it leads to.
+
+        If another writer was faster, the state is loaded and the command decided again.
+
+        Args:
+            command: Of a class that a decider of the store takes.
+            expected_version: What the caller thinks of the stream. If it is a version, another
+                writer's event is an error and nothing is tried again.
+            idempotency_key: The same key with the same command again answers what it did first,
+                also if the command would be rejected now. A command without events has its key
+                recorded, too.
+            context: Stored beside the events.
+            connection: Of the caller's, whose open transaction is joined: the state is read through
+                it, and what breaks that transaction is not tried again.
+            attempts_max: How often it is decided at most.
+
+        Raises:
+            Rejected: The domain's rules refuse it, by a subclass of theirs; nothing was written.
+            UndeclaredError: No decider takes it.
+            WrongExpectedVersionError: The stream is not where the caller thought.
+            ContentionError: Other writers were faster each time.
+            IdempotencyConflictError: The key was used for another command.
+            ResultUnknownError: The connection broke at the commit. With a key, it was asked again
+                in vain; without one, it may or may not have happened.
+        """
+        return self._run(
+            self._planner.handle(
+                command,
+                expected_version=expected_version,
+                idempotency_key=idempotency_key,
+                context=context,
+                connection=connection,
+                attempts_max=attempts_max,
+            )
+        )
+
+    def state(
+        self,
+        decider: Decider[Any, Any, S] | type[S],
+        identity: str | int | UUID,
+        *,
+        at_version: int | None = None,
+        as_of: datetime | None = None,
+        connection: Any = None,
+    ) -> State[S]:
+        """Returns the state of a stream; the initial one if there is no such stream.
+
+        Args:
+            decider: Whose fold; or a class declared by `aggregate`.
+            identity: The id part of the stream's name.
+            at_version: After that many events.
+            as_of: By the events recorded at or before this instant.
+            connection: Of the caller's, whose open transaction it is read in.
+
+        Raises:
+            WrongExpectedVersionError: The stream has not reached `at_version`.
+            UndeclaredError: An event is of an unknown type, or of a future version.
+            CompactionError: The stream's beginning is gone.
+        """
+        return self._run(
+            self._planner.state(
+                decider, identity, at_version=at_version, as_of=as_of, connection=connection
+            )
+        )
+
+    def read_stream(
+        self, stream: str, part: StreamPart = WHOLE_STREAM, *, connection: Any = None
+    ) -> Iterator[RecordedEvent]:
+        """Reads a stream; nothing if there is none.
+
+        Where it was compacted, the first event stands for those before it, unless the part says
+        `archived`.
+
+        Args:
+            stream: Name of the stream.
+            part: Which of its events, and in which direction.
+            connection: Of the caller's; sees what its open transaction has appended.
+        """
+        found = self.log.read_stream(*self._planner.checked(stream, part), connection=connection)
+        return map(self._planner.recorded, found)
+
+    def read_category(self, category: str, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
+        """Reads all streams of a category in the log's order.
+
+        Args:
+            category: Of the streams.
+            part: Which of their events, and in which direction.
+        """
+        return self.read_all(in_category(category, part))
+
+    def read_all(self, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
+        """Reads the tenant's log in its order, up to where it is complete now.
+
+        Args:
+            part: Which events, and in which direction.
+        """
+        return map(self._planner.recorded, self.log.read_log(self.tenant, part))
+
+    def read(self, query: Query, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
+        """Reads what a query means, by type and tag, in the log's order.
+
+        Args:
+            query: Which events.
+            part: Which of them, and in which direction; its own query is not used.
+        """
+        return self.read_all(replace(part, query=query))
+
+    def read_boundary(self, query: Query) -> tuple[list[RecordedEvent], Condition]:
+        """Reads what a decision across streams depends on.
+
+        Args:
+            query: Each of its items names a tag.
+
+        Returns:
+            The events, oldest first, and the condition to append with: it fails if an event that
+            the query means came in meanwhile.
+        """
+        found = self.log.read_boundary(self.tenant, query)
+        return list(map(self._planner.recorded, found.events)), Condition(query, found.after)
+
+    def wait_for(self, token: Token, timeout_s: float) -> None:
+        """Waits until the log is complete up to a token: whoever reads it now has its events.
+
+        Args:
+            token: Of a command or an append.
+            timeout_s: How long at most, in seconds.
+
+        Raises:
+            WaitTimeoutError: A writer's transaction that began before it is still open.
+        """
+        self._run(waiting(token, timeout_s))
+
+    def close(self) -> None:
+        """Ends waits of this store and of its other tenants, and closes the log."""
+        self._closing.set()
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, plan: Plan[T]) -> T:
+        step = advanced(plan)
+        while not isinstance(step, Finished):
+            try:
+                answer = self._perform(step)
+            except Exception as error:  # noqa: BLE001  # the plan knows what it means, or raises it
+                step = advanced(plan, error=error)
+            else:
+                step = advanced(plan, answer)
+        value: T = step.value
+        return value
+
+    def _perform(self, step: Call | Pause) -> object:
+        if isinstance(step, Pause):
+            return self._closing.wait(step.seconds)
+        answer = getattr(self.log, step.method)(*step.arguments, **step.options)
+        return list(answer) if step.method == "read_stream" else answer
