@@ -80,6 +80,9 @@ def message_topics(spec: CaptureSpec, config: Mapping[str, str]) -> dict[str, st
         f"{made}.partitions": str(spec.topic_partitions),
         f"{made}.replication.factor": str(spec.replication_factor),
         **{f"{made}.{name}": value for name, value in config.items()},
+        # The leader of a partition that was made just now may refuse the first batch and take the
+        # second, which is then before it for ever: so never two under way.
+        "producer.override.max.in.flight.requests.per.connection": "1",
         "topic.creation.default.partitions": "1",
         "topic.creation.default.replication.factor": _NO_BROKER_HAS_SO_MANY,
     }
