@@ -10,7 +10,7 @@ from cdc.broker import offsets, topics
 from cdc.broker.errors import TopicMissingError
 from cdc.broker.topics import TopicSpec
 from cdc.capture import HEARTBEAT_TABLE, CaptureSpec
-from cdc.connect import supervision
+from cdc.connect import outbox, supervision
 from cdc.connect.connector import connector_config, topic_config
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import refuse_gaps, starts_anew
@@ -86,10 +86,13 @@ def apply(spec: CaptureSpec) -> list[str]:
         if starts_anew(spec, rest.config(spec.connector)):
             changes += [f"removed {what}" for what in remove(spec)]
         refuse_gaps(connection, rest, spec)
+        halted = _halt_for_outbox(rest, spec)
         changes += heartbeat.ensure(connection)
         changes += publication.ensure(connection, spec.publication, spec.captured)
         changes += topics.ensure(spec.kafka_bootstrap, topic_specs(spec))
         changes += _register(rest, spec, _config(connection, spec))
+        if halted:
+            rest.resume(spec.connector)
         supervision.wait_running(rest, spec.connector, spec.deadline_s)
     return changes
 
@@ -198,6 +201,16 @@ def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
         keys=catalog.keys_besides_primary(connection, spec.tables),
         excluded=catalog.generated_columns(connection, spec.tables),
     )
+
+
+def _halt_for_outbox(rest: ConnectRest, spec: CaptureSpec) -> bool:
+    """Stops a connector that would pass over the rows of an outbox that is published from now."""
+    found = rest.config(spec.connector)
+    if spec.outbox is None or found is None or outbox.routed(found):
+        return False
+    rest.stop(spec.connector)
+    supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
+    return True
 
 
 def _register(rest: ConnectRest, spec: CaptureSpec, wanted: dict[str, str]) -> list[str]:

@@ -67,6 +67,11 @@ def router(spec: CaptureSpec, table: TableName) -> dict[str, str]:
     }
 
 
+def routed(config: Mapping[str, str]) -> bool:
+    """Tells whether a connector of this configuration sends messages."""
+    return f"{_ROUTER}.type" in config
+
+
 def message_topics(spec: CaptureSpec, config: Mapping[str, str]) -> dict[str, str]:
     """Lets Connect make the topics of messages, whose names only the messages know.
 
