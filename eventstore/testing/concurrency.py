@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from eventstore.errors import ConditionFailedError, WrongExpectedVersionError
 from eventstore.event import Idempotency, StreamAppend
-from eventstore.expected_version import ANY, NO_STREAM
+from eventstore.expected_version import ANY, NO_STREAM, accepts
 from eventstore.log import LogPart
 from eventstore.query import Condition, tagged
 from eventstore.testing.sample import (
@@ -26,7 +26,7 @@ from eventstore.testing.sample import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.event import Appended, StoredEvent
+    from eventstore.event import Appended, AppendRequest, StoredEvent
     from eventstore.log import EventLog
 
 _T = TypeVar("_T")
@@ -127,6 +127,26 @@ class ConcurrencyContract:
         assert flows[0] == flows[1] == flows[2]
         assert WRITERS * ROUNDS == len(set(flows[0]))
 
+    def test_writers_of_every_kind_at_one_stream_are_told_the_truth(self, log: EventLog) -> None:
+        """Who expects nothing is never refused; who is refused, expected something else."""
+
+        def write(writer: int) -> list[WrongExpectedVersionError]:
+            refusals = []
+            for number in range(2 * ROUNDS):
+                try:
+                    log.append(_of_a_kind(log, writer + number))
+                except WrongExpectedVersionError as refused:
+                    refusals.append(refused)
+            return refusals
+
+        refusals = [refused for refusals in together(write) for refused in refusals]
+        lies = [str(r.detail) for r in refusals if accepts(r.expected, r.actual)]
+
+        assert [] == lies
+        for name in ("order-1", "order-2"):
+            events = stream_of(log, name)
+            assert list(range(1, len(events) + 1)) == [event.stream_position for event in events]
+
     def test_one_key_sent_by_many_at_once_is_one_append(self, log: EventLog) -> None:
         def send(_writer: int) -> Appended:
             key = Idempotency("k1", bytes(32))
@@ -207,6 +227,28 @@ class ConcurrencyContract:
         assert WRITERS * ROUNDS * 4 == len(whole)
         for seen, marks in followed:
             assert whole == seen, f"read up to {len(marks)} marks"
+
+
+def _of_a_kind(log: EventLog, number: int) -> AppendRequest:
+    """An append to one stream or both, of one of the kinds that a log may store in its own way."""
+    version = log.stream_version("default", "order-1")
+    other = log.stream_version("default", "order-2")
+    kinds: tuple[Callable[[], AppendRequest], ...] = (
+        lambda: append_to("order-1", expected_version=version),
+        lambda: append_to("order-1"),
+        lambda: append_to("order-1", *some_events(2)),
+        lambda: append_to("order-1", *some_events(2), expected_version=version),
+        lambda: append_to("order-1", an_event(tags=("a:1",))),
+        lambda: append_to("order-2", expected_version=other),
+        lambda: append_to_all(
+            StreamAppend("order-1", some_events(1)), StreamAppend("order-2", some_events(1))
+        ),
+        lambda: append_to_all(
+            StreamAppend("order-2", some_events(1), other),
+            StreamAppend("order-1", some_events(1), version),
+        ),
+    )
+    return kinds[number % len(kinds)]()
 
 
 def _write_all_ways(log: EventLog, writer: int) -> None:
