@@ -1,0 +1,172 @@
+"""A small domain for tests of the event store: accounts, with a person in one event."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from eventstore import AsyncEventStore, Decider, EventTypes, Personal, Redacted, Rejected
+from eventstore.memory import MemoryEventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+types = EventTypes()
+
+
+@types.event("account.opened", subject="account_id")
+class Opened:
+    account_id: str
+    owner: Personal[str]
+
+
+@types.event("account.deposited", public=True)
+class Deposited:
+    account_id: str
+    amount: int
+
+
+@types.event("account.withdrawn", tags=lambda withdrawn: [f"account:{withdrawn.account_id}"])
+class Withdrawn:
+    account_id: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Open:
+    account_id: str
+    owner: Personal[str]
+
+
+@dataclass(frozen=True)
+class Deposit:
+    account_id: str
+    amount: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    account_id: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Empty:
+    """Withdraws what is there; nothing if nothing is."""
+
+    account_id: str
+
+
+class Overdrawn(Rejected):
+    """There is less on the account."""
+
+
+@dataclass(frozen=True)
+class Account:
+    balance: int = 0
+    bookings: tuple[int, ...] = ()
+    owner: str | Redacted | None = None
+
+
+def decide(command: Any, state: Account) -> Iterable[Any]:
+    match command:
+        case Open(account_id, owner):
+            yield Opened(account_id, owner)
+        case Deposit(account_id, amount, times):
+            yield from [Deposited(account_id, amount)] * times
+        case Withdraw(account_id, amount):
+            if amount > state.balance:
+                raise Overdrawn(f"there is less than {amount}")
+            yield Withdrawn(account_id, amount)
+        case Empty(account_id):
+            if state.balance:
+                yield Withdrawn(account_id, state.balance)
+
+
+def evolve(state: Account, event: Any) -> Account:
+    match event:
+        case Opened(_, owner):
+            return replace(state, owner=owner)
+        case Deposited(_, amount):
+            return replace(
+                state, balance=state.balance + amount, bookings=(*state.bookings, amount)
+            )
+        case Withdrawn(_, amount):
+            return replace(
+                state, balance=state.balance - amount, bookings=(*state.bookings, -amount)
+            )
+    raise AssertionError(event)
+
+
+def account(**fields: Any) -> Decider[Any, Any, Account]:
+    """The decider of accounts, with other fields than usual."""
+    usual: dict[str, Any] = {
+        "category": "account",
+        "decide": decide,
+        "evolve": evolve,
+        "initial_state": Account,
+        "commands": (Open, Deposit, Withdraw, Empty),
+        "stream_id": lambda command: command.account_id,
+    }
+    return Decider(**{**usual, **fields})
+
+
+class HookedLog(MemoryEventLog):
+    """A log in memory at which other things happen just before, or after, a method is called.
+
+    Each hook runs once, unless it puts itself back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[str, Callable[[], object]] = {}
+        self.after: dict[str, Callable[[], object]] = {}
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in HOOKED:
+            return found
+
+        def called(*args: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            self.before.pop(name, lambda: None)()
+            answer = found(*args, **options)
+            self.after.pop(name, lambda: None)()
+            return answer
+
+        return called
+
+
+HOOKED = {"append", "read_stream", "result_of", "snapshot", "save_snapshot", "stream_version"}
+
+
+class BlockingStore:
+    """An `AsyncEventStore` whose methods wait, so that the same tests run over both stores."""
+
+    def __init__(self, log: Any, **options: Any) -> None:
+        self._store = AsyncEventStore(log, **options)
+        self._runner = asyncio.Runner()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+
+        def called(*args: Any, **options: Any) -> Any:
+            answer = found(*args, **options)
+            if hasattr(answer, "__aiter__"):
+                return iter(self._runner.run(listed(answer)))
+            return self._runner.run(answer) if asyncio.iscoroutine(answer) else answer
+
+        return called
+
+    def end(self) -> None:
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+
+async def listed(events: Any) -> list[Any]:
+    return [event async for event in events]
