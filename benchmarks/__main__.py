@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import append, freshness, snapshot, startup
+from benchmarks import append, catch_up, freshness, snapshot, startup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "append": append.run,
+    "catch_up": catch_up.run,
     "freshness": freshness.run,
     "snapshot": snapshot.run,
     "startup": startup.run,
