@@ -36,6 +36,8 @@ from eventstore.event_id import EventIds
 from eventstore.exactness import DEPTH_MAX, fault_of
 from eventstore.registry import EventData, EventTypes
 
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
 types = EventTypes()
 codec = Codec(types)
 
@@ -582,6 +584,28 @@ def test_a_forked_child_does_not_repeat_its_parents_ids(monkeypatch):
     assert event_id.new_event_id() != UUID(bytes=os.read(reader, 16))
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.parametrize(
+    ("given_value", "read"),
+    [
+        (Decimal("1.10"), Decimal("1.1")),
+        (Decimal("-0"), Decimal(0)),
+        (1, True),
+        (1, 1.0),
+        ({True: "a"}, {1: "a"}),
+        ({1.0: "a"}, {1: "a"}),
+        ({1}, {True}),
+        (frozenset({Decimal("1.0")}), frozenset({Decimal(1)})),
+        (Pair(1, "a"), (1, "a")),
+        (clock_time(1, tzinfo=timezone(timedelta(hours=1))), clock_time(0, tzinfo=UTC)),
+        (MOMENT, MOMENT.astimezone(timezone(timedelta(hours=1)))),
+    ],
+    ids=str,
+)
+def test_what_python_calls_equal_may_be_another_value(given_value, read):
+    assert given_value == read
+    assert fault_of(given_value, read) is not None
 
 
 def test_nothing_differs_from_itself_but_what_breaks_a_rule():

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 from fix_stored import STREAM, TENANT, stored
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eventstore.codec import Codec
@@ -349,8 +349,15 @@ def test_what_is_sealed_for_one_place_opens_there_only(place, field, other, othe
             )
 
 
+parts = st.lists(st.text("1:;a", max_size=4) | st.text(max_size=4), max_size=4)
+
+
 @settings(deadline=None)
-@given(st.lists(st.text(max_size=4), max_size=4), st.lists(st.text(max_size=4), max_size=4))
+@given(parts, parts)
+@example(["a", "b"], ["a;b"])
+@example(["a", "b"], ["a1:b"])
+@example(["é"], ["e\u0301"])
+@example(["", "a"], ["a", ""])
 def test_no_two_lists_of_parts_are_bound_to_the_same(one, other):
     assert (unambiguous(*one) == unambiguous(*other)) == (one == other)
 
