@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
-
-import psycopg
 
 from eventstore.audit import (
     BLOCK,
@@ -21,12 +18,9 @@ from eventstore.audit import (
     chained,
     check_block,
 )
-from eventstore.postgres.connection import APPLICATION_NAME
-from eventstore.postgres.errors import translated
+from eventstore.postgres.owner import connected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from psycopg import Connection, Cursor
 
     from eventstore.audit import BlockCheck
@@ -124,7 +118,7 @@ class PostgresAudit:
 
     def seal(self, through: int | None = None) -> SealedHead:
         """See `Audit.seal`."""
-        with _connected(self._dsn) as connection:
+        with connected(self._dsn) as connection:
             (mark,) = _one(connection, "SELECT eventstore.high_water_mark()")
             bound = mark if through is None else min(mark, through)
             while _seal_block(connection, bound, self._block):
@@ -133,12 +127,12 @@ class PostgresAudit:
 
     def head(self) -> SealedHead:
         """See `Audit.head`."""
-        with _connected(self._dsn) as connection:
+        with connected(self._dsn) as connection:
             return _head(connection)
 
     def verify(self, head: SealedHead | None = None) -> AuditReport:
         """See `Audit.verify`."""
-        with _connected(self._dsn) as connection:
+        with connected(self._dsn) as connection:
             now = _head(connection)
             log = _Walk(connection, now)
             found = [log.finding()]
@@ -152,20 +146,6 @@ class PostgresAudit:
             (unsealed,) = _one(connection, _UNSEALED, (now.position,))
         findings = sorted((one for one in found if one is not None), key=lambda one: one.position)
         return AuditReport(now, log.events, log.dropped, unsealed, tuple(findings))
-
-
-@contextmanager
-def _connected(dsn: str) -> Iterator[Connection[Any]]:
-    try:
-        with psycopg.connect(
-            dsn, autocommit=True, application_name=APPLICATION_NAME, client_encoding="utf8"
-        ) as connection:
-            # a policy that hides rows is an error here, not a shorter log
-            connection.execute("SET row_security = off")
-            connection.execute("SET timezone = 'UTC'")
-            yield connection
-    except psycopg.Error as error:
-        raise translated(error) from error
 
 
 def _one(connection: Connection[Any], sql: str, parameters: tuple[Any, ...] = ()) -> Any:

@@ -63,6 +63,36 @@ BEGIN
 END
 $$;
 
+-- Transactions under way that may not see an event yet. One that has an older snapshot could take the
+-- stream for shorter than it is, and append at a position that compaction has made free; so
+-- compaction waits for them to end, before it locks anything. Who begins later sees the event.
+CREATE FUNCTION eventstore.transactions_before(_tenant text, _stream text, _position bigint)
+RETURNS text[]
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN
+        RAISE EXCEPTION 'this role does not see which transactions are under way'
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('GRANT pg_read_all_stats TO %I', current_user);
+    END IF;
+    PERFORM pg_stat_clear_snapshot();
+    RETURN ARRAY(
+        SELECT lock.virtualxid
+          FROM eventstore.events AS event,
+               pg_stat_activity AS session
+          JOIN pg_locks AS lock
+            ON lock.pid = session.pid AND lock.locktype = 'virtualxid' AND lock.granted
+               AND lock.virtualxid = lock.virtualtransaction
+         WHERE event.tenant = _tenant
+           AND event.stream = _stream
+           AND event.stream_position = _position
+           AND session.datname = current_database()
+           AND session.pid <> pg_backend_pid()
+           AND session.backend_type NOT IN ('walsender', 'autovacuum worker')
+           AND age(session.backend_xmin) >= age(event.xmin));
+END
+$$;
+
 -- Puts one `$snapshot` in the place of a stream's events up to and with a position.
 -- False, and nothing done, if the stream does not begin with the event that the state was folded
 -- from: someone else compacted it meanwhile.
@@ -180,7 +210,7 @@ $$;
 -- A category's streams in the order of their names: each found by one step in the index.
 CREATE FUNCTION eventstore.streams_of(_tenant text, _category text, _after text, _limit integer)
 RETURNS TABLE (
-    stream text, first_position bigint, begins_with uuid, head bigint, last_type text,
+    stream text, first_position bigint, first_type text, head bigint, last_type text,
     last_recorded_at timestamptz)
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE found AS (
@@ -204,10 +234,10 @@ LANGUAGE sql STABLE AS $$
           FROM found
          WHERE found.stream IS NOT NULL AND found.place < _limit
     )
-    SELECT found.stream, first.stream_position, first.event_id, last.stream_position, last.type,
+    SELECT found.stream, first.stream_position, first.type, last.stream_position, last.type,
            last.recorded_at
       FROM found,
-           LATERAL (SELECT e.stream_position, e.event_id
+           LATERAL (SELECT e.stream_position, e.type
                       FROM eventstore.events AS e
                      WHERE e.tenant = _tenant AND e.stream = found.stream
                      ORDER BY e.stream_position

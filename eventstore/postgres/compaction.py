@@ -1,0 +1,314 @@
+"""PostgresCompactor: compacts streams on Postgres; what moves them is in `50_compaction.sql`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import errors as postgres
+
+from eventstore.compaction import (
+    EVENTS_MAX,
+    Compacted,
+    CompactionReport,
+    Folding,
+    Refusal,
+    StreamExtent,
+    steps,
+)
+from eventstore.errors import (
+    CompactionError,
+    ContentionError,
+    EventRefusedError,
+    SubjectKeyError,
+    UndeclaredError,
+    UpcastError,
+)
+from eventstore.event import SNAPSHOT_TYPE, StoredEvent
+from eventstore.event_id import new_event_id
+from eventstore.postgres.owner import connected
+from eventstore.snapshotting import BEGINNING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+    from datetime import datetime
+    from uuid import UUID
+
+    from psycopg import Connection
+
+    from eventstore.compaction import CompactionPolicy, Step, StreamFold
+
+ATTEMPTS_MAX: Final = 5
+"""Of one step that others are faster with; each attempt of theirs brings the stream on."""
+
+STREAMS: Final = 200
+"""Of one page of a category."""
+
+EVENTS: Final = 1_000
+"""In memory at once while a stream is folded."""
+
+LOCK_TIMEOUT_MS: Final = 10_000
+"""How long a compaction waits for a stream's writers, and others behind it."""
+
+SNAPSHOT_TIMEOUT_S: Final = 10.0
+"""How long a compaction waits for transactions that are older than what it folds; holds nothing."""
+
+OF_THE_STREAM: Final = (
+    CompactionError,
+    ContentionError,
+    EventRefusedError,
+    SubjectKeyError,
+    UndeclaredError,
+    UpcastError,
+)
+"""Errors that a stream has by itself: the others of its category are not held up by it."""
+
+_POLL_S: Final = 0.02
+_POSITION_MAX: Final = 2**63 - 1
+_COLUMNS: Final = ", ".join(StoredEvent._fields)
+_READ: Final = (
+    "SELECT {} FROM eventstore.{} WHERE tenant = %s AND stream = %s"
+    " AND stream_position > %s AND stream_position <= %s ORDER BY stream_position"
+)
+_EVENTS: Final = _READ.format(_COLUMNS, "events")
+_ORIGINALS: Final = _READ.format(_COLUMNS, "log")
+_FIRST: Final = _READ.format("event_id", "events") + " LIMIT 1"
+_LOCK: Final = "SELECT pg_advisory_xact_lock(1749232, hashtext(%s || '/' || %s))"
+_BEFORE: Final = "SELECT eventstore.transactions_before(%s, %s, %s)"
+_UNDER_WAY: Final = (
+    "SELECT 1 FROM pg_locks WHERE locktype = 'virtualxid' AND virtualxid = ANY (%s) LIMIT 1"
+)
+_COMPACT: Final = "SELECT eventstore.compact(%s, %s, %s, %s, %s, %s::json)"
+_STREAMS: Final = (
+    "SELECT stream, first_position, first_type, head, last_type, last_recorded_at"
+    " FROM eventstore.streams_of(%s, %s, %s, %s)"
+)
+_EXTENT: Final = (
+    "SELECT stream_position, type, eventstore.stream_version(tenant, stream)"
+    " FROM eventstore.events WHERE tenant = %s AND stream = %s ORDER BY stream_position LIMIT 1"
+)
+
+
+class PostgresCompactor:
+    """A `Compactor` of the log on one Postgres database.
+
+    Args:
+        dsn: The database, as the owner of the event store's tables; never shown.
+        events_max: Originals that one transaction may move.
+    """
+
+    def __init__(self, dsn: str, *, events_max: int = EVENTS_MAX) -> None:
+        self._dsn = dsn
+        self._events_max = events_max
+
+    def compact(self, fold: StreamFold, stream: str, through: int | None = None) -> Compacted:
+        """See `Compactor.compact`."""
+        with connected(self._dsn) as connection:
+            return self._compact(connection, fold, stream, through)
+
+    def compact_category(self, fold: StreamFold, policy: CompactionPolicy) -> CompactionReport:
+        """See `Compactor.compact_category`."""
+        if policy.category != fold.decider.category:
+            raise CompactionError(
+                f"streams of {policy.category} are not folded by {fold.decider.category}"
+            )
+        done: list[Compacted] = []
+        refused: list[Refusal] = []
+        with connected(self._dsn) as connection:
+            for extent, _, _ in extents(connection, fold.tenant, policy.category):
+                through = policy.through(extent)
+                if through is None:
+                    continue
+                try:
+                    done.append(self._compact(connection, fold, extent.stream, through))
+                except OF_THE_STREAM as error:
+                    refused.append(Refusal(extent.stream, error))
+        return CompactionReport(len(done), sum(one.events for one in done), tuple(refused))
+
+    def _compact(
+        self, connection: Connection[Any], fold: StreamFold, stream: str, through: int | None
+    ) -> Compacted:
+        extent = _extent(connection, fold.tenant, stream)
+        through = extent.head if through is None else through
+        if not 1 <= through <= extent.head:
+            raise CompactionError(
+                f"stream {stream} cannot be folded through {through:,}",
+                detail=f"it is at version {extent.head:,}",
+            )
+        if through < extent.compacted:
+            return Compacted(stream, extent.compacted, 0)
+        moved = 0
+        for step in steps(extent.compacted, through, self._events_max):
+            moved += _step(connection, fold, stream, step)
+        return Compacted(stream, through, moved)
+
+
+def extents(
+    connection: Connection[Any], tenant: str, category: str
+) -> Iterator[tuple[StreamExtent, str, datetime]]:
+    """Yields a category's streams by name, each with the type and instant of its last row."""
+    after = ""
+    while page := connection.execute(_STREAMS, (tenant, category, after, STREAMS)).fetchall():
+        for row in page:
+            yield StreamExtent(*row[:4]), row[4], row[5]
+        after = page[-1][0]
+
+
+def entomb(connection: Connection[Any], tenant: str, extent: StreamExtent, events_max: int) -> int:
+    """Puts a `$snapshot` without a state in the place of a whole stream; the head stays its head.
+
+    No fold reads it, so whoever folds the stream reads its originals.
+
+    Returns:
+        How many originals were archived.
+    """
+    for step in steps(extent.compacted, extent.head, events_max):
+        with connection.transaction():
+            _wait_for_snapshots(connection, tenant, extent.stream, step.through)
+            lock_stream(connection, tenant, extent.stream)
+            begins_with = _first(connection, tenant, extent.stream)
+            _move(connection, (tenant, extent.stream, begins_with, step.through, TOMBSTONE))
+    return extent.head - extent.compacted
+
+
+TOMBSTONE: Final = b'{"fold":"","state":null}'
+"""Payload of the `$snapshot` of a closed stream that nobody has a fold for."""
+
+
+def _extent(connection: Connection[Any], tenant: str, stream: str) -> StreamExtent:
+    row = connection.execute(_EXTENT, (tenant, stream)).fetchone()
+    return StreamExtent(stream, *(row or (1, "", 0)))
+
+
+def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: Step) -> int:
+    forgotten: SubjectKeyError | None = None
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            with connection.transaction():
+                moved = _fold_and_move(connection, fold, stream, step)
+        except SubjectKeyError as error:
+            forgotten = error  # while the stream was folded: now its fields are redacted
+        else:
+            if moved is not None:
+                return moved
+    if forgotten is not None:
+        raise forgotten
+    raise ContentionError(
+        f"stream {stream} is compacted by others again and again", hint="let one of them do it"
+    )
+
+
+def _fold_and_move(
+    connection: Connection[Any], fold: StreamFold, stream: str, step: Step
+) -> int | None:
+    """One attempt; None if someone else compacted the stream meanwhile."""
+    place = fold.tenant, stream
+    end = step.checked_through or _POSITION_MAX
+    with closing(_read(connection, _EVENTS, (*place, 0, end))) as rows:
+        first = next(rows, None)
+        compacted = _compacted(first)
+        if first is None or compacted > step.through:
+            return 0  # someone else was here before, and went further
+        base = fold.base_of(first)
+        if base is not None and base.stream_position == step.through:
+            return 0
+        folding = Folding(fold, stream, step.through, base or BEGINNING)
+        if base is not None:
+            _add(folding, rows if compacted else chain((first,), rows))
+    if base is None:
+        with closing(_read(connection, _ORIGINALS, (*place, 0, end))) as rows:
+            _add(folding, rows)
+
+    _wait_for_snapshots(connection, *place, step.through)
+    # from here on the stream's writers wait
+    lock_stream(connection, *place)
+    if _first(connection, *place) != first.event_id:
+        return None
+    if step.checked_through is None:
+        with closing(_read(connection, _EVENTS, (*place, folding.position, _POSITION_MAX))) as rows:
+            _add(folding, rows)
+    _move(connection, (*place, first.event_id, step.through, folding.payload))
+    return step.through - compacted
+
+
+def _add(folding: Folding, rows: Iterable[StoredEvent]) -> None:
+    for stored in rows:
+        folding.add(stored)
+
+
+def _compacted(first: StoredEvent | None) -> int:
+    return first.stream_position if first is not None and first.type == SNAPSHOT_TYPE else 0
+
+
+def _read(
+    connection: Connection[Any], sql: str, parameters: tuple[str, str, int, int]
+) -> Generator[StoredEvent]:
+    """Reads a stream in one statement, so all of it from one moment."""
+    with connection.cursor(f"stream_{new_event_id().hex}", binary=True) as cursor:
+        cursor.itersize = EVENTS
+        cursor.execute(sql, parameters)
+        yield from map(StoredEvent._make, cursor)
+
+
+def _wait_for_snapshots(
+    connection: Connection[Any], tenant: str, stream: str, through: int
+) -> None:
+    """Returns when every transaction under way sees the event that a `$snapshot` will replace.
+
+    Raises:
+        ContentionError: One does not end.
+    """
+    (waited_for,) = connection.execute(_BEFORE, (tenant, stream, through)).fetchone() or ((),)
+    deadline = time.monotonic() + SNAPSHOT_TIMEOUT_S
+    while waited_for and connection.execute(_UNDER_WAY, (waited_for,)).fetchone():
+        if time.monotonic() >= deadline:
+            raise ContentionError(
+                f"a transaction is older than event {through:,} of stream {stream}",
+                detail=f"waited for {SNAPSHOT_TIMEOUT_S:g} s",
+                hint="SELECT pid, xact_start FROM pg_stat_activity WHERE backend_xmin IS NOT NULL; "
+                "older events can be compacted meanwhile",
+            )
+        time.sleep(_POLL_S)
+
+
+def lock_stream(connection: Connection[Any], tenant: str, stream: str) -> None:
+    """Makes the writers of a stream wait until the transaction ends.
+
+    Raises:
+        ContentionError: One of them is under way for too long.
+    """
+    connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
+    try:
+        connection.execute(_LOCK, (tenant, stream))
+    except postgres.LockNotAvailable as error:
+        raise ContentionError(
+            f"a writer of stream {stream} does not end",
+            detail=f"waited for {LOCK_TIMEOUT_MS:,} ms",
+            hint="SELECT * FROM eventstore.writers_under_way",
+        ) from error
+
+
+def _first(connection: Connection[Any], tenant: str, stream: str) -> UUID | None:
+    row = connection.execute(_FIRST, (tenant, stream, 0, _POSITION_MAX)).fetchone()
+    return row[0] if row else None
+
+
+def _move(
+    connection: Connection[Any], stream: tuple[str, str, UUID | None, int, bytes | None]
+) -> None:
+    *place, payload = stream
+    if payload is None:
+        raise CompactionError(f"stream {stream[1]} has no event {stream[3]:,}")
+    try:
+        connection.execute(_COMPACT, (*place, new_event_id(), payload.decode()))
+    except psycopg.Error as error:
+        if not isinstance(error, postgres.UniqueViolation) and error.sqlstate != "HWE03":
+            raise
+        raise CompactionError(
+            f"stream {stream[1]} cannot be archived",
+            detail=error.diag.constraint_name or error.diag.message_primary,
+            hint="headwater events verify",
+        ) from error

@@ -1,0 +1,703 @@
+"""Compacting real streams beside writers, readers of streams and readers of the log."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from eventstore.codec import Codec
+from eventstore.compaction import CompactionPolicy, StreamFold
+from eventstore.decider import Decider
+from eventstore.errors import (
+    CompactionError,
+    ContentionError,
+    EventStoreError,
+    WrongExpectedVersionError,
+)
+from eventstore.event import SNAPSHOT_TYPE, AppendRequest, StoredEvent, StreamAppend
+from eventstore.expected_version import ANY
+from eventstore.keyring import MemoryKeyRing
+from eventstore.log import LogPart, StreamPart
+from eventstore.personal import Personal, Redacted
+from eventstore.postgres import compaction
+from eventstore.postgres.audit import PostgresAudit
+from eventstore.postgres.compaction import PostgresCompactor
+from eventstore.postgres.log import PostgresEventLog
+from eventstore.query import tagged
+from eventstore.registry import EventTypes
+from eventstore.snapshotting import BEGINNING, Base, state_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+pytestmark = pytest.mark.integration
+
+types = EventTypes()
+STREAM = "counter-1"
+ORIGINALS = StreamPart(archived=True)
+
+
+@types.event("counter.added", tags=lambda event: [f"parity:{event.number % 2}"])
+@dataclass(frozen=True)
+class Added:
+    number: int
+
+
+@types.event("counter.doubled")
+@dataclass(frozen=True)
+class Doubled:
+    """Without a tag: an append of one to a known version is a plain INSERT."""
+
+    number: int = 0
+
+
+@types.event("counter.named", subject="person")
+@dataclass(frozen=True)
+class Named:
+    person: str
+    name: Personal[str]
+
+
+@dataclass(frozen=True)
+class Counter:
+    total: int = 0
+    events: int = 0
+    name: str | None = None
+
+
+def evolve(state: Counter, event: Any) -> Counter:
+    state = replace(state, events=state.events + 1)
+    if isinstance(event, Named):
+        return replace(state, name=str(event.name))
+    return replace(state, total=state.total * 2 % 1_000_003 + event.number)
+
+
+def counting(evolve: Any = evolve, version: int = 1) -> Decider[Any, Any, Any]:
+    return Decider(
+        category="counter",
+        decide=lambda command, state: None,  # noqa: ARG005
+        evolve=evolve,
+        initial_state=Counter,
+        commands=(),
+        stream_id=str,
+        version=version,
+    )
+
+
+class Streams:
+    """Streams of counters, written and folded as an application would."""
+
+    def __init__(self, log: PostgresEventLog, dsn: str, tenant: str = "default") -> None:
+        self.log = log
+        self.dsn = dsn
+        self.ring = MemoryKeyRing()
+        self.fold = StreamFold(counting(), Codec(types, self.ring), tenant)
+        self.compactor = PostgresCompactor(dsn)
+
+    def append(self, *events: object, stream: str = STREAM, expected: int = ANY) -> int:
+        tenant = self.fold.tenant
+        version = self.log.stream_version(tenant, stream)
+        made = tuple(
+            self.fold.codec.encode(event, tenant=tenant, stream=stream, stream_position=place)
+            for place, event in enumerate(events, version + 1)
+        )
+        request = AppendRequest((StreamAppend(stream, made, expected),), tenant)
+        return self.log.append(request).version
+
+    def read(self, part: StreamPart = StreamPart(), stream: str = STREAM) -> list[StoredEvent]:  # noqa: B008
+        return list(self.log.read_stream(self.fold.tenant, stream, part))
+
+    def rows(self, stream: str = STREAM) -> list[tuple[int, str]]:
+        return [(row.stream_position, row.type) for row in self.read(stream=stream)]
+
+    def state(self, stream: str = STREAM) -> Counter | None:
+        """By what stands in the stream; None if that cannot be read without the originals."""
+        return self.after(BEGINNING, self.read(stream=stream))
+
+    def after(self, base: Base | None, rows: Iterable[StoredEvent]) -> Counter | None:
+        state = None if base is None else state_at(self.fold.decider, base)
+        for row in rows:
+            if row.type == SNAPSHOT_TYPE:
+                base = self.fold.base_of(row)
+                state = None if base is None else state_at(self.fold.decider, base)
+            elif state is not None:
+                state = evolve(state, self.fold.codec.decode(row))
+        return state
+
+    def truth(self, stream: str = STREAM) -> Counter | None:
+        return self.after(BEGINNING, self.read(ORIGINALS, stream=stream))
+
+    def compact(self, through: int | None = None, **changes: Any) -> tuple[str, int, int]:
+        return tuple(self.compactor.compact(replace(self.fold, **changes), STREAM, through))  # type: ignore[return-value]
+
+    def check_every_version(self) -> None:
+        """The fold over the `$snapshot` is that of the originals at each version it still has."""
+        first = self.read()[0].stream_position
+        for version in range(first, self.log.stream_version(self.fold.tenant, STREAM) + 1):
+            compacted = self.after(BEGINNING, self.read(StreamPart(through=version)))
+            originals = self.after(BEGINNING, self.read(replace(ORIGINALS, through=version)))
+            assert originals == compacted
+
+
+@pytest.fixture
+def streams(pg_log: PostgresEventLog, store_dsn: str) -> Streams:
+    return Streams(pg_log, store_dsn)
+
+
+def test_a_prefix_becomes_one_event_in_the_place_of_its_last(streams: Streams) -> None:
+    streams.append(*map(Added, range(1, 11)))
+    before = streams.read()
+
+    done = streams.compact(6)
+
+    after = streams.read()
+    assert (STREAM, 6, 6) == done
+    assert [(6, SNAPSHOT_TYPE), *[(place, "counter.added") for place in range(7, 11)]] == (
+        streams.rows()
+    )
+    assert before[6:] == after[1:]
+    assert before[5].global_position == after[0].global_position
+    assert after[0].event_id not in {row.event_id for row in before}
+    assert streams.truth() == streams.state()
+    streams.check_every_version()
+
+
+def test_originals_stay_byte_for_byte_in_the_log_and_in_the_archive(streams: Streams) -> None:
+    streams.append(*map(Added, range(1, 11)))
+    with psycopg.connect(streams.dsn) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute(
+            "UPDATE eventstore.events"
+            " SET data = format('{ \"number\" :%s }', stream_position)::json"
+        )
+    log, stream, tags = read_log(streams.log), streams.read(), tagged_positions(streams)
+
+    streams.compact(10)
+
+    assert log == read_log(streams.log)
+    assert stream == streams.read(ORIGINALS)
+    assert stream[:7] == streams.read(replace(ORIGINALS, through=7))
+    assert stream == streams.read(StreamPart(as_of=stream[-1].recorded_at))
+    assert tags == tagged_positions(streams)
+
+
+def read_log(log: PostgresEventLog) -> list[StoredEvent]:
+    return list(log.read_log(None))
+
+
+def tagged_positions(streams: Streams) -> list[int]:
+    found = streams.log.read_boundary("default", tagged("parity:1"))
+    listed = streams.log.read_log("default", LogPart(query=tagged("parity:1")))
+    positions = [event.global_position for event in found.events]
+    assert positions == [event.global_position for event in listed]
+    return positions
+
+
+def test_versions_go_on_after_the_head_was_folded(streams: Streams) -> None:
+    streams.append(*map(Added, range(5)))
+
+    streams.compact()
+
+    assert [(5, SNAPSHOT_TYPE)] == streams.rows()
+    assert 5 == streams.log.stream_version("default", STREAM)
+    assert 6 == streams.append(Doubled(), expected=5)
+    with pytest.raises(WrongExpectedVersionError) as caught:
+        streams.append(Doubled(), expected=4)
+    assert 6 == caught.value.actual
+    assert streams.truth() == streams.state()
+
+
+def test_a_compacted_stream_is_compacted_further(streams: Streams) -> None:
+    streams.append(*map(Added, range(8)))
+    streams.compact(3)
+
+    done = streams.compact(6)
+
+    assert (STREAM, 6, 3) == done
+    assert 3 == len(streams.rows())
+    assert range(1, 9) == range(1, 1 + len(streams.read(ORIGINALS)))
+    streams.check_every_version()
+
+
+def test_to_compact_again_as_far_or_less_far_changes_nothing(streams: Streams) -> None:
+    streams.append(*map(Added, range(8)))
+    streams.compact(5)
+    before = streams.read()
+
+    assert (STREAM, 5, 0) == streams.compact(5)
+    assert (STREAM, 5, 0) == streams.compact(2)
+    assert before == streams.read()
+
+
+@pytest.mark.parametrize("through", [0, 4])
+def test_what_the_stream_does_not_have_is_not_folded(streams: Streams, through: int) -> None:
+    streams.append(*map(Added, range(3)))
+
+    with pytest.raises(CompactionError, match="cannot be folded through"):
+        streams.compact(through)
+
+
+def test_a_stream_that_is_not_there_is_not_compacted(streams: Streams) -> None:
+    with pytest.raises(CompactionError):
+        streams.compact()
+
+
+def test_a_long_prefix_is_folded_in_steps_that_move_few_rows_each(streams: Streams) -> None:
+    streams.append(*map(Added, range(20)))
+    streams.compactor = PostgresCompactor(streams.dsn, events_max=6)
+
+    done = streams.compact(17)
+
+    with psycopg.connect(streams.dsn) as connection:
+        ends = connection.execute(
+            "SELECT through_position FROM eventstore.compactions ORDER BY number"
+        ).fetchall()
+    assert (STREAM, 17, 17) == done
+    assert [(6,), (12,), (17,)] == ends
+    streams.check_every_version()
+
+
+def test_a_new_version_of_the_fold_folds_the_originals_again(streams: Streams) -> None:
+    streams.append(*map(Added, range(8)))
+    streams.compact(5)
+
+    newer = counting(version=2)
+    done = streams.compact(5, decider=newer)
+
+    streams.fold = replace(streams.fold, decider=newer)
+    assert (STREAM, 5, 0) == done
+    assert streams.truth() == streams.state()
+
+
+def test_a_fold_that_differs_later_leaves_the_stream_as_it_was(streams: Streams) -> None:
+    streams.append(*map(Added, range(8)))
+    before = streams.read()
+    calls: list[int] = []
+
+    def impure(state: Counter, event: Added) -> Counter:
+        calls.append(event.number)
+        return Counter(state.total + len(calls))
+
+    with pytest.raises(CompactionError, match="folds differently"):
+        streams.compact(5, decider=counting(impure))
+
+    assert before == streams.read()
+    assert before == streams.read(ORIGINALS)
+
+
+def test_an_event_whose_id_is_archived_already_is_not_archived_again(streams: Streams) -> None:
+    streams.append(Added(1))
+    (first,) = streams.read()
+    streams.compact()
+    request = AppendRequest(
+        (
+            StreamAppend(
+                STREAM,
+                (
+                    replace(
+                        streams.fold.codec.encode(Added(1), tenant="default", stream=STREAM),
+                        event_id=first.event_id,
+                    ),
+                ),
+            ),
+        )
+    )
+    streams.log.append(request)
+
+    with pytest.raises(CompactionError, match="cannot be archived"):
+        streams.compact()
+
+
+def test_tenants_are_apart(streams: Streams) -> None:
+    other = Streams(streams.log, streams.dsn, "other")
+    for which in (streams, other):
+        which.append(*map(Added, range(4)))
+
+    streams.compact(3)
+
+    assert 2 == len(streams.rows())
+    assert 4 == len(other.rows())
+
+
+def test_a_category_is_compacted_by_its_policy_and_then_done(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "STREAMS", 2)
+    sizes = {f"counter-{number}": number for number in range(1, 8)}
+    sizes |= {"counter": 6, "counter-é": 6, "counters-1": 6, "order-1": 6}
+    for stream, size in sizes.items():
+        streams.append(*map(Added, range(size)), stream=stream)
+    policy = CompactionPolicy("counter", larger_than=5, keep_events=2)
+
+    report = streams.compactor.compact_category(streams.fold, policy)
+    again = streams.compactor.compact_category(streams.fold, policy)
+
+    compacted = {stream for stream in sizes if len(streams.rows(stream)) == 3}
+    assert {"counter", "counter-6", "counter-7", "counter-é"} == compacted - {"counter-3"}
+    assert (4, 4 + 4 + 5 + 4, ()) == (report.streams, report.events, report.refused)
+    assert (0, 0, ()) == (again.streams, again.events, again.refused)
+    assert all(streams.truth(stream) == streams.state(stream) for stream in compacted)
+
+
+def test_a_stream_that_cannot_be_folded_does_not_hold_the_others_up(streams: Streams) -> None:
+    streams.append(Added(1), Added(2), stream="counter-1")
+    streams.append(Added(1), Added(-1), stream="counter-2")
+    streams.append(Added(1), Added(2), stream="counter-3")
+
+    def failing(state: Counter, event: Added) -> Counter:
+        if event.number < 0:
+            raise ValueError
+        return evolve(state, event)
+
+    fold = replace(streams.fold, decider=counting(failing))
+    report = streams.compactor.compact_category(
+        fold, CompactionPolicy("counter", larger_than=0, keep_events=0)
+    )
+
+    assert 2 == report.streams
+    assert ["counter-2"] == [refusal.stream for refusal in report.refused]
+    assert "ValueError at version 2" == report.refused[0].error.detail
+
+
+def test_a_fold_of_another_category_is_refused(streams: Streams) -> None:
+    with pytest.raises(CompactionError):
+        streams.compactor.compact_category(streams.fold, CompactionPolicy("order"))
+
+
+def test_a_sealed_state_of_a_forgotten_person_gives_way_to_the_originals(streams: Streams) -> None:
+    streams.append(Named("p1", "Ada"), Added(1), Added(2), Added(3))
+    streams.compact(2)
+    (first, *_) = streams.read()
+    assert b"Ada" not in first.data
+    assert streams.truth() == streams.state()
+
+    streams.ring.shred("default", "p1")
+
+    redacted = Counter(11, 4, str(Redacted("p1")))
+    assert streams.state() is None
+    assert redacted == streams.truth()
+    assert (STREAM, 3, 1) == streams.compact(3)
+    assert redacted == streams.state()
+
+
+def test_the_audit_knows_what_compaction_does(streams: Streams) -> None:
+    audit = PostgresAudit(streams.dsn, block=4)
+    streams.append(*map(Added, range(9)))
+    head = audit.seal()
+    streams.compact(3)
+    streams.compact(7)
+    later = audit.seal()
+
+    assert (9, 2) == (later.event_total, later.compactions)
+    assert audit.verify(head).clean
+    assert audit.verify(later).clean
+
+
+SNAPSHOT_TAMPERED = {
+    "state": "UPDATE eventstore.events SET data = (data::jsonb || '{\"state\": 1}')::json"
+    " WHERE type = '$snapshot'",
+    "time": "UPDATE eventstore.events SET recorded_at = recorded_at - interval '1 us'"
+    " WHERE type = '$snapshot'",
+    "gone": "DELETE FROM eventstore.events WHERE type = '$snapshot'",
+}
+
+
+@pytest.mark.parametrize("how", SNAPSHOT_TAMPERED)
+def test_a_tampered_snapshot_is_found_by_the_audit(streams: Streams, how: str) -> None:
+    streams.append(*map(Added, range(9)))
+    streams.compact(3)
+    streams.compact(7)
+
+    tamper(streams, SNAPSHOT_TAMPERED[how])
+
+    report = PostgresAudit(streams.dsn).verify()
+    assert [("snapshot", 7)] == [(one.kind, one.position) for one in report.findings]
+
+
+def test_a_tampered_record_of_a_compaction_is_found_by_the_audit(streams: Streams) -> None:
+    audit = PostgresAudit(streams.dsn)
+    streams.append(*map(Added, range(9)))
+    streams.compact(3)
+    streams.compact(7)
+    head = audit.seal()
+
+    tamper(streams, "DELETE FROM eventstore.compactions WHERE number = 2")
+    cut = [(one.kind, one.position) for one in audit.verify(head).findings]
+    tamper(streams, "UPDATE eventstore.compactions SET through_position = 2")
+    edited = [(one.kind, one.position) for one in audit.verify().findings]
+
+    assert [("compaction", 3), ("snapshot", 3), ("misplaced", 4)] == cut
+    assert ("compaction", 3) == edited[0]
+
+
+def tamper(streams: Streams, statement: str) -> None:
+    with psycopg.connect(streams.dsn) as connection:
+        connection.execute("SET session_replication_role = replica")
+        assert connection.execute(statement).rowcount > 0
+
+
+def test_an_application_s_role_cannot_compact(streams: Streams) -> None:
+    streams.append(Added(1), Added(2))
+    with psycopg.connect(streams.dsn) as connection:
+        connection.execute("CREATE ROLE application")
+        connection.execute("SELECT eventstore.grant_use('application')")
+        connection.execute("SET ROLE application")
+        connection.execute("SELECT set_config('eventstore.tenant', 'default', false)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(
+                "SELECT eventstore.compact('default', %s, %s, 1, gen_random_uuid(), '{}')",
+                (STREAM, streams.read()[0].event_id),
+            )
+        connection.rollback()
+
+    assert 2 == len(streams.rows())
+
+
+def test_a_reader_of_a_stream_has_it_from_one_moment(streams: Streams) -> None:
+    streams.append(*map(Added, range(8)))
+    before = streams.read()
+
+    reader = streams.log.read_stream("default", STREAM)
+    first = next(reader)
+    streams.compact(6)
+
+    assert before == [first, *reader]
+
+
+def test_a_reader_who_comes_back_for_more_is_right_with_the_snapshot_in_the_middle(
+    streams: Streams,
+) -> None:
+    streams.append(*map(Added, range(8)))
+    part = StreamPart(limit=3)
+    pages = streams.read(part)
+
+    streams.compact(6)
+    pages += streams.read(StreamPart(after=pages[-1].stream_position))
+
+    assert [1, 2, 3, 6, 7, 8] == [row.stream_position for row in pages]
+    assert streams.truth() == streams.after(BEGINNING, pages)
+
+
+def test_a_transaction_that_has_read_the_stream_before_still_reads_it_whole(
+    streams: Streams,
+) -> None:
+    streams.append(*map(Added, range(4)))
+    with psycopg.connect(streams.dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        count = "SELECT count(*) FROM eventstore.events"
+        before = connection.execute(count).fetchone()
+
+        streams.compact(3)
+
+        assert (4,) == before == connection.execute(count).fetchone()
+
+
+def test_a_reader_of_the_log_sees_each_event_once_while_all_streams_are_compacted(
+    store_dsn: str,
+) -> None:
+    log = PostgresEventLog(store_dsn, page=7)
+    streams = Streams(log, store_dsn)
+    names = [f"counter-{number}" for number in range(12)]
+    for _ in range(5):
+        for name in names:
+            streams.append(*map(Added, range(4)), stream=name)
+    before = [event.event_id for event in log.read_log("default")]
+    compacting = threading.Thread(target=compact_all, args=(streams,))
+
+    compacting.start()
+    reads = [[event.event_id for event in log.read_log("default")]]
+    while compacting.is_alive():
+        reads.append([event.event_id for event in log.read_log("default")])
+    compacting.join()
+    backwards = [event.event_id for event in log.read_log("default", LogPart(backwards=True))]
+    log.close()
+
+    assert all(before == read for read in reads)
+    assert before == backwards[::-1]
+    assert 12 == sum(1 for name in names if streams_rows(store_dsn, name) == 2)
+
+
+def compact_all(streams: Streams) -> None:
+    for keep in (15, 9, 4, 1):
+        policy = CompactionPolicy("counter", larger_than=keep + 1, keep_events=keep)
+        streams.compactor.compact_category(streams.fold, policy)
+
+
+def streams_rows(dsn: str, name: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM eventstore.events WHERE stream = %s", (name,)
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_writers_and_several_compactors_at_once_leave_every_stream_right(
+    streams: Streams,
+) -> None:
+    streams.append(Added(1))
+    problems: list[BaseException] = []
+    written = threading.Event()
+
+    def write() -> None:
+        try:
+            for number in range(120):
+                streams.append(Added(number))
+        except BaseException as error:  # noqa: BLE001  # shown below
+            problems.append(error)
+        finally:
+            written.set()
+
+    def compact() -> None:
+        try:
+            while not written.is_set():
+                streams.compact()
+        except BaseException as error:  # noqa: BLE001  # shown below
+            problems.append(error)
+
+    threads = [threading.Thread(target=work) for work in (write, compact, compact)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    streams.compact()
+
+    assert [] == problems
+    assert [(121, SNAPSHOT_TYPE)] == streams.rows()
+    assert list(range(1, 122)) == [row.stream_position for row in streams.read(ORIGINALS)]
+    assert streams.truth() == streams.state()
+    assert PostgresAudit(streams.dsn).verify().clean
+
+
+def test_an_append_under_way_is_waited_for_and_then_kept(streams: Streams) -> None:
+    streams.append(*map(Added, range(4)))
+    done: list[Any] = []
+    with psycopg.connect(streams.dsn) as writer:
+        made = streams.fold.codec.encode(Added(9), tenant="default", stream=STREAM)
+        request = AppendRequest((StreamAppend(STREAM, (made,)),))
+        streams.log.append(request, connection=writer)
+        compacting = threading.Thread(target=lambda: done.append(streams.compact(4)))
+        compacting.start()
+        compacting.join(0.3)
+
+        assert compacting.is_alive()
+        writer.commit()
+    compacting.join()
+
+    assert [(STREAM, 4, 4)] == done
+    assert [(4, SNAPSHOT_TYPE), (5, "counter.added")] == streams.rows()
+
+
+def test_a_writer_that_does_not_end_is_not_waited_for_for_ever(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "LOCK_TIMEOUT_MS", 100)
+    streams.append(*map(Added, range(4)))
+    with psycopg.connect(streams.dsn) as writer:
+        made = streams.fold.codec.encode(Added(9), tenant="default", stream=STREAM)
+        streams.log.append(AppendRequest((StreamAppend(STREAM, (made,)),)), connection=writer)
+
+        with pytest.raises(ContentionError):
+            streams.compact(4)
+
+    assert 5 == len(streams.rows())
+
+
+@pytest.fixture
+def old_transaction(store_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction whose snapshot is older than everything that is written later."""
+    with psycopg.connect(store_dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT count(*) FROM eventstore.events")
+        yield connection
+        connection.rollback()
+
+
+def test_what_an_older_transaction_does_not_see_yet_is_not_made_free_for_it(
+    streams: Streams,
+    old_transaction: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction, "SNAPSHOT_TIMEOUT_S", 0.2)
+    streams.append(*map(Added, range(4)))
+
+    with pytest.raises(ContentionError, match="a transaction is older"):
+        streams.compact(3)
+
+    made = streams.fold.codec.encode(Added(9), tenant="default", stream=STREAM)
+    with pytest.raises((psycopg.Error, EventStoreError)):
+        streams.log.append(
+            AppendRequest((StreamAppend(STREAM, (made,), 0),)), connection=old_transaction
+        )
+    old_transaction.rollback()
+    assert (STREAM, 3, 3) == streams.compact(3)
+
+
+def test_a_transaction_that_began_later_holds_no_compaction_up(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SNAPSHOT_TIMEOUT_S", 0.0)
+    streams.append(*map(Added, range(4)))
+    with psycopg.connect(streams.dsn) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("SELECT count(*) FROM eventstore.events")
+
+        assert (STREAM, 3, 3) == streams.compact(3)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the plain INSERT of an append compares with one row, not with the head"
+)
+def test_no_stream_is_not_what_a_compacted_stream_is(streams: Streams) -> None:
+    streams.append(*map(Added, range(4)))
+    streams.compact(3)
+
+    with pytest.raises(WrongExpectedVersionError):
+        streams.append(Doubled(), expected=0)
+
+    assert [3, 4] == [place for place, _ in streams.rows()]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the plain INSERT of an append compares with one row, not with the head"
+)
+def test_a_stale_writer_who_waited_for_a_compaction_is_still_refused(streams: Streams) -> None:
+    streams.append(*map(Added, range(4)))
+    answers: list[Any] = []
+
+    def stale() -> None:
+        try:
+            answers.append(streams.append(Doubled(), expected=1))
+        except WrongExpectedVersionError as error:
+            answers.append(error.actual)
+
+    with psycopg.connect(streams.dsn) as connection:
+        connection.execute(
+            "SELECT eventstore.compact('default', %s, %s, 3, gen_random_uuid(), '{}')",
+            (STREAM, streams.read()[0].event_id),
+        )
+        writer = threading.Thread(target=stale)
+        writer.start()
+        writer.join(0.3)
+        connection.commit()
+    writer.join()
+
+    assert [4] == answers
+    assert [3, 4] == [place for place, _ in streams.rows()]
+
+
+def test_times_of_the_snapshot_say_when_it_was_made(streams: Streams) -> None:
+    streams.append(*map(Added, range(4)))
+    originals = streams.read()
+    now = datetime.now(UTC)
+
+    streams.compact(3)
+
+    snapshot = streams.read()[0]
+    assert originals[2].occurred_at == snapshot.occurred_at
+    assert now <= snapshot.recorded_at
