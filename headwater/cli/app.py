@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 from headwater import __version__, extra
-from headwater.cli import data, db, demo, doctor, init, run, services, source, view
+from headwater.cli import data, db, demo, doctor, events, init, run, services, source, view
 from headwater.cli.output import (
     EXIT_INTERRUPTED,
     PLATFORM_ERRORS,
@@ -30,6 +30,7 @@ app = typer.Typer(
 for part in (demo, services, run, init, doctor, data):
     part.register(app)
 app.add_typer(db.app, name="db")
+app.add_typer(events.app, name="events")
 app.add_typer(source.app, name="source")
 app.add_typer(view.app, name="view")
 

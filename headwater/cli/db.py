@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from eventstore.postgres import grant, schema
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr, stdout
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr
 from headwater.database import find_database
 from headwater.errors import UsageError
 
@@ -39,9 +38,9 @@ def upgrade(
         print_json({"ran": ran, "current": schema.LATEST})
         return
     for revision in ran:
-        stdout().print(f"ran {revision}")
+        typer.echo(f"ran {revision}")
     if not ran:
-        stdout().print(f"nothing to do: the database is at {schema.LATEST}")
+        typer.echo(f"nothing to do: the database is at {schema.LATEST}")
 
 
 @app.command("current")
@@ -60,7 +59,7 @@ def current(
         document = {"current": found, "latest": schema.LATEST, "ready": found == schema.LATEST}
         print_json(document)
     else:
-        stdout().print(found or "no event store")
+        typer.echo(found or "no event store")
     if found != schema.LATEST:
         if not as_json:
             stderr.print(f"this code works with {schema.LATEST}: headwater db upgrade")
@@ -82,9 +81,9 @@ def downgrade(
     database = find_database(dsn, config=config, home=home, profile=profile)
     undone = schema.downgrade(database.dsn)
     for revision in undone:
-        stdout().print(f"took back {revision}")
+        typer.echo(f"took back {revision}")
     if not undone:
-        stdout().print("nothing to do: there is no event store")
+        typer.echo("nothing to do: there is no event store")
 
 
 @app.command("grant")
@@ -105,4 +104,4 @@ def grant_use(
     """
     database = find_database(dsn, config=config, home=home, profile=profile)
     for line in grant.grant(database.dsn, role, tenant=tenant):
-        stdout().print(escape(line))
+        typer.echo(line)

@@ -96,7 +96,7 @@ class EventStoreSettings(_Section):
         modules: Python modules, such as `shop.orders`, that declare event types and deciders; they
             are imported with the settings file's folder first on the path.
         master_key_file: File of the master keys that open personal fields, relative to the settings
-            file. Left out, personal fields stay sealed and no subject can be shredded.
+            file. Left out, personal fields stay sealed.
         keys_dsn: Where the keys of subjects are, if not beside the events.
     """
 

@@ -1,0 +1,243 @@
+"""`headwater events`: what is appended to the log and read from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eventstore.expected_version import ANY, NO_STREAM, STREAM_EXISTS
+from eventstore.log import LogPart, StreamPart
+from eventstore.names import check_stream
+from eventstore.query import Query, QueryItem
+from headwater.cli import parked, upkeep
+from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant
+from headwater.cli.output import print_json, print_rows
+from headwater.database import find_database
+from headwater.errors import UsageError
+from headwater.events import event_of, last_positions, log_status, open_store, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from eventstore.codec import Codec
+    from eventstore.event import StoredEvent
+    from eventstore.store import EventStore
+
+app = typer.Typer(help="The event store: what happened, in order.", no_args_is_help=True)
+upkeep.register(app)
+parked.register(app)
+
+_TAIL = 20
+_POLL_S = 0.25
+_VERSIONS = {"any": ANY, "no-stream": NO_STREAM, "exists": STREAM_EXISTS}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+@app.command("append")
+def append(
+    stream: Annotated[str, typer.Argument(help="Such as order-42.")],
+    type_: Annotated[str, typer.Argument(metavar="TYPE", help="Such as order.placed.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="JSON", help="A JSON object; - reads it from stdin.")
+    ] = "{}",
+    *,
+    expected_version: Annotated[
+        str, typer.Option("--expected-version", help="A version, any, no-stream or exists.")
+    ] = "any",
+    key: Annotated[
+        str | None, typer.Option("--key", help="The same key and event again change nothing.")
+    ] = None,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Append one event to a stream.
+
+    Example: headwater events append order-42 order.placed '{"total": "9.90"}'
+    """
+    expected = _expected(expected_version)
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    text = sys.stdin.read() if payload == "-" else payload
+    with open_store(database, tenant) as store:
+        event = event_of(store, type_, text)
+        done = store.append(stream, event, expected_version=expected, idempotency_key=key)
+    if as_json:
+        answer = {"version": done.version, "token": str(done.token), "repeated": done.repeated}
+        print_json({"stream": stream, **answer})
+        return
+    again = ", which it was already" if done.repeated else ""
+    typer.echo(f"{stream} is at version {done.version}{again}; token {done.token}")
+
+
+@app.command("stream")
+def read_stream(
+    stream: Annotated[str, typer.Argument(help="Such as order-42.")],
+    *,
+    after: Annotated[int, typer.Option("--after", help="Later than this version.", min=0)] = 0,
+    backwards: Annotated[bool, typer.Option("--backwards", help="The last one first.")] = False,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="Recorded up to then: 2026-01-31T12:00:00Z.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="So many at most.", min=1)
+    ] = None,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="The original events, also where it is compacted.")
+    ] = False,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Read a stream.
+
+    Data is shown as the modules of the settings read it, where they declare its type. Personal
+    fields are opened only if the settings name a master key file.
+    """
+    part = StreamPart(
+        after=after,
+        as_of=None if as_of is None else _instant(as_of),
+        backwards=backwards,
+        limit=limit,
+        archived=archived,
+    )
+    check_stream(stream)
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    with open_store(database, tenant) as store:
+        found = store.log.read_stream(store.tenant, stream, part)
+        _print_events(found, store.codec, as_json=as_json)
+
+
+@app.command("tail")
+def tail(
+    *,
+    after: Annotated[
+        int | None, typer.Option("--after", help="Later than this global position.", min=0)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C; --json: one event a line.")
+    ] = False,
+    types: Annotated[list[str] | None, typer.Option("--type", help="Any of these types.")] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="All of these tags.")] = None,
+    category: Annotated[
+        str | None, typer.Option("--category", help="Only streams of this category.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", help="So many at most; without --after the last 20.", min=1),
+    ] = None,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Read the end of the log, in its order, up to where it is complete."""
+    items = (QueryItem(frozenset(types or ()), frozenset(tags or ())),) if types or tags else ()
+    query = Query(items, category)
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    with open_store(database, tenant) as store:
+        if after is None:
+            after = last_positions(store, query, limit or _TAIL)
+        if not follow:
+            part = LogPart(query=query, after=after, limit=limit)
+            _print_events(store.log.read_log(store.tenant, part), store.codec, as_json=as_json)
+            return
+        for stored in _following(store, query, after):
+            row = shown(stored, store.codec)
+            typer.echo(_document(row) if as_json else _line(row))
+            sys.stdout.flush()
+
+
+@app.command("status")
+def status(
+    *,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show where the log ends, up to where it is complete, and which writers hold that back."""
+    found = log_status(find_database(dsn, config=config, home=home, profile=profile))
+    writers = list(found.writers)
+    if as_json:
+        positions = {"head": found.head, "mark": found.mark, "distance": found.distance}
+        print_json({**positions, "writers": writers})
+        return
+    typer.echo(f"head {found.head}, complete up to {found.mark}, {found.distance} between")
+    print_rows(writers, as_json=False, title="", empty="no writer is under way")
+
+
+def _following(store: EventStore, query: Query, after: int) -> Iterator[StoredEvent]:
+    """Yields what the log has and what comes, until interrupted."""
+    quiet = threading.Event()
+    while True:
+        mark = store.log.high_water_mark()
+        if mark > after:
+            part = LogPart(query=query, after=after, through=mark)
+            yield from store.log.read_log(store.tenant, part)
+            after = mark
+        else:
+            quiet.wait(_POLL_S)
+
+
+def _print_events(found: Iterable[StoredEvent], codec: Codec, *, as_json: bool) -> None:
+    """Prints events one by one, so that a long stream takes no memory."""
+    out = sys.stdout
+    between = "[\n"
+    for stored in found:
+        row = shown(stored, codec)
+        if as_json:
+            out.write(between + _document(row))
+            between = ",\n"
+        else:
+            out.write(_line(row) + "\n")
+    if as_json:
+        out.write("[]\n" if between == "[\n" else "\n]\n")
+
+
+def _document(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def _line(row: dict[str, Any]) -> str:
+    place = f"{row['stream']}@{row['stream_position']}"
+    unreadable = f"  ({row['unreadable']})" if "unreadable" in row else ""
+    data = _document(row["data"])
+    line = f"{row['global_position']:>8}  {row['recorded_at']}  {place}  {row['type']}  {data}"
+    # a payload must not steer the terminal
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line + unreadable)
+
+
+def _expected(text: str) -> int:
+    if text in _VERSIONS:
+        return _VERSIONS[text]
+    if text.isascii() and text.isdecimal() and len(text) < len(str(2**53)):
+        return int(text)
+    raise UsageError(
+        "an expected version is a number, any, no-stream or exists", detail=f"{text!r:.80}"
+    )
+
+
+def _instant(text: str) -> datetime:
+    hint = "such as 2026-01-31T12:00:00Z"
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError("this is no instant", detail=f"{text!r:.80}", hint=hint) from None
+    if instant.tzinfo is None:
+        raise UsageError("an instant needs an offset", detail=f"{text!r:.80}", hint=hint)
+    return instant

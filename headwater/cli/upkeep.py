@@ -1,0 +1,224 @@
+"""`headwater events seal`, `verify`, `compact`, `shred`, `upcast`: the log over the years."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eventstore.compaction import CompactionPolicy, CompactionReport, StreamFold
+from eventstore.names import category_of, check_label, check_stream
+from eventstore.postgres.audit import PostgresAudit
+from eventstore.postgres.compaction import PostgresCompactor
+from eventstore.upcast_check import check_log
+from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
+from headwater.cli.output import (
+    EXIT_UNHEALTHY,
+    print_error,
+    print_json,
+    print_rows,
+    stderr,
+)
+from headwater.database import find_database
+from headwater.errors import UsageError
+from headwater.events import (
+    decider_of,
+    keep_head,
+    open_ring,
+    open_store,
+    read_head,
+    tenant_of,
+)
+
+HeadFile = Annotated[
+    Path | None,
+    typer.Option("--head", help="File with the sealed head, kept outside of the database."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("seal")(seal)
+    app.command("verify")(verify)
+    app.command("compact")(compact)
+    app.command("shred")(shred)
+    app.command("upcast")(upcast)
+
+
+def seal(
+    *,
+    head: HeadFile = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Seal what is not sealed yet, and print the head to keep outside of the database.
+
+    With --head it is written to that file, unless what the file holds contradicts it.
+    """
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    sealed = PostgresAudit(database.dsn).seal()
+    if head is not None:
+        keep_head(head, sealed)
+    typer.echo(str(sealed))
+
+
+def verify(
+    *,
+    head: HeadFile = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the whole log with its seals, and with a head kept outside.
+
+    Exits 3 if an event was edited, removed, inserted or exchanged; names the first position.
+    """
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    report = PostgresAudit(database.dsn).verify(None if head is None else read_head(head))
+    findings = [finding._asdict() for finding in report.findings]
+    if as_json:
+        counts = {"events": report.events, "dropped": report.dropped, "unsealed": report.unsealed}
+        document = {"genuine": report.clean, **counts, "head": str(report.head)}
+        print_json({**document, "findings": findings})
+    else:
+        typer.echo(f"{report.events:,} events compared, {report.unsealed:,} not sealed yet")
+        if findings:
+            print_rows(findings, as_json=False, title="", empty="")
+    if not report.clean:
+        if as_json:
+            raise typer.Exit(EXIT_UNHEALTHY)
+        report.check()
+
+
+def compact(
+    what: Annotated[
+        str, typer.Argument(metavar="CATEGORY|STREAM", help="Such as order, or order-42.")
+    ],
+    *,
+    through: Annotated[
+        int | None,
+        typer.Option("--through", help="Of a stream: up to this version; all if left out.", min=1),
+    ] = None,
+    larger_than: Annotated[
+        int, typer.Option("--larger-than", help="Of a category: streams of more events.", min=0)
+    ] = 1_000,
+    keep_events: Annotated[
+        int, typer.Option("--keep-events", help="Of a category: leave the last so many.", min=0)
+    ] = 100,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Fold the beginning of streams into one event each; the originals go to the archive.
+
+    Needs the decider of the category, in a module that the settings name. Exits 1 if a stream
+    could not be folded; the others are.
+    """
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    one_stream = "-" in what
+    if one_stream:
+        check_stream(what)
+    policy = CompactionPolicy(category_of(what), larger_than, keep_events)
+    decider = decider_of(database, policy.category)
+    compactor = PostgresCompactor(database.dsn)
+    with open_store(database, tenant) as store:
+        fold = StreamFold(decider, store.codec, store.tenant)
+        if one_stream:
+            done = compactor.compact(fold, what, through)
+            report = CompactionReport(int(done.events > 0), done.events)
+        else:
+            report = compactor.compact_category(fold, policy)
+    if as_json:
+        refused = [{"stream": one.stream, "code": one.error.code} for one in report.refused]
+        print_json({"streams": report.streams, "events": report.events, "refused": refused})
+    else:
+        typer.echo(f"{report.streams:,} streams compacted, {report.events:,} events archived")
+        for one in report.refused:
+            print_error(one.error, as_json=False)
+    if report.refused:
+        raise typer.Exit(1)
+
+
+def shred(
+    subject: Annotated[str, typer.Argument(help="The person, by the name that the events keep.")],
+    *,
+    yes: Yes = False,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Destroy a person's key, and with it every personal value in events and saved states.
+
+    Events stay; their personal fields read as redacted from now on. Backups of the keys are yours
+    to delete.
+    """
+    if not yes:
+        raise UsageError(
+            "a person's values cannot be read ever again", hint="add --yes if you mean it"
+        )
+    check_label("subject", subject)
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    with open_ring(database) as ring:
+        had = ring.shred(tenant_of(database, tenant), subject)
+    if as_json:
+        print_json({"subject": subject, "had_key": had})
+    else:
+        typer.echo("the key is destroyed" if had else "there was no key; none will be made")
+
+
+def upcast(
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every event; events are never rewritten.")
+    ] = False,
+    all_tenants: Annotated[
+        bool, typer.Option("--all-tenants", help="As a role that sees them all.")
+    ] = False,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Read the whole log by the project's declared types. Exits 3 if an event cannot be read.
+
+    Every upcaster and every class is tried on every event, and all that fail are counted.
+    """
+    if not check:
+        raise UsageError("events are never rewritten", hint="headwater events upcast --check")
+    database = find_database(dsn, config=config, home=home, profile=profile)
+    with open_store(database, tenant) as store:
+        report = check_log(store.log, store.codec, None if all_tenants else store.tenant)
+    rows = [
+        {
+            "type": found.type,
+            "version": found.version,
+            "events": found.events,
+            "failures": found.failures,
+            "verdict": str(found.verdict),
+            "first_failed": found.first_failed,
+            "example": found.example or None,
+        }
+        for found in report.versions
+    ]
+    if as_json:
+        wrong = {"ok": report.ok, "declarations": list(report.undeclared)}
+        print_json({**wrong, "events": report.events, "through": report.through, "versions": rows})
+    else:
+        print_rows(rows, as_json=False, title="", empty="the log is empty")
+        for line in report.undeclared:
+            stderr.print(line, markup=False)
+    if not report.ok or report.undeclared:
+        raise typer.Exit(EXIT_UNHEALTHY)
