@@ -130,8 +130,8 @@ class Planner:
         found = self.deciders.get(type(command))
         if found is not None:
             return found
-        name = type(command).__qualname__
-        known = sorted({kind.__qualname__ for kind in self.deciders})
+        name = type(command).__name__
+        known = sorted({kind.__name__ for kind in self.deciders})
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         raise UndeclaredError(
             f"no decider takes command {name}",

@@ -146,9 +146,9 @@ HOOKED = {"append", "read_stream", "result_of", "snapshot", "save_snapshot", "st
 class BlockingStore:
     """An `AsyncEventStore` whose methods wait, so that the same tests run over both stores."""
 
-    def __init__(self, log: Any, **options: Any) -> None:
+    def __init__(self, log: Any, *, runner: asyncio.Runner | None = None, **options: Any) -> None:
         self._store = AsyncEventStore(log, **options)
-        self._runner = asyncio.Runner()
+        self._runner = runner or asyncio.Runner()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
@@ -162,6 +162,11 @@ class BlockingStore:
             return self._runner.run(answer) if asyncio.iscoroutine(answer) else answer
 
         return called
+
+    def for_tenant(self, tenant: str) -> BlockingStore:
+        made = BlockingStore(self._store.log, runner=self._runner)
+        made._store = self._store.for_tenant(tenant)
+        return made
 
     def end(self) -> None:
         self._runner.run(self._store.close())

@@ -1,0 +1,561 @@
+"""Saved states: used when they can be believed, ignored otherwise; the events are the truth."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import structlog
+from fix_account import (
+    Account,
+    Deposit,
+    Deposited,
+    Empty,
+    HookedLog,
+    Open,
+    Opened,
+    Overdrawn,
+    Withdraw,
+    account,
+    decide,
+    evolve,
+    types,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore import (
+    CompactedPrefix,
+    CompactionError,
+    EventRefusedError,
+    EventStore,
+    Redacted,
+    StreamPart,
+    UpcastError,
+)
+from eventstore.event import SNAPSHOT_TYPE, NewEvent
+from eventstore.event_id import new_event_id
+from eventstore.keyring import MemoryKeyRing
+from eventstore.memory import MemoryEventLog
+from eventstore.snapshotting import (
+    decode_state,
+    encode_state,
+    fold_name,
+    prefix_data,
+    state_type,
+    subjects_of,
+)
+
+STREAM = "account-a"
+
+
+def a_store(log, *, ring=None, **fields):
+    return EventStore(log, types=types, keyring=ring, deciders=[account(**fields)])
+
+
+def decider_in(store):
+    return store._planner.decider_for(Deposit("a", 1))
+
+
+def state_of(store, **when):
+    return store.state(decider_in(store), "a", **when)
+
+
+def saved(store):
+    return store.log.snapshot(store.tenant, STREAM, fold_name(decider_in(store)))
+
+
+def compact(store, through, *, decider=None):
+    """What compaction does, without its checks."""
+    decider = decider or decider_in(store)
+    state = store.state(decider, "a", at_version=through).value
+    events = list(store.read_stream(STREAM, StreamPart(through=through, archived=True)))
+    subjects = subjects_of(store.codec, [found.event for found in events])
+    data = prefix_data(store.codec, decider, state, subjects, (store.tenant, STREAM))
+    store.log._replace_prefix(
+        store.tenant,
+        STREAM,
+        through,
+        NewEvent(SNAPSHOT_TYPE, data, new_event_id(), datetime.now(UTC)),
+    )
+
+
+def folded(store, version):
+    """The state by the original events and nothing else."""
+    originals = store.read_stream(STREAM, StreamPart(through=version, archived=True))
+    return decider_in(store).fold(Account(), [found.event for found in originals])
+
+
+def reasons(logs):
+    return [entry["reason"] for entry in logs if entry["event"] == "aggregate snapshot ignored"]
+
+
+commands = st.lists(
+    st.one_of(
+        st.builds(Deposit, st.just("a"), st.integers(1, 9), st.integers(0, 3)),
+        st.builds(Withdraw, st.just("a"), st.integers(1, 9)),
+        st.just(Empty("a")),
+        st.builds(Open, st.just("a"), st.sampled_from(["Ada", "Bob"])),
+    ),
+    max_size=12,
+)
+
+
+@given(
+    commands=commands,
+    snapshot_every=st.sampled_from([None, 1, 2, 3, 5]),
+    compacted=st.lists(st.tuples(st.integers(0, 12), st.floats(0, 1)), max_size=3),
+    shredded=st.one_of(st.none(), st.integers(0, 12)),
+)
+def test_the_state_is_the_fold_of_the_events_at_every_version(
+    commands, snapshot_every, compacted, shredded
+):
+    ring = MemoryKeyRing()
+    store = a_store(MemoryEventLog(), ring=ring, snapshot_every=snapshot_every)
+    plain = a_store(store.log, ring=ring)
+    for number, command in enumerate(commands):
+        if shredded == number:
+            ring.shred("default", "a")
+            ring.readmit("default", "a")
+        for place, share in compacted:
+            version = store.log.stream_version("default", STREAM)
+            through = int(version * share)
+            done = store.log._folded.get(("default", STREAM))
+            if place == number and through > (done.stream_position if done else 0):
+                compact(store, through)
+        try:
+            store.handle(command)
+        except Overdrawn:
+            continue
+
+    version = store.log.stream_version("default", STREAM)
+    expected = [(folded(store, each), each) for each in range(version + 1)]
+    for looked_at in (store, plain):
+        found = [state_of(looked_at, at_version=each) for each in range(version + 1)]
+
+        assert expected == [(state.value, state.version) for state in found]
+        assert expected[-1] == (state_of(looked_at).value, state_of(looked_at).version)
+
+
+def test_a_state_is_saved_when_a_multiple_is_passed():
+    store = a_store(MemoryEventLog(), snapshot_every=3)
+    positions = []
+    for times in (1, 1, 1, 2, 2, 7, 0):
+        store.handle(Deposit("a", 1, times))
+        positions.append(getattr(saved(store), "stream_position", None))
+
+    assert [None, None, 3, 3, 7, 14, 14] == positions
+
+
+def test_a_saved_state_spares_reading_what_is_in_it():
+    log = HookedLog()
+    store = a_store(log, snapshot_every=5)
+    store.handle(Deposit("a", 1, 5))
+    store.handle(Deposit("a", 1))
+    log.calls.clear()
+    read = []
+    original = MemoryEventLog.read_stream
+
+    def watched(self, *args, **options):
+        found = list(original(self, *args, **options))
+        read.append([event.stream_position for event in found])
+        return iter(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryEventLog, "read_stream", watched)
+        handled = store.handle(Withdraw("a", 6))
+
+    assert 7 == handled.version
+    assert [[5, 6]] == read
+    assert ["snapshot", "read_stream", "append"] == log.calls
+
+
+def test_without_a_policy_no_snapshot_is_asked_for():
+    log = HookedLog()
+    a_store(log).handle(Deposit("a", 1))
+
+    assert ["read_stream", "append"] == log.calls
+
+
+def damaged(snapshot):
+    return snapshot._replace(state=snapshot.state.replace(b'"balance":4', b'"balance":5'))
+
+
+def ahead(snapshot):
+    return snapshot._replace(stream_position=9)
+
+
+def with_other_subjects(snapshot):
+    return snapshot._replace(subjects=("b",))
+
+
+def moved(snapshot):
+    return snapshot._replace(stream_position=3)
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (damaged, "damaged, or of another history"),
+        (moved, "damaged, or of another history"),
+        (with_other_subjects, "damaged, or of another history"),
+        (ahead, "ahead of the stream"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_a_snapshot_that_cannot_be_believed_is_ignored(harm, reason):
+    log = HookedLog()
+    store = a_store(log, snapshot_every=4)
+    store.handle(Deposit("a", 1, 4))
+    store.handle(Deposit("a", 1))
+    place = ("default", STREAM, fold_name(decider_in(store)))
+    log._snapshots[place] = harm(log._snapshots[place])
+    log.calls.clear()
+
+    with structlog.testing.capture_logs() as logs:
+        state = state_of(store)
+
+    assert (5, 5) == (state.value.balance, state.version)
+    assert [reason] == reasons(logs)
+    assert ["snapshot", "read_stream", "read_stream"] == log.calls
+    assert {"event", "log_level", "reason", "fold", "stream_position"} == set(logs[0])
+
+
+def test_a_snapshot_of_another_history_is_ignored_even_where_the_position_exists():
+    """After a restore without the snapshots' table: the stream grew again, otherwise."""
+    before = a_store(MemoryEventLog(), snapshot_every=4)
+    before.handle(Deposit("a", 100, 4))
+    restored = a_store(MemoryEventLog(), snapshot_every=4)
+    restored.log.save_snapshot("default", saved(before))
+    with structlog.testing.capture_logs() as logs:
+        restored.handle(Deposit("a", 1))
+        for _ in range(4):
+            restored.append(STREAM, Deposited("a", 1))
+
+        assert 5 == state_of(restored).value.balance
+    assert ["ahead of the stream", "damaged, or of another history"] == reasons(logs)
+
+
+def test_a_snapshot_of_another_fold_is_not_read():
+    log = MemoryEventLog()
+    old = a_store(log, snapshot_every=2)
+    old.handle(Deposit("a", 1, 2))
+
+    def doubled(state, event):
+        return evolve(state, replace(event, amount=2 * event.amount))
+
+    new = a_store(log, snapshot_every=2, version=2, evolve=doubled)
+
+    assert (2, 4) == (state_of(old).value.balance, state_of(new).value.balance)
+
+
+def test_a_state_whose_type_changed_without_a_version_is_ignored():
+    @dataclass(frozen=True)
+    class Other:
+        balance: str = ""
+
+    log = MemoryEventLog()
+    a_store(log, snapshot_every=2).handle(Deposit("a", 1, 2))
+    changed = a_store(
+        log,
+        snapshot_every=2,
+        initial_state=Other,
+        evolve=lambda state, event: Other(state.balance + str(event.amount)),
+    )
+
+    with structlog.testing.capture_logs() as logs:
+        assert Other("11") == state_of(changed).value
+    assert (["cannot be opened"], "HW-E021") == (reasons(logs), logs[0]["code"])
+
+
+def test_a_failure_to_save_fails_no_command():
+    log = HookedLog()
+    store = a_store(log, snapshot_every=2)
+
+    def broken():
+        raise RuntimeError("secret text")
+
+    log.before["save_snapshot"] = broken
+    with structlog.testing.capture_logs() as logs:
+        handled = store.handle(Deposit("a", 1, 2))
+
+    assert (2, None) == (handled.version, saved(store))
+    (entry,) = logs
+    assert ("aggregate snapshot not saved", "RuntimeError") == (entry["event"], entry["error"])
+    assert "secret" not in str(entry)
+
+
+def test_a_state_that_cannot_be_saved_fails_no_command():
+    @dataclass(frozen=True)
+    class Odd:
+        balance: Any = 0
+
+    store = a_store(
+        MemoryEventLog(),
+        snapshot_every=1,
+        initial_state=Odd,
+        decide=lambda command, _: Deposited("a", command.amount),
+        evolve=lambda state, event: Odd(object()),  # noqa: ARG005
+    )
+    with structlog.testing.capture_logs() as logs:
+        handled = store.handle(Deposit("a", 1))
+
+    assert (1, None) == (handled.version, saved(store))
+    assert ["HW-E002"] == [entry["code"] for entry in logs]
+
+
+def test_a_decide_that_changes_its_state_does_not_change_what_is_saved():
+    @dataclass
+    class Drawer:
+        amounts: list[int]
+
+    def spoiling(command, state):
+        state.amounts.append(1_000_000)
+        return Deposited("a", command.amount)
+
+    store = a_store(
+        MemoryEventLog(),
+        snapshot_every=2,
+        initial_state=lambda: Drawer([]),
+        state_type=Drawer,
+        decide=spoiling,
+        evolve=lambda state, event: Drawer([*state.amounts, event.amount]),
+    )
+    for amount in (1, 2, 3, 4):
+        store.handle(Deposit("a", amount))
+
+    assert 4 == saved(store).stream_position
+    assert Drawer([1, 2, 3, 4]) == state_of(store).value
+
+
+class TestPersonal:
+    def test_a_state_with_a_person_in_it_is_sealed(self):
+        store = a_store(MemoryEventLog(), ring=MemoryKeyRing(), snapshot_every=2)
+        store.handle(Open("a", "Ada Lovelace"))
+        store.handle(Deposit("a", 1))
+
+        assert (2, ("a",)) == (saved(store).stream_position, saved(store).subjects)
+        assert b"Lovelace" not in saved(store).state
+        assert "Ada Lovelace" == state_of(store).value.owner
+
+    def test_who_is_in_an_earlier_snapshot_is_in_the_next(self):
+        store = a_store(MemoryEventLog(), ring=MemoryKeyRing(), snapshot_every=2)
+        store.handle(Open("a", "Ada Lovelace"))
+        store.handle(Deposit("a", 1))
+        store.handle(Deposit("a", 1, 4))
+
+        assert (6, ("a",)) == (saved(store).stream_position, saved(store).subjects)
+        assert b"Lovelace" not in saved(store).state
+
+    def test_the_state_of_who_is_forgotten_comes_from_the_events_redacted(self):
+        ring = MemoryKeyRing()
+        store = a_store(MemoryEventLog(), ring=ring, snapshot_every=2)
+        store.handle(Open("a", "Ada"))
+        store.handle(Deposit("a", 1))
+        ring.shred("default", "a")
+
+        with structlog.testing.capture_logs() as logs:
+            state = state_of(store)
+
+        assert (Redacted("a"), 1) == (state.value.owner, state.value.balance)
+        assert ["a subject is forgotten"] == reasons(logs)
+
+    def test_who_is_forgotten_does_not_keep_the_stream_from_being_saved_again(self):
+        ring = MemoryKeyRing()
+        store = a_store(MemoryEventLog(), ring=ring, snapshot_every=2)
+        store.handle(Open("a", "Ada"))
+        ring.shred("default", "a")
+        store.handle(Deposit("a", 1))
+
+        assert (2, ()) == (saved(store).stream_position, saved(store).subjects)
+        assert Redacted("a") == state_of(store).value.owner
+
+    def test_a_sealed_state_is_ignored_where_there_is_no_ring(self):
+        log = MemoryEventLog()
+        store = a_store(log, ring=MemoryKeyRing(), snapshot_every=2)
+        store.append(STREAM, [Opened("a", "Ada"), Deposited("a", 1)])
+        store.handle(Deposit("a", 1, 2))
+        other = a_store(log, ring=MemoryKeyRing(), snapshot_every=2)
+
+        with structlog.testing.capture_logs() as logs, pytest.raises(Exception, match="no key"):
+            state_of(other)
+        assert ["cannot be opened"] == reasons(logs)
+
+
+class TestCompacted:
+    @pytest.fixture
+    def store(self):
+        store = a_store(HookedLog(), ring=MemoryKeyRing())
+        for amount in (1, 2, 3, 4, 5):
+            store.handle(Deposit("a", amount))
+        return store
+
+    def test_the_state_goes_on_from_what_stands_for_the_beginning(self, store):
+        compact(store, 3)
+        store.log.calls.clear()
+
+        assert (15, 5) == (state_of(store).value.balance, state_of(store).version)
+        assert ["read_stream"] * 2 == store.log.calls
+        assert 6 == store.handle(Withdraw("a", 15)).version
+
+    @pytest.mark.parametrize(("version", "balance"), [(0, 0), (1, 1), (2, 3), (3, 6), (4, 10)])
+    def test_a_version_inside_of_it_comes_from_the_archive(self, store, version, balance):
+        compact(store, 3)
+
+        state = state_of(store, at_version=version)
+
+        assert (balance, version) == (state.value.balance, state.version)
+
+    def test_an_instant_is_told_by_the_originals(self, store):
+        compact(store, 5)
+        at = list(store.read_all())[1].recorded_at
+
+        assert 2 <= state_of(store, as_of=at).version
+        assert 0 == state_of(store, as_of=datetime(2000, 1, 1, tzinfo=UTC)).version
+
+    def test_another_fold_takes_the_originals(self, store):
+        compact(store, 3)
+        other = a_store(store.log, version=2)
+
+        with structlog.testing.capture_logs() as logs:
+            state = state_of(other)
+
+        assert (15, 5) == (state.value.balance, state.version)
+        assert ["made by another fold"] == reasons(logs)
+
+    def test_a_damaged_one_is_replaced_by_the_originals(self, store):
+        compact(store, 3)
+        place = "default", STREAM
+        store.log._folded[place] = store.log._folded[place]._replace(data=b'{"fold":1}')
+
+        with structlog.testing.capture_logs() as logs:
+            assert 15 == state_of(store).value.balance
+        assert ["damaged"] == reasons(logs)
+
+    def test_a_subject_forgotten_since_is_redacted_by_the_originals(self, store):
+        store.handle(Open("a", "Ada"))
+        compact(store, 6)
+        assert "Ada" == state_of(store).value.owner
+        assert b"Ada" not in next(store.read_stream(STREAM)).data
+
+        store.codec.keyring.shred("default", "a")
+
+        assert Redacted("a") == state_of(store).value.owner
+
+    def test_a_beginning_that_is_gone_is_an_error_and_never_an_empty_state(self, store):
+        compact(store, 5)
+        other = a_store(store.log, version=2)
+        archived = store.log._streams["default", STREAM]
+        for left in ([], archived[3:]):
+            store.log._streams["default", STREAM] = left
+
+            with pytest.raises(CompactionError):
+                state_of(other)
+
+    def test_a_saved_state_from_before_is_overtaken(self, store):
+        eager = a_store(store.log, snapshot_every=7, ring=store.codec.keyring)
+        eager.handle(Deposit("a", 6, 2))
+        compact(store, 7)
+        assert 7 == saved(eager).stream_position
+        eager.handle(Deposit("a", 1))
+
+        assert (28, 8) == (state_of(eager).value.balance, state_of(eager).version)
+
+    def test_its_first_event_stands_for_those_before(self, store):
+        compact(store, 3)
+
+        first, *rest = store.read_stream(STREAM)
+
+        assert (CompactedPrefix(3), True) == (first.event, first.system)
+        assert [4, 5] == [found.stream_position for found in rest]
+        originals = store.read_stream(STREAM, StreamPart(archived=True))
+        assert [1, 2, 3, 4, 5] == [found.event.amount for found in originals]
+
+    def test_a_repeated_key_finds_its_events_in_the_archive(self, store):
+        first = store.handle(Deposit("a", 9, 2), idempotency_key="k")
+        compact(store, 6)
+
+        second = store.handle(Deposit("a", 9, 2), idempotency_key="k")
+
+        assert (first.events, True) == (second.events, second.repeated)
+
+
+def test_a_race_between_looking_at_the_snapshot_and_the_events_is_harmless():
+    """Another process compacts, or saves, in between."""
+    for moment, harm in itertools.product(
+        ["snapshot", "read_stream"], ["compact to the end", "compact a part", "append"]
+    ):
+        log = HookedLog()
+        store = a_store(log, snapshot_every=3)
+        store.handle(Deposit("a", 1, 3))
+        store.handle(Deposit("a", 1))
+        other = a_store(log, snapshot_every=3)
+
+        def act(harm=harm, other=other):
+            if harm == "append":
+                other.handle(Deposit("a", 1, 3))
+            else:
+                compact(other, 4 if harm == "compact to the end" else 2)
+
+        log.after[moment] = act
+        version = store.handle(Deposit("a", 1)).version
+
+        assert (version, version) == (state_of(store).value.balance, state_of(store).version)
+
+
+def typed() -> dict[str, Decimal]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("initial_state", "state", "kind"),
+    [
+        (Account, Account(1, (1,)), Account),
+        (typed, {"a": Decimal("1.10")}, dict[str, Decimal]),
+        (lambda: 0, 5, int),
+        (lambda: {"a": 1}, {"a": [1, {"b": None}]}, dict),
+    ],
+    ids=["class", "annotated function", "number", "dict"],
+)
+def test_a_state_is_read_as_the_type_of_the_initial_one(initial_state, state, kind):
+    decider = account(initial_state=initial_state)
+
+    assert kind == state_type(decider)
+    assert state == decode_state(decider, encode_state(decider, state))
+
+
+@pytest.mark.parametrize(
+    ("initial_state", "state"),
+    [
+        (lambda: 0, 1.5),
+        (lambda: None, Account()),
+        (dict, {"a": Decimal(1)}),
+        (dict, {"a": float("nan")}),
+        (list, [object()]),
+        (Account, Account(bookings=[1])),
+        (dict, {1: 2}),
+    ],
+    ids=str,
+)
+def test_a_state_that_would_read_back_otherwise_is_not_saved(initial_state, state):
+    with pytest.raises(EventRefusedError, match="would not read back"):
+        encode_state(account(initial_state=initial_state), state)
+
+
+def test_a_state_of_another_type_is_not_read():
+    with pytest.raises(UpcastError):
+        decode_state(account(), b'{"balance":"much"}')
+
+
+def test_a_snapshot_is_not_saved_for_a_repeated_command():
+    store = a_store(MemoryEventLog(), snapshot_every=2)
+    store.handle(Deposit("a", 1, 2), idempotency_key="k")
+    first = saved(store)
+    store.handle(Deposit("a", 1, 2), idempotency_key="k")
+
+    assert first == saved(store)
+    assert decide is decider_in(store).decide
