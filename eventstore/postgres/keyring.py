@@ -46,8 +46,8 @@ VALUES (%s, %s, %s, %s)
 ON CONFLICT (tenant, subject) DO NOTHING
 """
 _SHRED: Final = "SELECT eventstore_keys.shred(%s, %s)"
-_GENERATION: Final = """
-SELECT generation
+_FORGOTTEN: Final = """
+SELECT generation, shredded_at > clock_timestamp() - make_interval(secs => %s)
   FROM eventstore_keys.subject_keys
  WHERE tenant = %s AND subject = %s AND wrapped_key IS NULL
    FOR UPDATE
@@ -166,15 +166,23 @@ class PostgresKeyRing:
             self._forget(tenant, subject)
 
     def readmit(self, tenant: str, subject: str) -> bool:
-        """See `KeyRing.readmit`."""
+        """See `KeyRing.readmit`.
+
+        Raises:
+            SubjectKeyError: The subject was forgotten less than `CACHE_S_MAX` seconds ago. Another
+                process may still seal by the old key, and what it writes would be lost.
+        """
         try:
             with self._session(tenant) as connection:
-                row = connection.execute(_GENERATION, (tenant, subject)).fetchone()
+                values = CACHE_S_MAX, tenant, subject
+                row = connection.execute(_FORGOTTEN, values).fetchone()
                 if row is None:
                     return False
-                generation = row[0] + 1
-                made = self._new_key(tenant, subject, generation)
-                connection.execute(_READMIT, (*made, generation, tenant, subject))
+                generation, just_now = row
+                if just_now:
+                    raise _too_soon(subject)
+                made = self._new_key(tenant, subject, generation + 1)
+                connection.execute(_READMIT, (*made, generation + 1, tenant, subject))
                 return True
         finally:
             self._forget(tenant, subject)
@@ -256,6 +264,14 @@ def _bound_to(tenant: str, subject: str, generation: int) -> bytes:
 
 def _only(row: tuple[Any, ...] | None) -> Any:
     return None if row is None else row[0]
+
+
+def _too_soon(subject: str) -> SubjectKeyError:
+    return SubjectKeyError(
+        "a subject was forgotten only just now",
+        detail=f"subject {subject:.100}, less than {CACHE_S_MAX:g} seconds ago",
+        hint="try again when every process has let go of the old key",
+    )
 
 
 def _check_rotation(connection: psycopg.Connection[Any], master_keys: MasterKeys) -> None:

@@ -91,6 +91,13 @@ def app(admin, store_dsn) -> Iterator[str]:
     admin.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(words[0]))
 
 
+def let_time_pass(admin: psycopg.Connection) -> None:
+    """Makes every subject one that was forgotten long ago."""
+    admin.execute(
+        "UPDATE eventstore_keys.subject_keys SET shredded_at = shredded_at - interval '61 s'"
+    )
+
+
 def wait_for_waiting(admin: psycopg.Connection) -> None:
     """Returns when a session of this database waits for another one's row."""
     waiting = (
@@ -103,7 +110,7 @@ def wait_for_waiting(admin: psycopg.Connection) -> None:
         time.sleep(0.01)
 
 
-def test_a_subject_has_one_key_until_it_is_forgotten_and_another_when_it_is_readmitted(any_ring):
+def test_a_subject_has_one_key_until_it_is_forgotten_and_another_when_readmitted(any_ring, admin):
     with pytest.raises(SubjectKeyError, match="nothing says that it was shredded"):
         any_ring.key_of(TENANT, ANN)
     first = any_ring.key_of(TENANT, ANN, create=True)
@@ -118,6 +125,7 @@ def test_a_subject_has_one_key_until_it_is_forgotten_and_another_when_it_is_read
     assert any_ring.key_of(TENANT, ANN, create=True) is None
     assert any_ring.key_of("other", ANN) is not None
 
+    let_time_pass(admin)
     assert any_ring.readmit(TENANT, ANN)
     assert not any_ring.readmit(TENANT, ANN)
     assert not any_ring.readmit(TENANT, "never seen")
@@ -206,11 +214,24 @@ def test_shredding_is_seen_at_once_here_and_soon_elsewhere(open_ring):
     assert elsewhere.key_of(TENANT, ANN) is None
 
 
-def test_a_key_in_memory_is_out_of_date_where_a_later_generation_was_seen(open_ring):
+def test_a_subject_is_readmitted_when_no_process_can_have_the_old_key(ring, admin):
+    """What such a process writes would be sealed by a key that is gone."""
+    ring.key_of(TENANT, ANN, create=True)
+    ring.shred(TENANT, ANN)
+
+    with pytest.raises(SubjectKeyError, match="forgotten only just now"):
+        ring.readmit(TENANT, ANN)
+    assert ring.key_of(TENANT, ANN) is None
+    let_time_pass(admin)
+    assert ring.readmit(TENANT, ANN)
+
+
+def test_a_key_in_memory_is_out_of_date_where_a_later_generation_was_seen(open_ring, admin):
     here, elsewhere = open_ring(), open_ring()
     here.key_of(TENANT, ANN, create=True)
     elsewhere.key_of(TENANT, ANN)
     here.shred(TENANT, ANN)
+    let_time_pass(admin)
     here.readmit(TENANT, ANN)
     new = here.key_of(TENANT, ANN)
 

@@ -31,21 +31,18 @@ SELECT eventstore.hold_to_tenant('eventstore_keys.subject_keys');
 -- there was a key. (Saved states are sealed as well, for where they are in another database.)
 CREATE FUNCTION eventstore_keys.shred(_tenant text, _subject text) RETURNS boolean
 LANGUAGE plpgsql AS $$
-DECLARE
-    _had boolean;
 BEGIN
+    IF has_schema_privilege('eventstore', 'USAGE')
+       AND has_table_privilege('eventstore.snapshots', 'DELETE') THEN
+        DELETE FROM eventstore.snapshots WHERE tenant = _tenant AND _subject = ANY (subjects);
+    END IF;
     INSERT INTO eventstore_keys.subject_keys (tenant, subject, shredded_at)
     VALUES (_tenant, _subject, clock_timestamp())
     ON CONFLICT (tenant, subject) DO NOTHING;
     UPDATE eventstore_keys.subject_keys
        SET wrapped_key = NULL, master_key_id = NULL, shredded_at = clock_timestamp()
      WHERE tenant = _tenant AND subject = _subject AND wrapped_key IS NOT NULL;
-    _had := FOUND;
-    IF has_schema_privilege('eventstore', 'USAGE')
-       AND has_table_privilege('eventstore.snapshots', 'DELETE') THEN
-        DELETE FROM eventstore.snapshots WHERE tenant = _tenant AND _subject = ANY (subjects);
-    END IF;
-    RETURN _had;
+    RETURN FOUND;
 END
 $$;
 
