@@ -108,6 +108,9 @@ class EventTypes:
     ) -> Callable[[type[_C]], type[_C]]:
         """Declares a class as an event type.
 
+        mypy sees a dataclass where the module's own `event` is used; where this method is, write
+        `@dataclass(frozen=True)` below it.
+
         Args:
             name: Such as `order.placed`; it is stored and never changes.
             version: One more each time its payload changes so that older ones need an upcaster.
