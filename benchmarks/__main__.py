@@ -8,7 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import append, catch_up, freshness, snapshot, startup
+from benchmarks import append, catch_up, freshness, live, snapshot, startup
+from headwater.logging import configure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "append": append.run,
     "catch_up": catch_up.run,
     "freshness": freshness.run,
+    "live": live.run,
     "snapshot": snapshot.run,
     "startup": startup.run,
 }
@@ -39,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--quick", action="store_true", help="less work, the same checks")
     options = parser.parse_args(arguments)
+    configure(verbose=False)  # to stderr: stdout is for the answer
     unknown = sorted(set(options.names) - BENCHMARKS.keys())
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
