@@ -199,7 +199,7 @@ def test_with_an_exact_version_nothing_is_tried_again(log, store):
         store.handle(Deposit("a", 100), expected_version=NO_STREAM)
 
     assert (0, 1) == (wrong.value.expected, wrong.value.actual)
-    assert 1 == log.calls.count("append")
+    assert ["read_stream", "append"] == log.calls
 
 
 @pytest.mark.parametrize(
