@@ -6,11 +6,22 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from eventstore import AsyncEventStore, Decider, EventTypes, Personal, Redacted, Rejected
-from eventstore.memory import MemoryEventLog
+import pytest
+
+from eventstore import (
+    AsyncEventStore,
+    Decider,
+    EventStore,
+    EventTypes,
+    Personal,
+    Redacted,
+    Rejected,
+)
+from eventstore.event import AppendRequest, StreamAppend
+from eventstore.memory import AsyncMemoryEventLog, MemoryEventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 types = EventTypes()
 
@@ -175,3 +186,58 @@ class BlockingStore:
 
 async def listed(events: Any) -> list[Any]:
     return [event async for event in events]
+
+
+@pytest.fixture
+def account_log() -> HookedLog:
+    """An empty log at which other things can happen."""
+    return HookedLog()
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def make_account_store(
+    request: pytest.FixtureRequest, account_log: HookedLog
+) -> Iterator[Callable[..., Any]]:
+    """Makes a store over that log: once as it is, once the one for asyncio."""
+    ends = []
+
+    def make(**options: Any) -> Any:
+        options = {"types": types, "deciders": [account()], **options}
+        if request.param == "blocking":
+            return EventStore(account_log, **options)
+        store = BlockingStore(AsyncMemoryEventLog(account_log), **options)
+        ends.append(store.end)
+        return store
+
+    yield make
+    for end in ends:
+        end()
+
+
+def events_of(store: Any, stream: str = "account-a") -> list[Any]:
+    return [found.event for found in store.read_stream(stream)]
+
+
+def again(hooks: dict[str, Any], name: str, hook: Callable[[], object]) -> None:
+    """Puts a hook that stays."""
+
+    def run() -> None:
+        hook()
+        hooks[name] = run
+
+    hooks[name] = run
+
+
+def append_of(store: Any, stream: str, *events: object) -> AppendRequest:
+    encode = store.codec.encode
+    encoded = tuple(encode(e, tenant=store.tenant, stream=stream) for e in events)
+    return AppendRequest((StreamAppend(stream, encoded),), store.tenant)
+
+
+def always_faster(log: HookedLog, store: Any) -> None:
+    """Lets another writer append to the account just before each append."""
+    again(
+        log.before,
+        "append",
+        lambda: MemoryEventLog.append(log, append_of(store, "account-a", Deposited("a", 1))),
+    )
