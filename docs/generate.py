@@ -163,7 +163,7 @@ def _section(field: FieldInfo) -> tuple[type[BaseModel], bool] | None:
 
 def _setting(name: str, field: FieldInfo, meaning: str) -> str:
     default = field.get_default(call_default_factory=True)
-    shown = "" if default in (None, {}) else f"`{default}`"
+    shown = "" if default in (None, {}, ()) else f"`{default}`"
     return f"| `{name}` | {shown} | {meaning} |"
 
 

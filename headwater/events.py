@@ -17,13 +17,14 @@ from eventstore.errors import AuditError, EventStoreError, UndeclaredError
 from eventstore.log import LogPart
 from eventstore.master_key import new_master_keys, read_master_keys
 from eventstore.names import check_tenant
-from eventstore.postgres.connection import check_address
+from eventstore.postgres import schema
 from eventstore.postgres.errors import translated
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.registry import EventData
 from eventstore.store import EventStore
 from headwater import extra
+from headwater.database import Database, find_database
 from headwater.errors import UsageError
 from headwater.runtime.home import write_atomically
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from eventstore.event import StoredEvent
     from eventstore.keyring import KeyRing
     from eventstore.query import Query
-    from headwater.database import Database
 
 SEALED: Final = "[sealed]"
 """Shown in the place of what only a master key opens."""
@@ -64,6 +64,23 @@ class LogStatus:
     def distance(self) -> int:
         """Positions between the two."""
         return self.head - self.mark
+
+
+def find_store(
+    dsn: str | None,
+    *,
+    config: Path | None = None,
+    home: Path | None = None,
+    profile: str | None = None,
+) -> Database:
+    """Finds a database with the event store that this code works with; see `find_database`.
+
+    Raises:
+        SchemaMissingError: The database has none, or one of another version.
+    """
+    found = find_database(dsn, config=config, home=home, profile=profile)
+    schema.check(found.dsn)
+    return found
 
 
 @contextmanager
@@ -240,7 +257,6 @@ def last_positions(store: EventStore, query: Query, count: int) -> int:
 
 def log_status(database: Database) -> LogStatus:
     """Returns how the log stands; changes nothing."""
-    check_address(database.dsn)
     try:
         with psycopg.connect(database.dsn, autocommit=True) as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

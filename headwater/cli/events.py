@@ -18,9 +18,8 @@ from eventstore.query import Query, QueryItem
 from headwater.cli import parked, upkeep
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant
 from headwater.cli.output import print_json, print_rows
-from headwater.database import find_database
 from headwater.errors import UsageError
-from headwater.events import event_of, last_positions, log_status, open_store, shown
+from headwater.events import event_of, find_store, last_positions, log_status, open_store, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -65,7 +64,7 @@ def append(
     Example: headwater events append order-42 order.placed '{"total": "9.90"}'
     """
     expected = _expected(expected_version)
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     text = sys.stdin.read() if payload == "-" else payload
     with open_store(database, tenant) as store:
         event = event_of(store, type_, text)
@@ -113,7 +112,7 @@ def read_stream(
         archived=archived,
     )
     check_stream(stream)
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     with open_store(database, tenant) as store:
         found = store.log.read_stream(store.tenant, stream, part)
         _print_events(found, store.codec, as_json=as_json)
@@ -147,7 +146,7 @@ def tail(
     """Read the end of the log, in its order, up to where it is complete."""
     items = (QueryItem(frozenset(types or ()), frozenset(tags or ())),) if types or tags else ()
     query = Query(items, category)
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     with open_store(database, tenant) as store:
         if after is None:
             after = last_positions(store, query, limit or _TAIL)
@@ -171,7 +170,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show where the log ends, up to where it is complete, and which writers hold that back."""
-    found = log_status(find_database(dsn, config=config, home=home, profile=profile))
+    found = log_status(find_store(dsn, config=config, home=home, profile=profile))
     writers = list(found.writers)
     if as_json:
         positions = {"head": found.head, "mark": found.mark, "distance": found.distance}

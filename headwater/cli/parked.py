@@ -11,9 +11,8 @@ from eventstore.names import check_stream
 from eventstore.subscription.control import Subscriptions
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
 from headwater.cli.output import print_rows
-from headwater.database import find_database
 from headwater.errors import UnhealthyError, UsageError
-from headwater.events import tenant_of
+from headwater.events import find_store, tenant_of
 
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
 Stream = Annotated[str, typer.Argument(help="The stream that waits.")]
@@ -114,7 +113,7 @@ def drop(
 def _open(
     dsn: str | None, tenant: str | None, config: Config, home: HomeFolder, profile: Profile
 ) -> Subscriptions:
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     return Subscriptions(database.dsn, tenant=tenant_of(database, tenant))
 
 

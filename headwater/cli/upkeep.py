@@ -20,10 +20,10 @@ from headwater.cli.output import (
     print_rows,
     stderr,
 )
-from headwater.database import find_database
 from headwater.errors import UsageError
 from headwater.events import (
     decider_of,
+    find_store,
     keep_head,
     open_ring,
     open_store,
@@ -58,7 +58,7 @@ def seal(
 
     With --head it is written to that file, unless what the file holds contradicts it.
     """
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     sealed = PostgresAudit(database.dsn).seal()
     if head is not None:
         keep_head(head, sealed)
@@ -78,7 +78,7 @@ def verify(
 
     Exits 3 if an event was edited, removed, inserted or exchanged; names the first position.
     """
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     report = PostgresAudit(database.dsn).verify(None if head is None else read_head(head))
     findings = [finding._asdict() for finding in report.findings]
     if as_json:
@@ -122,7 +122,7 @@ def compact(
     Needs the decider of the category, in a module that the settings name. Exits 1 if a stream
     could not be folded; the others are.
     """
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     one_stream = "-" in what
     if one_stream:
         check_stream(what)
@@ -168,7 +168,7 @@ def shred(
             "a person's values cannot be read ever again", hint="add --yes if you mean it"
         )
     check_label("subject", subject)
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     with open_ring(database) as ring:
         had = ring.shred(tenant_of(database, tenant), subject)
     if as_json:
@@ -198,7 +198,7 @@ def upcast(
     """
     if not check:
         raise UsageError("events are never rewritten", hint="headwater events upcast --check")
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = find_store(dsn, config=config, home=home, profile=profile)
     with open_store(database, tenant) as store:
         report = check_log(store.log, store.codec, None if all_tenants else store.tenant)
     rows = [

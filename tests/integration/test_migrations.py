@@ -139,14 +139,6 @@ def test_alembic_would_find_a_difference(store_dsn):
 
 
 def test_two_upgrades_at_the_same_time_take_turns(database):
-    """The second waits, then finds nothing to do, even if transactions here read one moment."""
-    name = sql.Identifier(urlsplit(database).path[1:])
-    with psycopg.connect(database, autocommit=True) as admin:
-        admin.execute(
-            sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = 'serializable'").format(
-                name
-            )
-        )
     with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
         done = sorted(pool.map(schema.upgrade, [database] * 3, timeout=120))
 
@@ -162,20 +154,27 @@ def test_two_threads_of_one_process_may_upgrade_two_databases(database, postgres
     assert [schema.LATEST] * 2 == found
 
 
-def test_an_upgrade_waits_for_the_one_that_runs(database):
+def test_an_upgrade_waits_for_the_one_that_runs_and_sees_what_it_did(database):
+    """Also where transactions, by default, see what was there when they began to wait."""
+    name = sql.Identifier(urlsplit(database).path[1:])
+    serializable = sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = 'serializable'")
+    script = schema.upgrade_script(database).replace("BEGIN;", "").replace("COMMIT;", "")
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute(serializable.format(name))
     with ThreadPoolExecutor(1) as pool, psycopg.connect(database) as first:
-        first.execute("SELECT pg_advisory_xact_lock(1749230, 0)")
+        first.execute(script)
         second = pool.submit(schema.upgrade, database)
-        await_waiting(first)
+        await_waiting(database)
         waited = not second.done()
-        first.rollback()
+        first.commit()
 
-        assert (True, [schema.LATEST]) == (waited, second.result(timeout=60))
+        assert (True, []) == (waited, second.result(timeout=60))
+    assert schema.LATEST == schema.current(database)
 
 
-def await_waiting(connection: psycopg.Connection) -> None:
+def await_waiting(dsn: str) -> None:
     deadline = time.monotonic() + 60
-    while connection.execute(WAITING).fetchone() != (1,):
+    while rows(dsn, WAITING) != [(1,)]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
