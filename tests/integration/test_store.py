@@ -35,8 +35,9 @@ from eventstore import (
     WaitTimeoutError,
     WrongExpectedVersionError,
 )
-from eventstore.keyring import MemoryKeyRing
+from eventstore.master_key import new_master_keys
 from eventstore.postgres.async_log import AsyncPostgresEventLog
+from eventstore.postgres.keyring import PostgresKeyRing
 
 pytestmark = pytest.mark.integration
 
@@ -257,8 +258,14 @@ def test_saved_states_are_used_and_damaged_ones_ignored(pg_log, connection):
     assert ["damaged, or of another history"] * 2 == [entry["reason"] for entry in logs]
 
 
-def test_persons_are_sealed_and_forgotten(pg_log):
-    ring = MemoryKeyRing()
+@pytest.fixture
+def ring(store_dsn):
+    opened = PostgresKeyRing(store_dsn, new_master_keys("k1"))
+    yield opened
+    opened.close()
+
+
+def test_persons_are_sealed_and_forgotten(pg_log, ring):
     store = a_store(pg_log, ring=ring, snapshot_every=2)
     decider = store._planner.decider_for(Deposit("a", 1))
     store.append(STREAM, [Deposited("a", 1), Opened("a", "Ada")])
@@ -272,8 +279,8 @@ def test_persons_are_sealed_and_forgotten(pg_log):
     assert 5 == store.handle(Deposit("a", 1)).version
 
 
-def test_appends_with_persons_find_their_places_beside_each_other(pg_log):
-    store = a_store(pg_log, ring=MemoryKeyRing())
+def test_appends_with_persons_find_their_places_beside_each_other(pg_log, ring):
+    store = a_store(pg_log, ring=ring)
     together = threading.Barrier(4)
 
     def work(number):
@@ -322,6 +329,23 @@ def test_eight_tasks_on_one_stream_lose_nothing(store_dsn):
     assert [Deposited("a", 1)] * 8 == events
     assert (8, 8) == (state.value.balance, state.version)
     assert [False, True] == [each.repeated for each in repeated]
+
+
+def test_persons_are_sealed_for_asyncio_too(store_dsn, ring):
+    async def work():
+        log = AsyncPostgresEventLog(store_dsn)
+        async with AsyncEventStore(log, types=types, deciders=[account()], keyring=ring) as store:
+            commands = [Open("a", f"Ada {number}") for number in range(4)]
+            await asyncio.gather(
+                *(store.handle(each, idempotency_key=each.owner) for each in commands)
+            )
+            events = [found.event async for found in store.read_stream(STREAM)]
+            return events, (await store.state(account(), "a")).value.owner
+
+    events, owner = asyncio.run(work())
+
+    assert {Opened("a", f"Ada {number}") for number in range(4)} == set(events)
+    assert owner == events[-1].owner
 
 
 def test_a_task_that_is_cancelled_leaves_nothing_half_done(store_dsn, connection, store):
