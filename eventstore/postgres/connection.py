@@ -63,7 +63,9 @@ def check_address(dsn: str) -> None:
 def _still_there(connection: psycopg.BaseConnection[Any]) -> None:
     # An idle connection has nothing to read, unless the server has said goodbye. Asking it would
     # cost a round trip; finding out by an append would leave its result unknown.
-    if select.select([connection.fileno()], [], [], 0)[0]:
+    socket = select.poll()  # not select(), which knows no descriptor above 1023
+    socket.register(connection.fileno(), select.POLLIN)
+    if socket.poll(0):
         raise psycopg.OperationalError("the server has closed this connection")
 
 
