@@ -1,0 +1,22 @@
+"""Subscriptions: readers of the log that remember how far they have come.
+
+What is here says what is wanted and loads no driver. `eventstore.subscription.runner` runs it;
+`eventstore.subscription.control` looks at it, waits for it, replays it and decides about what is
+parked.
+"""
+
+from __future__ import annotations
+
+from eventstore.subscription.delivery import Delivery
+from eventstore.subscription.retry import Failure, RetryPolicy
+from eventstore.subscription.subscription import Handler, Projection, Start, Subscription
+
+__all__ = [
+    "Delivery",
+    "Failure",
+    "Handler",
+    "Projection",
+    "RetryPolicy",
+    "Start",
+    "Subscription",
+]

@@ -1,0 +1,379 @@
+"""Batch: one transaction that handles the next events and moves the checkpoint with them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+import structlog
+
+from eventstore.errors import CheckpointBeyondHeadError, SubscriptionError, UndeclaredError
+from eventstore.event import StoredEvent
+from eventstore.postgres.connection import payloads_as_bytes
+from eventstore.subscription import statement
+from eventstore.subscription.retry import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from psycopg import Connection
+
+    from eventstore.subscription.delivery import Effect
+    from eventstore.subscription.handling import Handling
+    from eventstore.subscription.subscription import Subscription
+
+_log = structlog.get_logger(__name__)
+
+_EMPTY_EVERY_S: Final = 0.05
+"""A checkpoint that passes only events of others moves no more often than this."""
+
+_PAGE_MAX: Final = 10_000
+
+
+class Look(NamedTuple):
+    """What a batch saw of the log.
+
+    Attributes:
+        head: The last global position that was given out.
+        mark: The high-water mark.
+        behind: Whether there is more to handle at once.
+        due_in_s: Seconds until the next retry is due; None if there is none.
+    """
+
+    head: int
+    mark: int
+    behind: bool = False
+    due_in_s: float | None = None
+
+
+class _Partition(NamedTuple):
+    """A row of eventstore.subscriptions."""
+
+    partition: int
+    partitions: int
+    global_position: int
+    replay_until: int
+    replay_through: int | None
+    resume_at: int | None
+    earlier: list[list[int]] | None
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a batch has done so far.
+
+    Attributes:
+        reached: The checkpoint may move up to here.
+        handled: Number of events.
+        stopped: Whether it was cut short.
+        parked: Streams whose events wait.
+        parking: Events to park: position, stream, state, live, failure.
+        effects: What is to happen outside of the database, by event.
+        halt: Why the subscription stops after this batch.
+    """
+
+    reached: int
+    parked: set[str]
+    handled: int = 0
+    stopped: bool = False
+    parking: list[tuple[StoredEvent, bool, Failure | None]] = field(default_factory=list)
+    effects: list[tuple[StoredEvent, list[tuple[str, Effect]]]] = field(default_factory=list)
+    halt: UndeclaredError | None = None
+
+
+class Batch:
+    """Handles events of some partitions of a subscription, a transaction at a time.
+
+    At first without savepoints, because nearly always nothing fails. If something does, all is
+    rolled back and repeated with a savepoint around each event, so that it costs only its own.
+    """
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        subscription: Subscription,
+        handling: Handling,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._connection = connection
+        self._subscription = subscription
+        self._handling = handling
+        self._stopping = stopping
+        self._scope = {"tenant": subscription.tenant, "name": subscription.name}
+        self._failures: dict[int, Failure] = {}
+        self._emptied_at = 0.0
+
+    def run(self, mine: Sequence[int]) -> Look:
+        """Handles the next events.
+
+        Args:
+            mine: Partitions whose locks this session holds.
+
+        Raises:
+            UndeclaredError: An event's type or version is unknown, and the policy is to halt.
+            CheckpointBeyondHeadError: The subscription is ahead of the log.
+            SubscriptionError: It is gone, or its handler is broken.
+        """
+        self._failures = {}
+        look = self._once(mine, careful=False)
+        if look is None:
+            look = self._once(mine, careful=True)
+        if look is None:
+            raise SubscriptionError(
+                f"subscription {self._subscription.name} did not isolate a failure"
+            )
+        self._failures = {}
+        return look
+
+    def _once(self, mine: Sequence[int], *, careful: bool) -> Look | None:
+        """One transaction; None if it was rolled back because an event failed."""
+        look: Look | None = None
+        outcome: _Outcome | None = None
+        with self._connection.transaction():
+            rows = self._lock(mine)
+            look, parked = self._look(rows, mine)
+            group, through = _next_part(rows, look.mark)
+            after = group[0].global_position
+            if after >= through:
+                raise psycopg.Rollback
+            outcome = self._deliver(group, through, parked, careful=careful)
+            if outcome is None:
+                look = None
+                raise psycopg.Rollback
+            reached = outcome.reached
+            look = look._replace(behind=reached < look.mark)
+            if outcome.halt is not None and reached == after:
+                raise outcome.halt
+            if not self._store(group, outcome, after, hurry=through < look.mark):
+                look = look._replace(behind=False, due_in_s=_EMPTY_EVERY_S)
+                raise psycopg.Rollback
+            if not careful and not self._act(outcome):
+                look = None
+                raise psycopg.Rollback
+        if look is not None and outcome is not None:
+            self._handling.committed()
+            if outcome.halt is not None:
+                raise outcome.halt
+        return look
+
+    def _lock(self, mine: Sequence[int]) -> list[_Partition]:
+        subscription = self._subscription
+        found = self._connection.execute(
+            statement.LOCK, (subscription.tenant, subscription.name, list(mine))
+        ).fetchall()
+        rows = [_Partition(*row) for row in found]
+        if len(rows) < len(mine):
+            raise SubscriptionError(f"subscription {subscription.name} was removed while it ran")
+        return rows
+
+    def _look(self, rows: list[_Partition], mine: Sequence[int]) -> tuple[Look, set[str]]:
+        asked = {**self._scope, "partitions": rows[0].partitions, "mine": list(mine)}
+        row: Any = self._connection.execute(statement.LOOK, asked).fetchone()
+        mark, head, parked, due_in_s = row
+        known = max(max(r.global_position, r.replay_until, r.resume_at or 0) for r in rows)
+        if known > head:
+            raise CheckpointBeyondHeadError(
+                f"subscription {self._subscription.name} is ahead of the log",
+                detail=f"it is at global position {known}, the log ends at {head}",
+                hint="the log was restored to an earlier time: restore what the subscription has"
+                " written to the same time, or remove the subscription and begin anew",
+            )
+        return Look(head, mark, due_in_s=due_in_s), set(parked)
+
+    def _deliver(
+        self, group: list[_Partition], through: int, parked: set[str], *, careful: bool
+    ) -> _Outcome | None:
+        """Handles a page of events; None if one failed and the transaction is of no use."""
+        page = self._read(group, through)
+        outcome = _Outcome(group[0].global_position, parked)
+        deadline = time.monotonic() + self._subscription.batch_s_max
+        silent = {row.partition: row.replay_until for row in group}
+        for partition, event in page.events:
+            if outcome.handled and self._enough(outcome, deadline):
+                outcome.stopped = True
+                return outcome
+            live = event.global_position > silent[partition]
+            try:
+                if not self._handle(event, live, outcome, careful=careful):
+                    return None
+            except UndeclaredError as error:
+                outcome.halt = error
+                outcome.stopped = True
+                return outcome
+            outcome.handled += 1
+            outcome.reached = event.global_position
+        outcome.reached = page.end
+        return outcome
+
+    def _enough(self, outcome: _Outcome, deadline: float) -> bool:
+        return (
+            outcome.handled >= self._subscription.batch_size
+            or self._stopping()
+            or time.monotonic() > deadline
+        )
+
+    def _handle(self, event: StoredEvent, live: bool, outcome: _Outcome, *, careful: bool) -> bool:
+        """Handles or parks an event; False if it failed and the transaction is of no use."""
+        if event.stream in outcome.parked:
+            outcome.parking.append((event, live, None))
+            return True
+        known = self._failures.get(event.global_position)
+        if known is not None and known.wait_s(self._subscription.retry) is None:
+            self._park(event, live, known, outcome)
+            return True
+        attempt = known.attempts + 1 if known else 1
+        if careful:
+            failure = self._handle_apart(event, live, attempt)
+        else:
+            answer = self._handling.call(event, live=live, attempt=attempt)
+            failure = answer if isinstance(answer, Failure) else None
+            if not isinstance(answer, Failure) and answer:
+                outcome.effects.append((event, answer))
+        if failure is None:
+            return True
+        self._failures[event.global_position] = failure
+        if careful:
+            self._park(event, live, failure, outcome)
+        return careful
+
+    def _handle_apart(self, event: StoredEvent, live: bool, attempt: int) -> Failure | None:
+        failure: Failure | None = None
+        with self._connection.transaction():
+            answer = self._handling.call(event, live=live, attempt=attempt)
+            failure = answer if isinstance(answer, Failure) else self._handling.act(answer, attempt)
+            if failure is not None:
+                raise psycopg.Rollback
+        return failure
+
+    def _park(self, event: StoredEvent, live: bool, failure: Failure, outcome: _Outcome) -> None:
+        subscription = self._subscription
+        if len(outcome.parked) >= subscription.parked_streams_max:
+            raise SubscriptionError(
+                f"subscription {subscription.name} has parked too many streams",
+                detail=f"{len(outcome.parked):,} streams; the last error was "
+                f"{failure.error_code or failure.error_type}",
+                hint="that is no poison event: repair the handler, then retry what is parked",
+            )
+        outcome.parked.add(event.stream)
+        outcome.parking.append((event, live, failure))
+        _log.warning(
+            "event failed, its stream waits",
+            subscription=subscription.name,
+            global_position=event.global_position,
+            error_type=failure.error_type,
+            error_code=failure.error_code,
+            attempts=failure.attempts,
+        )
+
+    def _act(self, outcome: _Outcome) -> bool:
+        """Has the effects done; False if one failed."""
+        for event, effects in outcome.effects:
+            known = self._failures.get(event.global_position)
+            failure = self._handling.act(effects, known.attempts + 1 if known else 1)
+            if failure is not None:
+                self._failures[event.global_position] = failure
+                return False
+        return True
+
+    def _store(
+        self, group: list[_Partition], outcome: _Outcome, before: int, *, hurry: bool
+    ) -> bool:
+        """Writes what is parked and the checkpoint; False if it is not worth a transaction."""
+        if not outcome.handled and not hurry:
+            now = time.monotonic()
+            if now - self._emptied_at < _EMPTY_EVERY_S:
+                return False
+            self._emptied_at = now
+        if not outcome.handled:
+            self._connection.execute(statement.NO_FSYNC)
+        if outcome.parking:
+            self._connection.execute(statement.PARK, self._parked_columns(outcome))
+        partitions = [row.partition for row in group]
+        earlier = group[0].earlier
+        settled = earlier is None or outcome.reached >= max(map(max, earlier))
+        moved = self._connection.execute(
+            statement.ADVANCE,
+            {
+                **self._scope,
+                "reached": outcome.reached,
+                "before": before,
+                "settled": settled,
+                "partitions": partitions,
+            },
+        ).rowcount
+        if moved != len(partitions):
+            raise SubscriptionError(
+                f"another member has moved the checkpoint of {self._subscription.name}",
+                detail=f"partitions {partitions}",
+            )
+        return True
+
+    def _parked_columns(self, outcome: _Outcome) -> tuple[Any, ...]:
+        policy = self._subscription.retry
+        columns: list[tuple[Any, ...]] = []
+        for event, live, failure in outcome.parking:
+            wait_s = failure.wait_s(policy) if failure else None
+            state = "waiting" if failure is None else "parked" if wait_s is None else "retrying"
+            columns.append(
+                (
+                    event.stream,
+                    event.global_position,
+                    state,
+                    live,
+                    failure.attempts if failure else 0,
+                    failure.error_code if failure else None,
+                    failure.error_type if failure else None,
+                    wait_s,
+                )
+            )
+        by_column = [list(column) for column in zip(*columns, strict=True)]
+        return (self._subscription.tenant, self._subscription.name, *by_column)
+
+    def _read(self, group: list[_Partition], through: int) -> _Page:
+        subscription = self._subscription
+        partitions = group[0].partitions
+        limit = min(_PAGE_MAX, subscription.batch_size * partitions // len(group))
+        asked = statement.read(
+            statement.Range(
+                subscription.tenant,
+                subscription.query,
+                group[0].global_position,
+                through,
+                limit,
+                partitions,
+                [row.partition for row in group],
+                group[0].earlier,
+            )
+        )
+        cursor = self._connection.cursor(binary=True)
+        payloads_as_bytes(cursor)
+        rows = cursor.execute(asked.sql, asked.parameters).fetchall()
+        last, size = rows[0][:2]
+        events = [(row[2], StoredEvent._make(row[3:])) for row in rows if row[2] is not None]
+        return _Page(events, last if size >= limit else through)
+
+
+class _Page(NamedTuple):
+    """Events of this member.
+
+    Attributes:
+        events: Each with its partition, oldest first.
+        end: With them, everything up to here has been seen.
+    """
+
+    events: list[tuple[int, StoredEvent]]
+    end: int
+
+
+def _next_part(rows: list[_Partition], mark: int) -> tuple[list[_Partition], int]:
+    """The partitions that are furthest behind, and up to where they may go together.
+
+    No further than the next ones are: from there on they are read in one.
+    """
+    least = min(row.global_position for row in rows)
+    group = [row for row in rows if row.global_position == least]
+    ends = [row.global_position for row in rows if row.global_position > least]
+    ends += [row.replay_through for row in group if row.replay_through is not None]
+    return group, min([*ends, mark])

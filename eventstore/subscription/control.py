@@ -1,0 +1,317 @@
+"""Subscriptions: what an operator, or a reader of a view, does with subscriptions from outside."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.rows import class_row
+
+from eventstore.errors import SubscriptionError, WaitTimeoutError
+from eventstore.names import DEFAULT_TENANT, check_tenant
+from eventstore.postgres.connection import StoreConnection, check_address, open_pool
+from eventstore.postgres.errors import translated
+from eventstore.subscription import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from eventstore.token import Token
+
+CONNECTIONS_MAX: Final = 4
+LAG_EVENTS_MAX: Final = 100_000
+"""Counting further costs more than it says."""
+
+_WAIT_FIRST_S: Final = 0.002
+_WAIT_LONGEST_S: Final = 0.025
+
+_STATUS: Final = (
+    "SELECT s.name, s.partition, s.partitions, s.global_position, s.replay_until,"
+    " s.replay_through, o.owner AS owner_pid, s.updated_at,"
+    " (SELECT count(*) FROM (SELECT FROM eventstore.log AS e"
+    "    WHERE e.tenant = s.tenant AND e.global_position > s.global_position"
+    "      AND eventstore.partition_of(e.tenant, e.stream, s.partitions) = s.partition"
+    "    LIMIT %s) AS ahead) AS projection_lag_events,"
+    " (SELECT count(*) FROM eventstore.parked_events AS p"
+    "   WHERE p.tenant = s.tenant AND p.subscription = s.name AND p.state <> 'waiting'"
+    "     AND eventstore.partition_of(p.tenant, p.stream, s.partitions) = s.partition)"
+    "   AS parked_streams"
+    " FROM eventstore.subscriptions AS s"
+    " JOIN eventstore.partition_owners AS o USING (lock_id)"
+    " WHERE s.tenant = %s AND s.name = %s ORDER BY s.partition"
+)
+_NAMES: Final = "SELECT DISTINCT name FROM eventstore.subscriptions WHERE tenant = %s ORDER BY name"
+_PARKED: Final = (
+    "SELECT stream, global_position, state, attempts, error_code, error_type, retry_at, parked_at,"
+    " (SELECT count(*) FROM eventstore.parked_events AS behind"
+    "   WHERE behind.tenant = p.tenant AND behind.subscription = p.subscription"
+    "     AND behind.stream = p.stream AND behind.state = 'waiting') AS waiting"
+    " FROM eventstore.parked_events AS p"
+    " WHERE tenant = %s AND subscription = %s AND state <> 'waiting' ORDER BY stream LIMIT %s"
+)
+_REACHED: Final = (
+    "SELECT min(global_position), eventstore.head(),"
+    " EXISTS (SELECT FROM eventstore.parked_events"
+    "          WHERE tenant = %(tenant)s AND subscription = %(name)s"
+    "            AND global_position = %(wanted)s)"
+    " FROM eventstore.subscriptions WHERE tenant = %(tenant)s AND name = %(name)s"
+)
+_REPLAY: Final = "SELECT eventstore.replay_subscription(%s, %s, %s, %s)"
+_RETRY: Final = "SELECT eventstore.retry_parked(%s, %s, %s)"
+_DROP: Final = "SELECT eventstore.drop_parked(%s, %s, %s, %s)"
+_REMOVE: Final = "SELECT eventstore.remove_subscription(%s, %s)"
+
+_REFUSALS: Final = {
+    "absent": ("there is no subscription {}", "it is declared when it runs for the first time"),
+    "running": ("subscription {} is running", "stop all of its runners first"),
+    "parked": (
+        "subscription {} has parked streams, whose events a replay would lose or double",
+        "retry or drop them first",
+    ),
+    "repartitioning": (
+        "subscription {} has not yet caught up with its former partitions",
+        "run it until it has, then replay",
+    ),
+    "ahead": (
+        "subscription {} has not come so far, there is nothing to replay",
+        "a replay goes back; what is ahead comes by itself",
+    ),
+    "empty": ("a replay of subscription {} ends after it begins", "through is greater than from"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How one partition of a subscription is.
+
+    Attributes:
+        name: Name of the subscription.
+        partition: Its number, from 0.
+        partitions: How many there are.
+        global_position: Everything up to here is handled or parked.
+        replay_until: Side effects are held back up to here.
+        replay_through: Where a replay of a part ends; None if none is under way.
+        owner_pid: The server process of the member that has it; None if nobody has.
+        updated_at: When it last moved.
+        projection_lag_events: Events of its streams that it has not passed, wanted or not; counted
+            up to `LAG_EVENTS_MAX`.
+        parked_streams: Streams that wait for a retry or for a decision.
+    """
+
+    name: str
+    partition: int
+    partitions: int
+    global_position: int
+    replay_until: int
+    replay_through: int | None
+    owner_pid: int | None
+    updated_at: datetime
+    projection_lag_events: int
+    parked_streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedStream:
+    """A stream whose first waiting event failed.
+
+    Attributes:
+        stream: Its name.
+        global_position: Of the event that failed.
+        state: `retrying` by itself, or `parked` until somebody decides.
+        attempts: How often the handler was called with it.
+        error_code: Stable code of the last error, or SQLSTATE; None if it has none.
+        error_type: Class of the last error.
+        retry_at: When it is tried again by itself; None if it is not.
+        parked_at: When it failed first.
+        waiting: Later events of the stream behind it.
+    """
+
+    stream: str
+    global_position: int
+    state: str
+    attempts: int
+    error_code: str | None
+    error_type: str | None
+    retry_at: datetime | None
+    parked_at: datetime
+    waiting: int
+
+
+class Subscriptions:
+    """The subscriptions of one tenant.
+
+    Threads: may be used from several at once.
+
+    Args:
+        dsn: The event store's database; never shown.
+        tenant: Whose subscriptions.
+
+    Raises:
+        StoreUnavailableError: There is no way to the database.
+    """
+
+    def __init__(self, dsn: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        check_address(dsn)
+        self._tenant = check_tenant(tenant)
+        self._pool = open_pool(dsn, CONNECTIONS_MAX)
+
+    def names(self) -> list[str]:
+        """Returns the names of all subscriptions that have ever run and were not removed."""
+        with self._connection() as connection:
+            return [name for (name,) in connection.execute(_NAMES, (self._tenant,))]
+
+    def status(self, name: str) -> list[PartitionStatus]:
+        """Returns how each partition is.
+
+        Raises:
+            SubscriptionError: There is no such subscription.
+        """
+        with self._connection() as connection:
+            cursor = connection.cursor(row_factory=class_row(PartitionStatus))
+            found = cursor.execute(_STATUS, (LAG_EVENTS_MAX, self._tenant, name)).fetchall()
+        if not found:
+            raise _refused("absent", name)
+        return found
+
+    def parked(self, name: str, *, limit: int = 1_000) -> list[ParkedStream]:
+        """Returns the streams that wait, by name."""
+        with self._connection() as connection:
+            cursor = connection.cursor(row_factory=class_row(ParkedStream))
+            return cursor.execute(_PARKED, (self._tenant, name, limit)).fetchall()
+
+    def retry(self, name: str, stream: str) -> bool:
+        """Has a parked stream's events delivered again, in order, by the runner.
+
+        As long as one fails, those behind it wait. Returns whether the stream was parked.
+        """
+        return bool(self._answer(_RETRY, self._tenant, name, stream))
+
+    def drop(self, name: str, stream: str, *, everything: bool = False) -> int:
+        """Gives up the event of a parked stream that failed; those behind it are delivered.
+
+        Args:
+            name: The subscription.
+            stream: The parked stream.
+            everything: Those behind it are given up as well.
+
+        Returns:
+            How many events were given up: the subscription will never have seen them.
+        """
+        return int(self._answer(_DROP, self._tenant, name, stream, everything))
+
+    def replay(self, name: str, from_position: int, *, through: int | None = None) -> None:
+        """Delivers events again, in silence: `Delivery.effect` does nothing for them.
+
+        It may run meanwhile: the batch under way ends first.
+
+        Args:
+            name: The subscription.
+            from_position: Events after this global position.
+            through: Up to this one, then it goes on where it was. None: up to where it was, and on.
+
+        Raises:
+            SubscriptionError: There is nothing to replay, or it would lose or double something.
+        """
+        outcome = self._answer(_REPLAY, self._tenant, name, from_position, through)
+        if outcome != "done":
+            raise _refused(outcome, name)
+
+    def remove(self, name: str) -> None:
+        """Forgets a subscription and everything that it has parked.
+
+        Raises:
+            SubscriptionError: It is running, or there is none.
+        """
+        outcome = self._answer(_REMOVE, self._tenant, name)
+        if outcome != "done":
+            raise _refused(outcome, name)
+
+    def wait_for(
+        self,
+        name: str,
+        token: Token,
+        timeout_s: float,
+        *,
+        running: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Waits until a subscription has handled what a token stands for, in all partitions.
+
+        Args:
+            name: The subscription.
+            token: What an append or a command has returned.
+            timeout_s: Seconds at most.
+            running: Is called while it waits, and may raise.
+
+        Raises:
+            WaitTimeoutError: It has not, or the event is parked.
+            SubscriptionError: There is no such subscription.
+        """
+        deadline = time.monotonic() + timeout_s
+        pause = _WAIT_FIRST_S
+        asked = {"tenant": self._tenant, "name": name, "wanted": token.global_position}
+        while True:
+            with self._connection() as connection:
+                row: Any = connection.execute(_REACHED, asked).fetchone()
+            reached, head, parked = row
+            if reached is not None and reached >= token.global_position and not parked:
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _late(name, token, reached, head, parked=parked)
+            running()
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, _WAIT_LONGEST_S)
+
+    def close(self) -> None:
+        """Gives back the connections."""
+        self._pool.close()
+
+    def __enter__(self) -> Subscriptions:  # noqa: PYI034
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self, asked: str, *parameters: Any) -> Any:
+        with self._connection() as connection:
+            row: Any = connection.execute(asked, parameters).fetchone()
+        return row[0]
+
+    @contextmanager
+    def _connection(self) -> Iterator[StoreConnection]:
+        try:
+            with self._pool.connection() as connection:
+                if connection.tenant != self._tenant:
+                    connection.execute(statement.ACT_FOR, (self._tenant,))
+                    connection.tenant = self._tenant
+                yield connection
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+
+def _refused(outcome: str, name: str) -> SubscriptionError:
+    message, hint = _REFUSALS[outcome]
+    return SubscriptionError(message.format(name), hint=hint)
+
+
+def _late(
+    name: str, token: Token, reached: int | None, head: int, *, parked: bool
+) -> WaitTimeoutError | SubscriptionError:
+    if reached is None:
+        return _refused("absent", name)
+    if parked:
+        return WaitTimeoutError(
+            f"subscription {name} has parked the event at global position {token.global_position}",
+            detail="its handler failed with it, or with an earlier event of its stream",
+            hint="look at what is parked, repair the handler, then retry it",
+        )
+    return WaitTimeoutError(
+        f"subscription {name} did not reach global position {token.global_position} in time",
+        detail=f"it is at {reached}, {token.global_position - reached} positions short;"
+        f" the log ends at {head}",
+        hint="is it running, and does anything hold the log back? see eventstore.writers_under_way",
+    )

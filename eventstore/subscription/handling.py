@@ -1,0 +1,142 @@
+"""Handling: calls the handler for one event, and tells its failures from the database's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg.pq import TransactionStatus
+
+from eventstore.errors import ContentionError, SubscriptionError, UndeclaredError
+from eventstore.postgres.errors import CONTENTION
+from eventstore.recorded import RecordedEvent
+from eventstore.subscription.delivery import Delivery
+from eventstore.subscription.retry import Failure
+from eventstore.unknown import UnknownPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from psycopg import Connection
+
+    from eventstore.codec import Codec
+    from eventstore.event import StoredEvent
+    from eventstore.subscription.delivery import Effect
+    from eventstore.subscription.subscription import Subscription
+
+CONTENTION_MAX: Final = 10
+"""Deadlocks and serialization failures in a row, after which the handler is to blame."""
+
+
+def decoder(codec: Codec | None) -> Callable[[StoredEvent], Any]:
+    """Returns what makes an event of the log one of the handler's.
+
+    Args:
+        codec: Decodes it, at once, so that what cannot be decoded never reaches the handler. None:
+            the handler takes events as the log holds them.
+    """
+    if codec is None:
+        return lambda stored: stored
+
+    def recorded(stored: StoredEvent) -> RecordedEvent:
+        event = RecordedEvent(codec, stored)
+        event.event  # noqa: B018  # decodes it, or raises
+        return event
+
+    return recorded
+
+
+class Handling:
+    """Calls a subscription's handler within a transaction.
+
+    Attributes:
+        contended: Deadlocks and serialization failures in a row; reset by whoever commits.
+    """
+
+    def __init__(
+        self, connection: Connection[Any], subscription: Subscription, codec: Codec | None
+    ) -> None:
+        self.contended = 0
+        self._connection = connection
+        self._subscription = subscription
+        self._decode = decoder(codec)
+        self._done: set[str] = set()
+
+    def call(
+        self, stored: StoredEvent, *, live: bool, attempt: int
+    ) -> list[tuple[str, Effect]] | Failure:
+        """Calls the handler; returns the effects that it asks for, or how it failed.
+
+        Raises:
+            UndeclaredError: Nobody knows the event's type or version, and the policy is to halt.
+            SubscriptionError: The handler has ended the transaction.
+            Exception: The transaction is to be repeated: the connection broke, or it lost against
+                another.
+        """
+        subscription = self._subscription
+        delivery = Delivery(
+            self._connection,
+            subscription.name,
+            stored.tenant,
+            live,
+            attempt,
+            f"{subscription.name}:{stored.event_id}",
+        )
+        try:
+            event = self._decode(stored)
+        except UndeclaredError as error:
+            if subscription.unknown is UnknownPolicy.HALT:
+                raise
+            return Failure.of(error, attempt, subscription.retry)
+        except Exception as error:  # noqa: BLE001  # the classes that decode are the user's
+            return self._failure(error, attempt)
+        try:
+            subscription.handler(event, delivery)
+        except Exception as error:  # noqa: BLE001  # whatever it is, only this stream waits
+            return self._failure(error, attempt)
+        return self._failed_silently(attempt) or delivery.held
+
+    def act(self, effects: list[tuple[str, Effect]], attempt: int) -> Failure | None:
+        """Has effects done that were not done by an earlier attempt of this process.
+
+        Raises:
+            Exception: See `call`.
+        """
+        for key, effect in effects:
+            if key in self._done:
+                continue
+            try:
+                effect(key)
+            except Exception as error:  # noqa: BLE001  # see above
+                return self._failure(error, attempt)
+            self._done.add(key)
+        return self._failed_silently(attempt) if effects else None
+
+    def committed(self) -> None:
+        """Says that the transaction is through, so that nothing of it is repeated."""
+        self.contended = 0
+        self._done.clear()
+
+    def _failure(self, error: Exception, attempt: int) -> Failure:
+        if self._connection.closed or self._connection.broken:
+            raise error
+        if isinstance(error, (*CONTENTION, ContentionError)) and self.contended < CONTENTION_MAX:
+            raise error
+        self._check_open()
+        return Failure.of(error, attempt, self._subscription.retry)
+
+    def _failed_silently(self, attempt: int) -> Failure | None:
+        """A handler may swallow a database error, but the transaction does not."""
+        self._check_open()
+        if self._connection.info.transaction_status is TransactionStatus.INERROR:
+            return Failure(
+                "psycopg.errors.InFailedSqlTransaction", "25P02", attempt, permanent=False
+            )
+        return None
+
+    def _check_open(self) -> None:
+        if self._connection.info.transaction_status is TransactionStatus.IDLE:
+            raise SubscriptionError(
+                f"the handler of subscription {self._subscription.name} ended the transaction",
+                hint="leave COMMIT and ROLLBACK to the runner; with connection.transaction(): …"
+                " makes a savepoint",
+            )

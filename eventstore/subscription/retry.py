@@ -1,0 +1,90 @@
+"""RetryPolicy: how often and when an event is tried again; Failure: what is kept of an error."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from eventstore.errors import EventStoreError, SubscriptionError
+
+ATTEMPTS_MAX: Final = 5
+WAIT_INITIAL_S: Final = 0.2
+WAIT_MAX_S: Final = 60.0
+"""A fault elsewhere that lasts longer is for somebody to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How a handler that fails is tried again. Only the event's own stream waits for it.
+
+    Attributes:
+        attempts_max: Calls of the handler before the event stays parked until somebody decides.
+        wait_initial_s: Wait after the first failure, in seconds.
+        wait_max_s: No wait is longer.
+        factor: Each wait is so many times the one before.
+        jitter: Part of each wait that is random, so that many do not come back at once.
+        permanent: Errors that no repetition heals: the event is parked at once.
+    """
+
+    attempts_max: int = ATTEMPTS_MAX
+    wait_initial_s: float = WAIT_INITIAL_S
+    wait_max_s: float = WAIT_MAX_S
+    factor: float = 2.0
+    jitter: float = 0.2
+    permanent: tuple[type[Exception], ...] = ()
+    _random: random.Random = field(
+        default_factory=random.Random, repr=False, compare=False, hash=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.attempts_max < 1 or self.wait_initial_s < 0 or not 0 <= self.jitter <= 1:
+            raise SubscriptionError(
+                "a retry policy has 1 attempt or more, no negative wait and a jitter of 0 to 1"
+            )
+
+    def wait_s(self, attempts: int) -> float | None:
+        """Returns how long to wait after so many failures, in seconds; None: no more attempts."""
+        if attempts >= self.attempts_max:
+            return None
+        return self.pause_s(attempts)
+
+    def pause_s(self, attempts: int) -> float:
+        """Returns the wait after so many failures whether or not there is another attempt."""
+        wait = self.wait_initial_s
+        for _ in range(attempts - 1):
+            wait = min(wait * self.factor, self.wait_max_s)
+        wait = min(wait, self.wait_max_s)
+        return wait * (1 - self.jitter * self._random.random())
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is kept of a handler's error: never its text, which may have values of rows in it.
+
+    Attributes:
+        error_type: Name of its class.
+        error_code: Its stable code: HW-E… of this package, or Postgres' SQLSTATE.
+        attempts: How often the handler was called.
+        permanent: No repetition heals it.
+    """
+
+    error_type: str
+    error_code: str | None
+    attempts: int
+    permanent: bool
+
+    @classmethod
+    def of(cls, error: BaseException, attempts: int, policy: RetryPolicy) -> Failure:
+        """Returns what is kept of an error after so many attempts."""
+        code = getattr(error, "sqlstate", None)
+        permanent = isinstance(error, policy.permanent)
+        if isinstance(error, EventStoreError):
+            code = error.code
+            permanent = permanent or not error.retriable
+        kind = type(error)
+        return cls(f"{kind.__module__}.{kind.__qualname__}"[:200], code, attempts, permanent)
+
+    def wait_s(self, policy: RetryPolicy) -> float | None:
+        """Returns how long to wait before the next attempt, in seconds; None if there is none."""
+        return None if self.permanent else policy.wait_s(self.attempts)

@@ -1,0 +1,315 @@
+"""SubscriptionRunner: history first, then each event as it comes, until it is stopped.
+
+One runner has one connection, and one thread works on it. Run more of them, in this process or in
+others, and they share the subscription's partitions.
+
+How it waits: while events come it looks at the log's end every few milliseconds, which is cheap for
+the database and free for writers. After a quiet while it asks to be woken: the next append sends
+one notification. Whatever happens to that, it looks again after a quarter of a second.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psycopg
+import structlog
+
+from eventstore.errors import ContentionError
+from eventstore.postgres.connection import check_address
+from eventstore.postgres.errors import CONTENTION, translated
+from eventstore.subscription import membership, statement
+from eventstore.subscription.alarm import Alarm
+from eventstore.subscription.batch import Batch, Look
+from eventstore.subscription.control import Subscriptions
+from eventstore.subscription.handling import Handling
+from eventstore.subscription.redelivery import Redelivery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg import Connection
+
+    from eventstore.codec import Codec
+    from eventstore.subscription.subscription import Subscription
+    from eventstore.token import Token
+
+_log = structlog.get_logger(__name__)
+
+BUSY_POLL_S: Final = 0.004
+"""Between two looks while events come; the most that waiting adds to an event's way."""
+
+BUSY_S: Final = 0.5
+"""A quiet time of this length ends the busy phase."""
+
+IDLE_POLL_S: Final = 0.25
+"""Between two looks whether or not a notification came."""
+
+WRITING_POLL_S: Final = 0.05
+"""While a transaction that appends is open, at most; it does not notify when it ends."""
+
+BALANCE_S: Final = 0.5
+"""Between two looks at who else shares the partitions."""
+
+_RECONNECT_S: Final = (0.1, 5.0)
+_CONTENTION_S: Final = (0.005, 0.5)
+
+# So that the server notices within half a minute when this machine has vanished.
+_SESSION: Final = (
+    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+)
+
+
+class Chore(Protocol):
+    """What else is to be done on the runner's connection, such as firing timers."""
+
+    def run(self, connection: Connection[Any]) -> float | None:
+        """Does what is due; returns the seconds until the next is, None if nothing is planned."""
+        ...
+
+
+class SubscriptionRunner:
+    """Runs a subscription. Each runner is run once; make another one to run it again.
+
+    Threads: `run` belongs to one; everything else may be called from any, `stop` also from a signal
+    handler.
+
+    Args:
+        dsn: The event store's database; never shown.
+        subscription: What to run.
+        codec: Decodes events for the handler, usually `store.codec`. None: the handler takes
+            `StoredEvent`.
+        chore: What else is to be done on the connection between batches.
+
+    Raises:
+        StoreUnavailableError: There is no way to the database.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        subscription: Subscription,
+        *,
+        codec: Codec | None = None,
+        chore: Chore | None = None,
+    ) -> None:
+        check_address(dsn)
+        self.subscription = subscription
+        self._dsn = dsn
+        self._codec = codec
+        self._chore = chore
+        self._alarm = Alarm()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._head = -1
+        self._moved_at = 0.0
+        self._woken = False
+
+    def run(self) -> None:
+        """Delivers events until `stop`.
+
+        A lost connection is made anew, for as long as it takes; what was under way is repeated.
+
+        Raises:
+            UndeclaredError: An event's type or version is unknown, and the policy is to halt.
+            CheckpointBeyondHeadError: The subscription is ahead of the log.
+            SubscriptionError: It cannot run as it is declared, or its handler is broken.
+            EventStoreError: The database refuses what no repetition changes.
+        """
+        self._alarm.open()
+        outages = 0
+        try:
+            while not self._alarm.rung:
+                try:
+                    with self._session() as connection:
+                        outages = 0
+                        self._serve(connection)
+                except psycopg.OperationalError as error:
+                    outages += 1
+                    self._say_lost(error, outages)
+                    self._alarm.wait(_pause_s(outages, *_RECONNECT_S))
+        except psycopg.Error as error:
+            raise translated(error) from error
+        finally:
+            self._alarm.close()
+
+    def stop(self) -> None:
+        """Ends `run` after the event that is being handled; what is done is committed."""
+        self._alarm.ring()
+
+    def start(self) -> None:
+        """Runs it in a thread of its own. `join` tells how it ended."""
+        self._thread = threading.Thread(
+            target=self._keep_error, name=f"subscription {self.subscription.name}", daemon=True
+        )
+        self._thread.start()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Waits for the thread's end and raises what `run` has raised; False if it still runs."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return True
+
+    def wait_for(self, token: Token, timeout_s: float) -> None:
+        """See `Subscriptions.wait_for`; raises what `run` has raised, if it has."""
+        with Subscriptions(self._dsn, tenant=self.subscription.tenant) as subscriptions:
+            subscriptions.wait_for(self.subscription.name, token, timeout_s, running=self._running)
+
+    def __enter__(self) -> SubscriptionRunner:  # noqa: PYI034
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.join()
+
+    def _keep_error(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001  # join raises it in the caller's thread
+            self._error = error
+
+    def _running(self) -> None:
+        if self._thread is not None:
+            self.join(0)
+
+    @contextmanager
+    def _session(self) -> Iterator[Connection[Any]]:
+        """A connection that is a member of the subscription."""
+        name = f"headwater subscription {self.subscription.name}"
+        with psycopg.connect(
+            self._dsn, autocommit=True, application_name=name[:63], connect_timeout=10
+        ) as connection:
+            # the mark is of use to snapshots that are taken after it only
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            connection.add_notify_handler(self._notified)
+            connection.execute(_SESSION)
+            connection.execute(statement.ACT_FOR, (self.subscription.tenant,))
+            connection.execute(statement.LISTEN)
+            membership.join(connection, self.subscription)
+            yield connection
+
+    def _notified(self, _: object) -> None:
+        self._woken = True
+
+    def _serve(self, connection: Connection[Any]) -> None:
+        handling = Handling(connection, self.subscription, self._codec)
+        work = (connection, self.subscription, handling, self._stopping)
+        batch, redelivery = Batch(*work), Redelivery(*work)
+        mine: list[int] = []
+        balance_at = 0.0
+        while not self._alarm.rung:
+            if time.monotonic() >= balance_at:
+                mine = self._balance(connection, mine)
+                balance_at = time.monotonic() + BALANCE_S
+            try:
+                look, wait_s = self._turn(connection, batch, redelivery, mine)
+            except (*CONTENTION, ContentionError) as error:
+                if connection.closed or connection.broken:
+                    raise psycopg.OperationalError("the connection is lost") from error
+                handling.contended += 1
+                self._say_contended(error, handling.contended)
+                self._alarm.wait(_pause_s(handling.contended, *_CONTENTION_S))
+                continue
+            except Exception as error:
+                if connection.closed or connection.broken:
+                    raise psycopg.OperationalError("the connection is lost") from error
+                raise
+            if look is None or not look.behind:
+                self._pause(connection, look, min(wait_s, balance_at - time.monotonic()))
+
+    def _stopping(self) -> bool:
+        return self._alarm.rung
+
+    def _turn(
+        self, connection: Connection[Any], batch: Batch, redelivery: Redelivery, mine: list[int]
+    ) -> tuple[Look | None, float]:
+        """One round of work; returns what it saw, and how long to wait at most, in seconds."""
+        wait_s = IDLE_POLL_S
+        look = batch.run(mine) if mine else None
+        if look is not None and look.due_in_s is not None:
+            if not 0 < look.due_in_s <= self.subscription.retry.wait_max_s:
+                redelivery.run(mine)
+                wait_s = 0.0
+            else:
+                wait_s = min(wait_s, look.due_in_s)
+        if self._chore is not None:
+            due_in_s = self._chore.run(connection)
+            wait_s = wait_s if due_in_s is None else min(wait_s, max(due_in_s, 0.0))
+        return look, wait_s
+
+    def _balance(self, connection: Connection[Any], before: list[int]) -> list[int]:
+        mine = membership.claim(connection, self.subscription)
+        if mine != before:
+            _log.info(
+                "partitions claimed",
+                subscription=self.subscription.name,
+                partitions=mine,
+                of=self.subscription.partitions,
+            )
+        return mine
+
+    def _pause(self, connection: Connection[Any], look: Look | None, wait_s: float) -> None:
+        """Waits until there is reason to look again, for `wait_s` at most."""
+        if look is None:  # no partition is ours
+            self._alarm.wait(wait_s)
+            return
+        now = time.monotonic()
+        deadline = now + wait_s
+        if look.head != self._head:
+            self._head, self._moved_at = look.head, now
+        while not self._alarm.rung and (left := deadline - time.monotonic()) > 0:
+            quiet = time.monotonic() - self._moved_at
+            if look.mark < look.head:
+                self._alarm.wait(min(left, max(BUSY_POLL_S, min(quiet / 10, WRITING_POLL_S))))
+                return
+            if quiet < BUSY_S:
+                self._alarm.wait(min(left, BUSY_POLL_S))
+                if _one(connection, statement.HEAD)[0] != look.head:
+                    return
+                continue
+            self._woken = False
+            head, writing = _one(connection, statement.WANT_WAKE)
+            if head != look.head or self._woken:
+                return
+            if writing:
+                self._alarm.wait(min(left, WRITING_POLL_S))
+                return
+            self._alarm.wait(left, connection.fileno())
+            return
+
+    def _say_lost(self, error: psycopg.OperationalError, outages: int) -> None:
+        _log.warning(
+            "connection lost",
+            subscription=self.subscription.name,
+            error_type=type(error).__name__,
+            error_code=error.sqlstate,
+            outages=outages,
+        )
+
+    def _say_contended(self, error: Exception, times: int) -> None:
+        _log.info(
+            "transaction lost against another",
+            subscription=self.subscription.name,
+            error_type=type(error).__name__,
+            times=times,
+        )
+
+
+def _one(connection: Connection[Any], asked: str) -> Any:
+    return connection.execute(asked).fetchone()
+
+
+def _pause_s(times: int, first_s: float, longest_s: float) -> float:
+    wait: float = min(first_s * 2 ** min(times - 1, 20), longest_s)
+    return wait * random.uniform(0.5, 1.0)  # noqa: S311  # spreads, does not hide

@@ -1,0 +1,169 @@
+"""Statements of the runner; what each means is said in the schema's 40_subscriptions.sql."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from psycopg.types.json import Json
+
+from eventstore.event import StoredEvent
+from eventstore.log import LogPart
+from eventstore.postgres import statement
+from eventstore.postgres.statement import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.query import Query
+
+HEAD: Final = "SELECT eventstore.head()"
+WANT_WAKE: Final = "SELECT head, writing FROM eventstore.want_wake()"
+LISTEN: Final = "LISTEN eventstore"
+ACT_FOR: Final = "SELECT set_config('eventstore.tenant', %s, false)"
+
+DECLARE: Final = "SELECT eventstore.declare_subscription(%s, %s, %s, %s, %s)"
+JOIN: Final = "SELECT eventstore.join_subscription(%s, %s, %s)"
+REPARTITION: Final = "SELECT eventstore.repartition_subscription(%s, %s, %s)"
+CLAIM: Final = "SELECT eventstore.claim_partitions(%s, %s)"
+
+LOCK: Final = (
+    "SELECT partition, partitions, global_position, replay_until, replay_through, resume_at,"
+    " earlier FROM eventstore.subscriptions"
+    " WHERE tenant = %s AND name = %s AND partition = ANY (%s)"
+    " ORDER BY partition FOR NO KEY UPDATE"
+)
+
+# after LOCK and in a statement of its own, so that it sees what others did before
+LOOK: Final = (
+    "SELECT eventstore.high_water_mark(), eventstore.head(),"
+    " ARRAY(SELECT stream FROM eventstore.parked_events"
+    "        WHERE tenant = %(tenant)s AND subscription = %(name)s AND state <> 'waiting'),"
+    " (SELECT extract(epoch FROM min(retry_at) - clock_timestamp())::double precision"
+    "    FROM eventstore.parked_events"
+    "   WHERE tenant = %(tenant)s AND subscription = %(name)s AND state = 'retrying'"
+    "     AND eventstore.partition_of(tenant, stream, %(partitions)s) = ANY (%(mine)s))"
+)
+
+ADVANCE: Final = (
+    "UPDATE eventstore.subscriptions"
+    "   SET global_position = CASE WHEN replay_through <= %(reached)s THEN resume_at"
+    "           ELSE %(reached)s END,"
+    "       replay_through = CASE WHEN replay_through > %(reached)s THEN replay_through END,"
+    "       resume_at = CASE WHEN replay_through > %(reached)s THEN resume_at END,"
+    "       earlier = CASE WHEN %(settled)s THEN NULL ELSE earlier END,"
+    "       updated_at = clock_timestamp()"
+    " WHERE tenant = %(tenant)s AND name = %(name)s AND partition = ANY (%(partitions)s)"
+    "   AND global_position = %(before)s"
+)
+
+# no event is in it, so nothing is lost if a crash takes it back
+NO_FSYNC: Final = "SET LOCAL synchronous_commit = off"
+
+PARK: Final = (
+    "INSERT INTO eventstore.parked_events (tenant, subscription, stream, global_position, state,"
+    " live, attempts, error_code, error_type, retry_at)"
+    " SELECT %s, %s, stream, global_position, state, live, attempts, error_code, error_type,"
+    "        clock_timestamp() + wait_s * interval '1 second'"
+    "   FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::boolean[], %s::integer[],"
+    "               %s::text[], %s::text[], %s::double precision[])"
+    "        AS e(stream, global_position, state, live, attempts, error_code, error_type, wait_s)"
+)
+
+# A clock that was set back must not hold an event for longer than the longest wait.
+DUE: Final = (
+    "SELECT stream FROM eventstore.parked_events"
+    " WHERE tenant = %s AND subscription = %s AND state = 'retrying'"
+    "   AND eventstore.partition_of(tenant, stream, %s) = ANY (%s)"
+    "   AND NOT retry_at BETWEEN clock_timestamp() AND"
+    "       clock_timestamp() + %s * interval '1 second'"
+    " ORDER BY retry_at LIMIT 100"
+)
+
+LOCK_STREAM: Final = (
+    "SELECT partitions FROM eventstore.subscriptions"
+    " WHERE tenant = %(tenant)s AND name = %(name)s"
+    "   AND partition = eventstore.partition_of(tenant, %(stream)s, partitions)"
+    " FOR NO KEY UPDATE"
+)
+
+FIRST_PARKED: Final = (
+    "SELECT global_position, live, attempts FROM eventstore.parked_events"
+    " WHERE tenant = %s AND subscription = %s AND stream = %s AND state = 'retrying'"
+)
+
+EVENT: Final = (
+    f"SELECT {', '.join(StoredEvent._fields)} FROM eventstore.log"  # noqa: S608
+    " WHERE tenant = %s AND global_position = %s"
+)
+
+DELIVERED: Final = (
+    "DELETE FROM eventstore.parked_events"
+    " WHERE tenant = %s AND subscription = %s AND stream = %s AND global_position = %s"
+)
+PROMOTE: Final = "SELECT eventstore.promote_parked(%s, %s, %s)"
+
+FAILED_AGAIN: Final = (
+    "UPDATE eventstore.parked_events"
+    "   SET state = CASE WHEN %(wait_s)s::double precision IS NULL THEN 'parked'"
+    "           ELSE 'retrying' END,"
+    "       retry_at = clock_timestamp() + %(wait_s)s * interval '1 second',"
+    "       attempts = %(attempts)s, error_code = %(error_code)s, error_type = %(error_type)s"
+    " WHERE tenant = %(tenant)s AND subscription = %(name)s AND stream = %(stream)s"
+    "   AND global_position = %(global_position)s AND state = 'retrying'"
+)
+
+
+class Range(NamedTuple):
+    """What to read next.
+
+    Attributes:
+        tenant: Whose events.
+        query: Which.
+        after: Only global positions greater than this.
+        through: Only global positions up to this one.
+        limit: Events that are looked at; fewer are returned where others' partitions are among
+            them.
+        partitions: How many there are.
+        wanted: Of these partitions only.
+        earlier: Positions of former partitionings, whose events are left out.
+    """
+
+    tenant: str
+    query: Query
+    after: int
+    through: int
+    limit: int
+    partitions: int
+    wanted: Sequence[int]
+    earlier: Any
+
+
+def read(part: Range) -> Statement:
+    """Returns the statement for a page: rows of last, size, partition and the event.
+
+    Events of others' partitions stay in the database. `last` and `size` are those of the whole
+    page, and come in a row without an event if none is wanted.
+    """
+    page = statement.read_log(
+        part.tenant,
+        LogPart(query=part.query),
+        after=part.after,
+        through=part.through,
+        limit=part.limit,
+    )
+    wanted = ["own.partition = ANY (%s)"]
+    values: list[Any] = [list(part.wanted)]
+    if part.earlier is not None:
+        wanted.append(
+            "NOT eventstore.delivered_before(%s, own.tenant, own.stream, own.global_position)"
+        )
+        values.append(Json(part.earlier))
+    sql = (
+        f"WITH page AS MATERIALIZED ({page.sql})"  # noqa: S608
+        " SELECT bounds.last, bounds.size, own.*"
+        " FROM (SELECT max(global_position) AS last, count(*) AS size FROM page) AS bounds"
+        " LEFT JOIN (SELECT eventstore.partition_of(tenant, stream, %s) AS partition, page.*"
+        f"             FROM page) AS own ON {' AND '.join(wanted)}"
+        " ORDER BY own.global_position"
+    )
+    return Statement(sql, [*page.parameters, part.partitions, *values])
