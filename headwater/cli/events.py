@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -148,13 +149,14 @@ def tail(
     query = Query(items, category)
     database = find_store(dsn, config=config, home=home, profile=profile)
     with open_store(database, tenant) as store:
+        stop = limit
         if after is None:
-            after = last_positions(store, query, limit or _TAIL)
+            stop, after = None, last_positions(store, query, limit or _TAIL)
         if not follow:
             part = LogPart(query=query, after=after, limit=limit)
             _print_events(store.log.read_log(store.tenant, part), store.codec, as_json=as_json)
             return
-        for stored in _following(store, query, after):
+        for stored in islice(_following(store, query, after), stop):
             row = shown(stored, store.codec)
             typer.echo(_document(row) if as_json else _line(row))
             sys.stdout.flush()

@@ -258,6 +258,14 @@ def test_a_follower_sees_what_comes_and_ctrl_c_is_130(run, store_dsn, tmp_path):
     assert "Traceback" not in said
 
 
+def test_a_follower_ends_after_as_many_as_were_asked_for(run, rows):
+    append(run, "order-1", "order-2", "order-3")
+    code, out, _ = run("events", "tail", "--follow", "--json", "--after", "1", "--limit", "2")
+
+    assert 0 == code
+    assert ["order-2", "order-3"] == [json.loads(line)["stream"] for line in out.splitlines()]
+
+
 def test_the_status_names_the_writer_that_holds_the_mark(run, store_dsn):
     append(run, "order-1")
     with psycopg.connect(store_dsn, application_name="slow") as writer:

@@ -6,8 +6,11 @@ import contextlib
 import io
 import multiprocessing
 import runpy
+import subprocess
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
 
 OBJECTS = """
 SELECT n.nspname, 'relation', c.relname || ' ' || c.relkind::text FROM pg_class c
@@ -112,6 +116,22 @@ def test_an_upgrade_of_what_is_up_to_date_does_nothing(database):
 
 def test_alembic_finds_no_difference_between_the_tables_and_their_mirror(store_dsn):
     command.check(config(store_dsn))
+
+
+def test_alembic_works_by_hand(store_dsn):
+    alembic = [sys.executable, "-m", "alembic"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*alembic, *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+
+    checked = run("-x", f"dsn={store_dsn}", "check")
+    unnamed = run("current")
+
+    assert (0, "No new upgrade operations detected.\n") == (checked.returncode, checked.stdout)
+    assert 0 != unnamed.returncode
+    assert "say which database" in unnamed.stdout + unnamed.stderr
 
 
 def test_the_mirror_has_every_table_index_and_constraint_by_name(store_dsn):
