@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.positions import ViewPosition
     from projections.verify import ViewReport
-    from projections.view import MirrorView
+    from projections.view import View
 
 _POLL_S = 0.2
 _WATCH_S = 2.0
@@ -207,7 +207,7 @@ class Platform:
         """Stops everything in order; returns whether anything ran."""
         return runtime.down(self.project.settings.home)
 
-    def _views(self) -> list[MirrorView]:
+    def _views(self) -> list[View]:
         return list(self.project.declarations.views.values())
 
     def _job_ready(self) -> bool:

@@ -11,6 +11,7 @@ from headwater.runtime.spec import CommandSpec, External, RuntimeSpec, ServiceNa
 from headwater.supply import jars
 from headwater.supply.java import find_java
 from projections.spec import JobSpec
+from projections.view import OUTBOX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +91,7 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
         name=source.name,
         dsn=dsn,
         tables=source.tables,
+        outbox=OUTBOX if source.eventstore else None,
         connect_url=endpoints.connect_url,
         kafka_bootstrap=endpoints.kafka_bootstrap,
         epoch=settings.epoch,

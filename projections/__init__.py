@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from projections.errors import ProjectionError
 from projections.plan import ViewPlan
-from projections.view import Declarations, MirrorView, Source, Store, TableRef, source
+from projections.view import (
+    Declarations,
+    EventsRef,
+    EventsView,
+    MirrorView,
+    Source,
+    Store,
+    TableRef,
+    source,
+)
 
 __all__ = [
     "Declarations",
+    "EventsRef",
+    "EventsView",
     "MirrorView",
     "ProjectionError",
     "Source",

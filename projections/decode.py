@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cdc.table import TableSchema
+    from projections.plan import Facts
 
 _VERSION_LSN_BITS = 56
 
@@ -53,10 +54,12 @@ class TopicReducer:
 
     Args:
         schema: The table as its catalog describes it.
+        facts: Of a table of events, which of its records count; None if all do.
     """
 
-    def __init__(self, schema: TableSchema) -> None:
+    def __init__(self, schema: TableSchema, facts: Facts | None = None) -> None:
         self._schema = schema
+        self._facts = facts
         self._columns = frozenset(schema.by_name)
         self._without_key = not schema.key
         self._decode_row = decoder(schema)
@@ -85,7 +88,10 @@ class TopicReducer:
                 key = None  # noqa: PLW2901
             if epoch is None:
                 raise EnvelopeError(f"record lacks the header {EPOCH_HEADER}")
-            raw, order = self._read(key, value, _epoch(epoch))
+            read = self._read(key, value, _epoch(epoch))
+            if read is None:
+                continue
+            raw, order = read
             # the connector writes equal keys in equal bytes
             identity = _row_id(raw.version, order, partition, offset) if key is None else key
             seen = newest.get(identity)
@@ -116,10 +122,12 @@ class TopicReducer:
         self._newest = {}
         return changes
 
-    def _read(self, key: bytes | None, value: bytes, epoch: int) -> tuple[_Raw, int]:
+    def _read(self, key: bytes | None, value: bytes, epoch: int) -> tuple[_Raw, int] | None:
         try:
             fields = orjson.loads(value)
             operation, source = fields["op"], fields["source"]
+            if self._facts is not None and _passed_over(self._facts, operation, fields):
+                return None
             if operation == "r":
                 version, order, committed_at_us = epoch << _VERSION_LSN_BITS, 0, 0
             else:
@@ -188,6 +196,17 @@ class TopicReducer:
             detail=f"operation {operation}",
             hint="give the table a primary key; without one its views can only gain rows",
         )
+
+
+def _passed_over(facts: Facts, operation: str, fields: Mapping[str, Any]) -> bool:
+    if operation == "u":
+        return True
+    if operation == "d" and not facts.deletes:
+        return True
+    row = fields["before" if operation == "d" else "after"]
+    kind = row.get("type") if isinstance(row, dict) else None
+    # no type at all is for others to find out
+    return kind is not None and kind not in facts.types
 
 
 @cache

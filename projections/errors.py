@@ -15,7 +15,8 @@ ProjectionError
 │   ├── TopicsMissingError   HW-P023  topics of the views do not exist
 │   ├── JobSpecError         HW-P024  the description of the job cannot be read
 │   ├── QueryFailedError     HW-P025  a streaming query fails again and again
-│   └── SparkEndedError      HW-P026  the driver's JVM ended by itself
+│   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
+│   └── EventUnreadableError HW-P027  an event is not what this program's declarations say
 └── VerificationError        HW-P030  views could not be compared
     └── NotCaughtUpError     HW-P031  views did not reach the position in time
 """
@@ -150,6 +151,15 @@ class SparkEndedError(JobError):
 
     code = "HW-P026"
     retriable = True
+
+
+class EventUnreadableError(JobError):
+    """An event of a view's types cannot be read: a later version, a gap in the upcasters.
+
+    Views never pass over an event; the detail names the event store's own code.
+    """
+
+    code = "HW-P027"
 
 
 class VerificationError(ProjectionError):

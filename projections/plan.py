@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cdc.table import TableSchema
+from projections.change import RowChange
 from projections.errors import PlanError
+from projections.event_form import KEY, STORED, EventForm
+from projections.view import ARCHIVED_EVENTS, EVENT_TABLES, EVENTS, EventsView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from cdc.table import TableName, TableSchema
-    from projections.view import MirrorView, Store
+    from cdc.table import TableName
+    from projections.view import MirrorView, Store, View
 
 VERSION_COLUMN = "_version"
 """Column or field in which every store keeps `ChangePosition.version` beside a row."""
@@ -24,6 +28,48 @@ ROW_ID_COLUMN = "_row_id"
 
 
 @dataclass(frozen=True, slots=True)
+class Facts:
+    """How the records of a table of events are read.
+
+    Attributes:
+        types: Which events matter.
+        deletes: Whether a deleted row is a dropped event; else it has only been moved.
+    """
+
+    types: frozenset[str]
+    deletes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPlan:
+    """What a view of events needs beside what every view does.
+
+    Attributes:
+        form: Makes its rows.
+        tables: Schema of each table of events, by its topic.
+    """
+
+    form: EventForm
+    tables: Mapping[str, TableSchema]
+
+    def changes(self, stored: Sequence[RowChange]) -> list[RowChange]:
+        """Returns the changes of the view that changes of the log's tables come to.
+
+        Raises:
+            EventUnreadableError: An event cannot be read.
+        """
+        found = []
+        for change in stored:
+            row = change.row
+            if row is None:
+                found.append(change)
+            elif row["type"] in self.form.names:
+                made = self.form.row(row)
+                found.append(RowChange(change.key, change.version, made, change.committed_at_us))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class ViewPlan:
     """A view with all a job needs to keep it.
 
@@ -31,10 +77,11 @@ class ViewPlan:
         name: The view's name in every store.
         source: Name of its source, which prefixes its topics.
         topic: Kafka topic of its table.
-        schema: The mirrored table.
+        schema: The mirrored table; of a view of events, its rows.
         keys: Columns that identify a row; `(_row_id,)` for a table without a key, whose rows are
             only ever inserted.
         to: Stores it lives in.
+        events: Of a view of events, what it needs as such; None of a mirror.
     """
 
     name: str
@@ -43,6 +90,12 @@ class ViewPlan:
     schema: TableSchema
     keys: tuple[str, ...]
     to: frozenset[Store]
+    events: EventsPlan | None = None
+
+    @property
+    def topics(self) -> Mapping[str, TableSchema]:
+        """The captured table behind each topic that the view is made from."""
+        return {self.topic: self.schema} if self.events is None else self.events.tables
 
     @property
     def append_only(self) -> bool:
@@ -50,8 +103,17 @@ class ViewPlan:
         return self.keys == (ROW_ID_COLUMN,)
 
 
+def facts_of(plans: Iterable[ViewPlan], topic: str) -> Facts | None:
+    """Returns how the records of a topic are read for views of events; None for mirrors."""
+    wanted = [plan.events.form.names for plan in plans if plan.events is not None]
+    if not wanted:
+        return None
+    # an event leaves the archive for good only
+    return Facts(frozenset().union(*wanted), topic.endswith(str(ARCHIVED_EVENTS)))
+
+
 def plan_views(
-    views: Iterable[MirrorView], schemas: Mapping[TableName, TableSchema]
+    views: Iterable[View], schemas: Mapping[TableName, TableSchema]
 ) -> tuple[ViewPlan, ...]:
     """Binds views to tables.
 
@@ -60,19 +122,50 @@ def plan_views(
         schemas: The captured tables of that source, from its catalog.
 
     Raises:
-        PlanError: A table is missing, a key column is missing or is not the table's key, or a
-            column's name is reserved.
+        PlanError: A table is missing, a key column is missing or is not the table's key, a
+            column's name is reserved, or an event type is unknown.
     """
-    return tuple(_plan(view, schemas) for view in views)
+    return tuple(
+        _plan_events(view, schemas) if isinstance(view, EventsView) else _plan(view, schemas)
+        for view in views
+    )
+
+
+def _plan_events(view: EventsView, schemas: Mapping[TableName, TableSchema]) -> ViewPlan:
+    tables = {}
+    for table in EVENT_TABLES:
+        found = schemas.get(table)
+        if found is None or not set(STORED) <= found.by_name.keys():
+            raise PlanError(
+                f"view {view.name}: source has no event store, or an older one",
+                detail=f"table {table}",
+                hint="headwater db upgrade",
+            )
+        tables[table.topic(view.source)] = found
+    try:
+        form = EventForm(view.events.registry, view.events.types)
+    except PlanError as error:
+        raise PlanError(
+            f"view {view.name}: {error.message}", detail=error.detail, hint=error.hint
+        ) from None
+    schema = TableSchema(EVENTS, form.columns, (KEY,))
+    _refuse_reserved(view.name, schema)
+    plan = EventsPlan(form, tables)
+    topic = EVENTS.topic(view.source)
+    return ViewPlan(view.name, view.source, topic, schema, (KEY,), view.to, plan)
+
+
+def _refuse_reserved(name: str, schema: TableSchema) -> None:
+    reserved = {VERSION_COLUMN, DELETED_FIELD, ROW_ID_COLUMN} & set(schema.by_name)
+    if reserved:
+        raise PlanError(f"view {name}: column {min(reserved)} is reserved")
 
 
 def _plan(view: MirrorView, schemas: Mapping[TableName, TableSchema]) -> ViewPlan:
     schema = schemas.get(view.table)
     if schema is None:
         raise PlanError(f"view {view.name}: source has no table {view.table}")
-    reserved = {VERSION_COLUMN, DELETED_FIELD, ROW_ID_COLUMN} & set(schema.by_name)
-    if reserved:
-        raise PlanError(f"view {view.name}: column {min(reserved)} is reserved")
+    _refuse_reserved(view.name, schema)
     if view.keys and set(view.keys) != set(schema.key):
         raise PlanError(
             f"view {view.name}: keys are not the key of {view.table}",

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from cdc.table import ColumnKind
+from cdc.table import ColumnKind, TableName
 from cdc.values import encoder
 from projections.errors import VerificationError
+from projections.event_form import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cdc.table import Column
     from cdc.values import Json
     from projections.plan import ViewPlan
+
+LOG: Final = TableName("eventstore", "log")
+"""Every event in its place, also those that compaction has moved."""
 
 ROWS_AT_ONCE: Final = 5000
 _AS_TEXT: Final = (ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.JSON)
@@ -43,19 +47,41 @@ def snapshot(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[dict[str, Json]]:
-    """Reads all rows of a view's table."""
-    columns = plan.schema.columns
-    names = [column.name for column in columns]
+    """Reads all rows that a view should have.
+
+    Raises:
+        EventUnreadableError: An event of the view's types cannot be read.
+    """
     encode = encoder(plan.schema)
+    if plan.events is None:
+        for row in _rows(connection, plan.schema.table, plan.schema.columns):
+            yield encode(row)
+        return
+    by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
+    columns = [by_name[name] for name in STORED]
+    form = plan.events.form
+    for row in _rows(connection, LOG, columns, sorted(form.names)):
+        yield encode(form.row(row))
+
+
+def _rows(
+    connection: psycopg.Connection[Any],
+    table: TableName,
+    columns: Sequence[Column],
+    types: list[str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    names = [column.name for column in columns]
     query = sql.SQL("SELECT {} FROM {}").format(
         sql.SQL(", ").join(_selected(column) for column in columns),
-        sql.Identifier(plan.schema.table.schema, plan.schema.table.name),
+        sql.Identifier(table.schema, table.name),
     )
+    if types is not None:
+        query += sql.SQL(" WHERE type = ANY ({})").format(sql.Literal(types))
     with connection.cursor(name="headwater_verify") as cursor:
         cursor.itersize = ROWS_AT_ONCE
         cursor.execute(query)
         for row in cursor:
-            yield encode(dict(zip(names, row, strict=True)))
+            yield dict(zip(names, row, strict=True))
 
 
 def _selected(column: Column) -> sql.Composable:

@@ -11,14 +11,23 @@ import runpy
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cdc.table import TableName
+from eventstore.errors import UndeclaredError
+from eventstore.registry import EventTypes
+from eventstore.registry import declared as declared_events
 from projections.errors import DeclarationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+EVENTS: Final = TableName("eventstore", "events")
+ARCHIVED_EVENTS: Final = TableName("eventstore", "archived_events")
+OUTBOX: Final = TableName("eventstore", "outbox")
+EVENT_TABLES: Final = (EVENTS, ARCHIVED_EVENTS)
+"""An event is in one of the two: compaction moves it from the first to the second."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -39,16 +48,56 @@ class TableRef:
     table: TableName
 
 
+@dataclass(frozen=True, slots=True)
+class EventsRef:
+    """Events of some types in a source's event store, as a view names them."""
+
+    source: str
+    types: tuple[str, ...]
+    registry: EventTypes
+
+
 @dataclass(frozen=True)
 class Source:
     """One Postgres database and the tables captured from it.
 
     A table is reached as an attribute by its name (`shop.orders`) or as an item by its full name
     (`shop["sales.orders"]`), which works for every name.
+
+    Attributes:
+        name: Its name.
+        tables: What is captured; the event store's tables included, where it has one.
+        eventstore: Whether it has an event store, whose outbox is captured too.
     """
 
     name: str
     tables: tuple[TableName, ...]
+    eventstore: bool = False
+
+    def events(self, *types: str | type, registry: EventTypes = declared_events) -> EventsRef:
+        """Names events of the source's event store, for `view.events`.
+
+        Args:
+            types: Declared classes of events, or the names of their types.
+            registry: Where they are declared.
+
+        Raises:
+            DeclarationError: The source has no event store, or a class is no declared event.
+        """
+        if not self.eventstore:
+            raise DeclarationError(
+                f"source {self.name} has no event store",
+                hint=f'source("{self.name}", tables=[...], eventstore=True)',
+            )
+        try:
+            names = tuple(t if isinstance(t, str) else registry.of(t).name for t in types)
+        except UndeclaredError as error:
+            raise DeclarationError(error.message, hint=error.hint) from None
+        if not names or len(set(names)) < len(names):
+            raise DeclarationError(
+                "a view of events names one type or several, each once", detail=", ".join(names)
+            )
+        return EventsRef(self.name, names, registry)
 
     def __getitem__(self, name: str) -> TableRef:
         wanted = TableName.parse(name)
@@ -85,33 +134,69 @@ class MirrorView:
     to: frozenset[Store]
 
 
+@dataclass(frozen=True, slots=True)
+class EventsView:
+    """Every event of some types, one typed row for each.
+
+    Attributes:
+        name: The view's name in every store.
+        source: Name of its source.
+        events: Which events.
+        to: Stores it lives in.
+    """
+
+    name: str
+    source: str
+    events: EventsRef
+    to: frozenset[Store]
+
+    @property
+    def table(self) -> TableName:
+        """The table that new events come from."""
+        return EVENTS
+
+
+View = MirrorView | EventsView
+_V = TypeVar("_V", MirrorView, EventsView)
+
+
 @dataclass(slots=True)
 class Declarations:
     """All sources and views that one module declared, by name."""
 
     sources: dict[str, Source] = field(default_factory=dict)
-    views: dict[str, MirrorView] = field(default_factory=dict)
+    views: dict[str, View] = field(default_factory=dict)
 
 
 _current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)
 
 
-def source(name: str, tables: Sequence[str]) -> Source:
+def source(name: str, tables: Sequence[str] = (), *, eventstore: bool = False) -> Source:
     """Declares a source.
 
     Args:
         name: Prefix of its topics; lower case, digits and underscores.
         tables: Tables to capture, as `schema.table` or `table`.
+        eventstore: Whether the event store lives in this database (`headwater db upgrade`): its
+            events are captured for `view.events`, and its outbox is sent to the topics
+            `<name>.outbox.<topic>`.
 
     Raises:
         DeclarationError: The name cannot be used, is taken, or a table is listed twice.
     """
     names = tuple(TableName.parse(table) for table in tables)
+    if eventstore:
+        names += EVENT_TABLES
     if not names:
         raise DeclarationError(f"source {name} captures no table")
     if len(set(names)) < len(names):
         raise DeclarationError(f"source {name} lists a table twice")
-    declared = Source(_checked(name, "source"), names)
+    if eventstore and OUTBOX in names:
+        raise DeclarationError(
+            f"source {name} lists {OUTBOX}",
+            hint="eventstore=True sends its messages; it keeps no rows to be mirrored",
+        )
+    declared = Source(_checked(name, "source"), names, eventstore)
     declarations = _declarations()
     if name in declarations.sources:
         raise DeclarationError(f"two sources are named {name}")
@@ -136,19 +221,33 @@ def mirror(
     Raises:
         DeclarationError: The name cannot be used or is taken, or a store is not known.
     """
-    try:
-        stores = frozenset(Store(store) for store in to)
-    except ValueError as error:
-        hint = "stores are " + ", ".join(Store)
-        raise DeclarationError(f"view {name}: {error}", hint=hint) from None
-    if not stores:
-        raise DeclarationError(f"view {name} lives in no store")
-    declared = MirrorView(_checked(name, "view"), table.source, table.table, tuple(keys), stores)
-    declarations = _declarations()
-    if name in declarations.views:
-        raise DeclarationError(f"two views are named {name}")
-    declarations.views[name] = declared
-    return declared
+    stores = _stores(name, to)
+    return _declare(
+        MirrorView(_checked(name, "view"), table.source, table.table, tuple(keys), stores)
+    )
+
+
+def events(
+    name: str,
+    events: EventsRef,
+    to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
+) -> EventsView:
+    """Declares a view of events: one row for each, in each of the given stores.
+
+    A row has what every event has (`projections.event_form.ENVELOPE`) and a column for each field
+    of the event's class, in the latest version. It is a fact: compaction leaves it as it is, and
+    only an event that is dropped from the archive for good leaves the view. Personal fields are
+    NULL. Events that this program cannot read stop the view.
+
+    Args:
+        name: The view's name in every store; lower case, digits and underscores.
+        events: Which events, from a source: `shop.events(OrderPlaced)`.
+        to: Any of `table`, `search`, `cache`.
+
+    Raises:
+        DeclarationError: The name cannot be used or is taken, or a store is not known.
+    """
+    return _declare(EventsView(_checked(name, "view"), events.source, events, _stores(name, to)))
 
 
 def load(path: Path) -> Declarations:
@@ -166,6 +265,25 @@ def load(path: Path) -> Declarations:
     finally:
         _current.reset(token)
     return declarations
+
+
+def _declare(declared: _V) -> _V:
+    declarations = _declarations()
+    if declared.name in declarations.views:
+        raise DeclarationError(f"two views are named {declared.name}")
+    declarations.views[declared.name] = declared
+    return declared
+
+
+def _stores(name: str, to: Iterable[str]) -> frozenset[Store]:
+    try:
+        stores = frozenset(Store(store) for store in to)
+    except ValueError as error:
+        hint = "stores are " + ", ".join(Store)
+        raise DeclarationError(f"view {name}: {error}", hint=hint) from None
+    if not stores:
+        raise DeclarationError(f"view {name} lives in no store")
+    return stores
 
 
 def _declarations() -> Declarations:

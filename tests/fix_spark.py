@@ -23,9 +23,10 @@ from projections.verify import ViewReport, verify
 from projections.view import MirrorView, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from projections.view import View
     from tests.fix_capture import Captured
 
 _RUN = (
@@ -110,14 +111,19 @@ class ViewJob:
 def view_job(
     tmp_path: Path, kafka_bootstrap: str, search_url: str, cache_url: str
 ) -> Iterator[Callable[..., ViewJob]]:
-    """Makes the job that mirrors all captured tables into the given stores."""
+    """Makes the job that keeps the given views, or mirrors all captured tables everywhere."""
     from cdc.postgres import catalog
 
     jobs: list[ViewJob] = []
 
-    def make(captured: Captured, to: tuple[str, ...] = tuple(Store), **settings: Any) -> ViewJob:
+    def make(
+        captured: Captured,
+        to: tuple[str, ...] = tuple(Store),
+        views: Sequence[View] | None = None,
+        **settings: Any,
+    ) -> ViewJob:
         name = captured.spec.name
-        views = [
+        wanted = views or [
             MirrorView(f"{name}_{table.name}", name, table, (), frozenset(map(Store, to)))
             for table in captured.spec.tables
         ]
@@ -125,7 +131,7 @@ def view_job(
             schemas = catalog.describe(connection, captured.spec.tables)
         spec = JobSpec(
             source=name,
-            plans=plan_views(views, schemas),
+            plans=plan_views(wanted, schemas),
             bootstrap=kafka_bootstrap,
             source_dsn=captured.database,
             slot=captured.spec.slot,

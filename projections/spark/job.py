@@ -136,7 +136,7 @@ class _Job:
 
     def _await_topics(self) -> None:
         """Waits until the topics exist: Spark refuses a subscription that matches none."""
-        wanted = frozenset(plan.topic for plan in self._spec.plans)
+        wanted = frozenset(topic for plan in self._spec.plans for topic in plan.topics)
         deadline = time.monotonic() + TOPICS_WAIT_S
         while not self._stop.is_set() and not self._exists(wanted):
             if time.monotonic() > deadline:

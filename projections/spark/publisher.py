@@ -41,9 +41,11 @@ class Publisher(threading.Thread):
         self._spec = spec
         self._committed = committed
         self._stopped = threading.Event()
-        self._topics = frozenset(plan.topic for plan in spec.plans)
+        self._topics = frozenset(topic for plan in spec.plans for topic in plan.topics)
         self._frontiers: Mapping[Store, Frontier] = {
-            store: Frontier(frozenset(plan.topic for plan in spec.plans_in(store)))
+            store: Frontier(
+                frozenset(topic for plan in spec.plans_in(store) for topic in plan.topics)
+            )
             for store in Store
             if spec.plans_in(store)
         }

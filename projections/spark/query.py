@@ -75,7 +75,7 @@ def start_query(
     writer = BatchWriter(store, plans, spec.addresses)
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
     tasks = 1 if store is Store.TABLE else spec.tasks
-    topics = sorted({plan.topic for plan in plans})
+    topics = sorted({topic for plan in plans for topic in plan.topics})
     epoch = fn.filter("headers", lambda header: header["key"] == EPOCH_HEADER)[0]["value"]
     records = _records(session, spec, store, _exactly(topics)).select(
         "topic", "partition", "offset", "key", "value", epoch.cast("string").alias("epoch")

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from projections.change import Applied
 from projections.decode import TopicReducer
 from projections.errors import ProjectionError, QueryFailedError
 from projections.fault import FaultError
+from projections.plan import facts_of
 from projections.sinks.open import open_sink
 from projections.view import Store
 
@@ -62,6 +64,12 @@ class _Count:
 
 
 @dataclass(frozen=True, slots=True)
+class _Reader:
+    plans: list[ViewPlan]
+    reducer: TopicReducer
+
+
+@dataclass(frozen=True, slots=True)
 class BatchWriter:
     """Writes record batches of change topics into one store.
 
@@ -96,23 +104,19 @@ class BatchWriter:
         yield _counters(counts)
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> dict[str, _Count]:
-        views: dict[str, list[ViewPlan]] = defaultdict(list)
-        for plan in self.plans:
-            views[plan.topic].append(plan)
-        reducers = {topic: TopicReducer(plans[0].schema) for topic, plans in views.items()}
+        readers = _readers(self.plans)
         counts: dict[str, _Count] = defaultdict(_Count)
         limit = _CHANGES_PER_WRITE[self.store]
         for batch in batches:
             for topic, records in _by_topic(batch):
-                reducer = reducers.get(topic)
-                if reducer is None:
-                    continue  # a topic beside the views', such as the heartbeat's
-                reducer.add(records)
-                if len(reducer) >= limit:
-                    self._flush(views[topic], reducer, counts)
-        for topic, reducer in reducers.items():
-            if reducer.records:
-                self._flush(views[topic], reducer, counts)
+                # a topic beside the views', such as the heartbeat's, has no reader
+                for reader in readers.get(topic, ()):
+                    reader.reducer.add(records)
+                    if len(reader.reducer) >= limit:
+                        self._flush(reader.plans, reader.reducer, counts)
+        for reader in chain.from_iterable(readers.values()):
+            if reader.reducer.records:
+                self._flush(reader.plans, reader.reducer, counts)
         return counts
 
     def _flush(
@@ -122,17 +126,31 @@ class BatchWriter:
         reducer.records = 0
         sink = self._sink()
         for plan in plans:
-            applied = sink.apply(plan, changes) if changes else Applied()
+            mine = changes if plan.events is None else plan.events.changes(changes)
+            applied = sink.apply(plan, mine) if mine else Applied()
             count = counts[plan.name]
             count.records += records
             count.applied += applied
-            count.lags_us += _lags(changes)
+            count.lags_us += _lags(mine)
 
     def _sink(self) -> Sink:
         place = self.store, self.addresses
         if place not in _sinks:
             _sinks[place] = open_sink(*place)
         return _sinks[place]
+
+
+def _readers(plans: Iterable[ViewPlan]) -> dict[str, list[_Reader]]:
+    """Who reads each topic: mirrors of its table, and views of the events in it."""
+    readers: dict[str, list[_Reader]] = defaultdict(list)
+    groups: dict[tuple[str, bool], list[ViewPlan]] = defaultdict(list)
+    for plan in plans:
+        for topic in plan.topics:
+            groups[topic, plan.events is None].append(plan)
+    for (topic, _), group in groups.items():
+        reducer = TopicReducer(group[0].topics[topic], facts_of(group, topic))
+        readers[topic].append(_Reader(group, reducer))
+    return readers
 
 
 def _crossing(error: Exception) -> FaultError:
@@ -145,7 +163,7 @@ def _crossing(error: Exception) -> FaultError:
     return FaultError(QueryFailedError("a batch cannot be written", detail=detail))
 
 
-def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Iterable[tuple[Any, ...]]]]:
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
     """Splits a batch into runs of one topic; a Kafka partition's records lie together."""
     topics = batch.column("topic").to_pylist()
     columns = [
@@ -154,7 +172,8 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Iterable[tuple[Any, 
     start = 0
     for place in range(1, len(topics) + 1):
         if place == len(topics) or topics[place] != topics[start]:
-            yield topics[start], zip(*[column[start:place] for column in columns], strict=True)
+            columns_of_run = [column[start:place] for column in columns]
+            yield topics[start], list(zip(*columns_of_run, strict=True))
             start = place
 
 

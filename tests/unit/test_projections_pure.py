@@ -29,6 +29,7 @@ from projections.errors import (
 from projections.fault import Fault, FaultError
 from projections.frontier import SAMPLES_MAX, Frontier
 from projections.latest import latest
+from projections.plan import Facts
 
 SCHEMA = TableSchema(
     TableName("public", "things"),
@@ -167,6 +168,51 @@ def test_a_truncate_is_refused() -> None:
 def test_a_changed_row_without_a_key_is_refused(op: str) -> None:
     with pytest.raises(KeylessChangeError):
         TopicReducer(KEYLESS).add([record(op, keyed=False)])
+
+
+def fact(op: str, kind: str | None, number: int = 1) -> Record:
+    row = {"id": number, "type": kind}
+    whole = orjson.loads(record(op, number, lsn=100 + number).value or b"")
+    whole["before"] = row if op in "ud" else None
+    whole["after"] = None if op in "dt" else row
+    return record(op, number)._replace(value=orjson.dumps(whole))
+
+
+FACTS = TableSchema(
+    TableName("eventstore", "events"),
+    (SCHEMA.columns[0], Column("type", ColumnKind.TEXT, "text", nullable=False)),
+    ("id",),
+)
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "deletes", "counts"),
+    [
+        ("c", "a", False, True),
+        ("r", "a", True, True),
+        ("c", "other", False, False),
+        ("c", "$snapshot", False, False),
+        ("u", "a", True, False),
+        ("d", "a", False, False),
+        ("d", None, False, False),
+        ("d", "a", True, True),
+        ("d", None, True, True),
+        ("d", "other", True, False),
+    ],
+)
+def test_of_events_only_those_count_that_happened_or_were_dropped(
+    op: str, kind: str | None, *, deletes: bool, counts: bool
+) -> None:
+    reducer = TopicReducer(FACTS, Facts(frozenset({"a"}), deletes))
+
+    reducer.add([fact(op, kind)])
+
+    assert (1, counts) == (reducer.records, len(reducer) == 1)
+
+
+def test_a_truncate_of_events_is_refused_all_the_same() -> None:
+    with pytest.raises(TruncateError):
+        TopicReducer(FACTS, Facts(frozenset({"a"}), deletes=False)).add([fact("t", None)])
 
 
 @pytest.mark.parametrize(

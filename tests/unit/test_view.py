@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
+from eventstore.registry import EventTypes
 from projections.errors import DeclarationError, PlanError
-from projections.plan import ROW_ID_COLUMN, plan_views
-from projections.view import Store, load, mirror, source
+from projections.event_form import KEY, STORED
+from projections.plan import ROW_ID_COLUMN, Facts, facts_of, plan_views
+from projections.view import EVENT_TABLES, EVENTS, EventsView, Store, events, load, mirror, source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,6 +108,75 @@ def test_a_view_that_does_not_fit_its_table_is_refused(
         plan_views(
             [mirror("orders", shop.orders, keys)], {ORDERS: TableSchema(ORDERS, columns, key)}
         )
+
+
+def test_a_module_declares_views_of_events(tmp_path: Path) -> None:
+    path = module(
+        tmp_path,
+        'shop = source("shop", tables=["orders"], eventstore=True)\n'
+        'view.events("orders_placed", shop.events("order.placed"), to=["table"])\n',
+    )
+
+    declared = load(path)
+
+    captured = ["public.orders", "eventstore.events", "eventstore.archived_events"]
+    assert captured == [str(table) for table in declared.sources["shop"].tables]
+    placed = declared.views["orders_placed"]
+    assert ("shop", EVENTS, {Store.TABLE}) == (placed.source, placed.table, placed.to)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        's = source("shop", tables=["a"]); s.events("order.placed")',
+        's = source("shop", eventstore=True); s.events()',
+        's = source("shop", eventstore=True); s.events("order.placed", "order.placed")',
+        's = source("shop", eventstore=True); s.events(int)',
+        'e = source("s", eventstore=True).events("a.b"); view.events("v", e); view.events("v", e)',
+        's = source("shop", eventstore=True); view.events("v", s.events("a.b"), to=["kafka"])',
+        'source("shop", tables=["eventstore.events"], eventstore=True)',
+        'source("shop", tables=["eventstore.outbox"], eventstore=True)',
+    ],
+)
+def test_a_wrong_declaration_of_events_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DeclarationError):
+        load(module(tmp_path, text))
+
+
+def events_view(*types: str) -> EventsView:
+    registry = EventTypes()
+    registry.untyped("order.placed")
+    shop = source("shop", eventstore=True)
+    return events("placed", shop.events(*types, registry=registry))
+
+
+LOG = {
+    table: TableSchema(table, tuple(Column(n, ColumnKind.TEXT, "text") for n in STORED), (KEY,))
+    for table in EVENT_TABLES
+}
+
+
+def test_a_view_of_events_is_made_from_both_of_the_logs_tables() -> None:
+    (plan,) = plan_views([events_view("order.placed")], LOG)
+
+    live, archived = "shop.eventstore.events", "shop.eventstore.archived_events"
+    assert [live, archived] == list(plan.topics)
+    assert ((KEY,), False) == (plan.keys, plan.append_only)
+    assert Facts(frozenset({"order.placed"}), deletes=False) == facts_of([plan], live)
+    assert Facts(frozenset({"order.placed"}), deletes=True) == facts_of([plan], archived)
+
+
+@pytest.mark.parametrize("tables", [{}, {EVENTS: LOG[EVENTS]}], ids=["none", "older"])
+def test_a_view_of_events_needs_an_event_store(tables: dict[TableName, TableSchema]) -> None:
+    with pytest.raises(PlanError) as refused:
+        plan_views([events_view("order.placed")], tables)
+
+    assert "headwater db upgrade" == refused.value.hint
+
+
+def test_a_view_of_an_unknown_event_type_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match=r"view placed: unknown type order\.paid"):
+        plan_views([events_view("order.placed", "order.paid")], LOG)
 
 
 def test_a_view_of_a_table_that_is_not_there_is_refused() -> None:

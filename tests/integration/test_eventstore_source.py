@@ -1,0 +1,257 @@
+"""Views of events hold every event of their types, typed, and nothing else, whatever moves."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from deltalake import DeltaTable
+
+from eventstore.codec import Codec
+from eventstore.event import AppendRequest, StreamAppend
+from eventstore.event_id import new_event_id
+from eventstore.keyring import MemoryKeyRing
+from projections.verify import verify
+from projections.view import EVENT_TABLES, OUTBOX, Store, events, source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from eventstore.postgres.log import PostgresEventLog
+    from tests.fix_capture import Captured
+    from tests.fix_spark import ViewJob
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+
+# a module of its own, because executors import it
+SHOP = """
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from eventstore.personal import Personal
+from eventstore.registry import EventTypes
+
+types = EventTypes()
+
+@types.event("order.placed", version=2, subject="customer")
+@dataclass(frozen=True)
+class OrderPlaced:
+    order: str
+    customer: str
+    email: Personal[str]
+    total: Decimal
+    lines: list[dict[str, int]]
+    placed_at: datetime | None
+
+
+@OrderPlaced.upcast(from_version=1)
+def total_is_exact(data):
+    return data | {"total": str(data["total"])}
+
+
+@types.event("order.paid")
+@dataclass(frozen=True)
+class OrderPaid:
+    order: str
+    total: Decimal
+
+
+@types.event("order.noted")
+@dataclass(frozen=True)
+class OrderNoted:
+    text: str
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of events, for this process and for those that it starts."""
+    name = "headwater_shop_of_this_test"
+    (tmp_path / f"{name}.py").write_text(SHOP, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    yield importlib.import_module(name)
+    del sys.modules[name]
+
+
+class Orders:
+    """Writes events of orders to a log, and compacts them as compaction does."""
+
+    def __init__(self, log: PostgresEventLog, dsn: str, shop: Any) -> None:
+        self._log, self._dsn, self._shop = log, dsn, shop
+        self._codec = Codec(shop.types, MemoryKeyRing())
+
+    def write(self, number: int, count: int, tenant: str = "default") -> None:
+        stream = f"order-{number}"
+        made = [
+            self._codec.encode(event, tenant=tenant, stream=stream, stream_position=1 + place)
+            for place, event in enumerate(self._events(number, count))
+        ]
+        made[0] = replace(
+            made[0],
+            data=made[0].data.replace(b'"12.50"', b"12.5"),
+            schema_version=1 if number % 2 else 2,
+        )
+        if not number % 2:
+            made[0] = replace(made[0], data=made[0].data.replace(b":12.5,", b':"12.50",'))
+        append = StreamAppend(stream, tuple(made), 0)
+        self._log.append(AppendRequest((append,), tenant=tenant, correlation_id=f"flow {number}"))
+
+    def _events(self, number: int, count: int) -> Iterator[object]:
+        name = f"o{number}"
+        yield self._shop.OrderPlaced(
+            name, f"c{number}", f"canary-{number}@example.org", Decimal("12.50"), [{"n": 1}], None
+        )
+        for place in range(1, count):
+            yield (
+                self._shop.OrderPaid(name, Decimal(place) / 100)
+                if place % 2
+                else self._shop.OrderNoted("søster")
+            )
+
+    def compact(self, number: int, through: int) -> None:
+        with psycopg.connect(self._dsn) as connection:
+            connection.execute("SET LOCAL eventstore.compacting = 'on'")
+            which = (f"order-{number}", through)
+            connection.execute(
+                "INSERT INTO eventstore.archived_events SELECT * FROM eventstore.events"
+                " WHERE stream = %s AND stream_position <= %s AND type <> '$snapshot'",
+                which,
+            )
+            connection.execute(
+                "WITH gone AS (DELETE FROM eventstore.events"
+                "  WHERE stream = %s AND stream_position <= %s RETURNING *)"
+                "INSERT INTO eventstore.events (global_position, tenant, stream, stream_position,"
+                "  type, schema_version, event_id, data, occurred_at)"
+                "SELECT global_position, tenant, stream, stream_position, '$snapshot', 1, %s, '{}',"
+                "  occurred_at FROM gone ORDER BY stream_position DESC LIMIT 1",
+                (*which, new_event_id()),
+            )
+
+    def drop(self, number: int) -> None:
+        with psycopg.connect(self._dsn) as connection:
+            connection.execute("SET LOCAL eventstore.compacting = 'on'")
+            connection.execute(
+                "DELETE FROM eventstore.archived_events WHERE stream = %s", (f"order-{number}",)
+            )
+
+
+@pytest.fixture
+def orders(pg_log: PostgresEventLog, store_dsn: str, shop: Any) -> Orders:
+    return Orders(pg_log, store_dsn, shop)
+
+
+def test_views_of_events_equal_the_log_through_compaction_and_upcasting(
+    store_dsn: str,
+    orders: Orders,
+    capture: Callable[..., Captured],
+    view_job: Callable[..., ViewJob],
+    shop: Any,
+) -> None:
+    for number in range(6):
+        orders.write(number, 5)
+    orders.compact(0, 3)
+    orders.compact(1, 5)
+    captured = capture(*map(str, EVENT_TABLES), dsn=store_dsn, outbox=OUTBOX)
+    name = captured.spec.name
+    log = source(name, eventstore=True)
+    views = [
+        events(f"{name}_placed", log.events(shop.OrderPlaced, registry=shop.types)),
+        events(
+            f"{name}_money",
+            log.events("order.placed", "order.paid", registry=shop.types),
+            to=["table", "cache"],
+        ),
+    ]
+    job = view_job(captured, views=views)
+    job.start()
+    assert job.catch_up() == []
+    assert [6, 18] == rows_of(job)
+
+    orders.write(6, 4, tenant="acme")
+    orders.write(7, 300)
+    orders.compact(2, 1)
+    orders.compact(2, 4)
+    orders.compact(7, 299)
+    orders.compact(1, 5)  # a snapshot alone is folded again
+    orders.drop(1)
+
+    assert job.catch_up() == []
+    assert [7, 17 + 3 - 2 + 151] == rows_of(job)
+    placed = DeltaTable(str(job.spec.addresses.tables / views[0].name)).to_pyarrow_table()
+    by_order = {row["order"]: row for row in placed.to_pylist()}
+    assert {"o0", "o2", "o3", "o4", "o5", "o6", "o7"} == set(by_order)
+    assert ("12.50", None, '[{"n":1}]', "acme", "flow 6") == tuple(
+        by_order["o6"][column] for column in ("total", "email", "lines", "tenant", "correlation_id")
+    )
+    assert "12.5" == by_order["o7"]["total"]  # version 1, through its upcaster
+    _damage(job)
+    found = [
+        (report.view, report.store, report.missing, report.different)
+        for report in verify(job.spec)
+        if not report.equal
+    ]
+    assert [(views[0].name, Store.TABLE, 1, 0)] == found
+    assert job.stop() == 0
+
+
+def rows_of(job: ViewJob) -> list[int]:
+    tables = job.spec.addresses.tables
+    return [
+        DeltaTable(str(tables / plan.name)).to_pyarrow_table().num_rows for plan in job.spec.plans
+    ]
+
+
+def _damage(job: ViewJob) -> None:
+    job.wait(lambda said: said["state"] == "ready")
+    DeltaTable(str(job.spec.addresses.tables / job.spec.plans[0].name)).delete("\"order\" = 'o3'")
+
+
+def test_an_event_of_a_later_version_stops_the_view_by_name(
+    store_dsn: str,
+    orders: Orders,
+    capture: Callable[..., Captured],
+    view_job: Callable[..., ViewJob],
+    shop: Any,
+) -> None:
+    orders.write(0, 3)
+    captured = capture(*map(str, EVENT_TABLES), dsn=store_dsn)
+    name = captured.spec.name
+    log = source(name, eventstore=True)
+    job = view_job(
+        captured,
+        views=[events(f"{name}_paid", log.events("order.paid", registry=shop.types), to=["cache"])],
+    )
+    job.start()
+    assert job.catch_up() == []
+
+    with psycopg.connect(store_dsn) as connection:
+        connection.execute(
+            "SELECT eventstore.append_event('default', 'order-9', 0, 'order.noted', 99::smallint,"
+            " gen_random_uuid(), '{}', NULL, now(), NULL, NULL, NULL)"
+        )
+    assert job.catch_up() == []  # not one of the view's types
+    with psycopg.connect(store_dsn) as connection:
+        connection.execute(
+            "SELECT eventstore.append_event('default', 'order-8', 0, 'order.paid', 99::smallint,"
+            " gen_random_uuid(), '{}', NULL, now(), NULL, NULL, NULL)"
+        )
+
+    job.wait(lambda said: said["state"] == "failed")
+    error = job.status()["error"]
+    assert ("HW-P027", False) == (error["code"], error["retriable"])
+    assert "99" in error["message"]
+    assert job.process is not None
+    assert 1 == job.process.wait(60)
