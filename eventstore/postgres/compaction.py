@@ -164,13 +164,24 @@ def entomb(connection: Connection[Any], tenant: str, extent: StreamExtent, event
 
     Returns:
         How many originals were archived.
+
+    Raises:
+        CompactionError: The stream has a `$snapshot` with a state, which would be lost.
+        ContentionError: A writer or an older transaction does not end.
     """
+    place = tenant, extent.stream
     for step in steps(extent.compacted, extent.head, events_max):
         with connection.transaction():
-            _wait_for_snapshots(connection, tenant, extent.stream, step.through)
-            lock_stream(connection, tenant, extent.stream)
-            begins_with = _first(connection, tenant, extent.stream)
-            _move(connection, (tenant, extent.stream, begins_with, step.through, TOMBSTONE))
+            _wait_for_snapshots(connection, *place, step.through)
+            lock_stream(connection, *place)
+            with closing(_read(connection, _EVENTS, (*place, 0, _POSITION_MAX))) as rows:
+                first = next(rows, None)
+            if first is not None and _compacted(first) and first.data != TOMBSTONE:
+                raise CompactionError(
+                    f"stream {extent.stream} has a $snapshot with a state, which would be lost",
+                    hint="give the fold of the category",
+                )
+            _move(connection, (*place, first and first.event_id, step.through, TOMBSTONE))
     return extent.head - extent.compacted
 
 

@@ -1,0 +1,182 @@
+"""PostgresRetention: applies retention rules to the log on Postgres."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from eventstore.compaction import EVENTS_MAX, Refusal
+from eventstore.errors import CompactionError
+from eventstore.event import StoredEvent
+from eventstore.postgres.compaction import (
+    OF_THE_STREAM,
+    PostgresCompactor,
+    entomb,
+    extents,
+    lock_stream,
+)
+from eventstore.postgres.owner import connected
+from eventstore.retention import RetentionReport, check_age
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from psycopg import Connection
+
+    from eventstore.compaction import StreamExtent, StreamFold
+    from eventstore.retention import Export, RetentionRule
+
+DROPPED_MAX: Final = 500
+"""Events of one transaction: as many are given to the export at once, and as many rows go."""
+
+KEYS_MAX: Final = 5_000
+"""Idempotency keys of one transaction."""
+
+_COLUMNS: Final = ", ".join(StoredEvent._fields)
+_OLD_ORIGINALS: Final = (
+    f"SELECT {_COLUMNS} FROM eventstore.archived_events"  # noqa: S608
+    " WHERE tenant = %(tenant)s AND stream = %(stream)s AND stream_position < coalesce("
+    "(SELECT min(stream_position) FROM eventstore.archived_events"
+    " WHERE tenant = %(tenant)s AND stream = %(stream)s"
+    " AND (recorded_at > %(before)s OR global_position > coalesce((SELECT through_position"
+    " FROM eventstore.seals ORDER BY block DESC LIMIT 1), 0))), 9223372036854775807)"
+    " ORDER BY stream_position"
+)
+_COUNT: Final = f"SELECT count(*) FROM ({_OLD_ORIGINALS}) AS old"  # noqa: S608
+_SNAPSHOT: Final = (
+    "SELECT data FROM eventstore.events WHERE tenant = %s AND stream = %s AND type = '$snapshot'"
+)
+_SOME_ORIGINALS: Final = f"{_OLD_ORIGINALS} LIMIT %(limit)s"
+_DROP: Final = "SELECT eventstore.drop_archived(%s, %s, %s)"
+_FORGET: Final = (
+    "DELETE FROM eventstore.idempotency_keys WHERE (tenant, key) IN ("
+    "SELECT tenant, key FROM eventstore.idempotency_keys"
+    " WHERE tenant = %s AND recorded_at <= %s ORDER BY recorded_at LIMIT %s)"
+)
+
+
+class PostgresRetention:
+    """A `Retention` for the log on one Postgres database.
+
+    Args:
+        dsn: The database, as the owner of the event store's tables; never shown.
+        events_max: Originals that one transaction may archive.
+    """
+
+    def __init__(self, dsn: str, *, events_max: int = EVENTS_MAX) -> None:
+        self._dsn = dsn
+        self._events_max = events_max
+        self._compactor = PostgresCompactor(dsn, events_max=events_max)
+
+    def apply(
+        self,
+        rule: RetentionRule,
+        *,
+        tenant: str,
+        fold: StreamFold | None = None,
+        drop_archived: bool = False,
+        export: Export | None = None,
+    ) -> RetentionReport:
+        """See `Retention.apply`."""
+        if fold is not None and (fold.decider.category, fold.tenant) != (rule.category, tenant):
+            raise CompactionError(
+                f"streams of {rule.category} are not folded by {fold.decider.category}",
+                detail=f"tenant {tenant}, fold for tenant {fold.tenant}",
+            )
+        report = RetentionReport()
+        with connected(self._dsn) as connection:
+            if rule.compact_closed_after is not None:
+                before = _before(connection, rule.compact_closed_after)
+                for extent, last_type, recorded_at in extents(connection, tenant, rule.category):
+                    if last_type in rule.closing and recorded_at <= before:
+                        report += self._compact_closed(connection, tenant, extent, fold)
+            if rule.drop_archived_after is not None:
+                before = _before(connection, rule.drop_archived_after)
+                dropping = _Dropping(connection, before, drop_archived, export)
+                for extent, _, _ in extents(connection, tenant, rule.category):
+                    if extent.compacted:
+                        report += dropping.drop(tenant, extent.stream)
+        return report
+
+    def _compact_closed(
+        self,
+        connection: Connection[Any],
+        tenant: str,
+        extent: StreamExtent,
+        fold: StreamFold | None,
+    ) -> RetentionReport:
+        try:
+            if fold is None:
+                moved = entomb(connection, tenant, extent, self._events_max)
+            else:
+                moved = self._compactor.compact(fold, extent.stream, extent.head).events
+        except OF_THE_STREAM as error:
+            return RetentionReport(refused=(Refusal(extent.stream, error),))
+        return RetentionReport(streams=1, archived=moved)
+
+    def forget_keys(self, older_than: timedelta, *, tenant: str) -> int:
+        """See `Retention.forget_keys`."""
+        check_age(older_than)
+        forgotten = 0
+        with connected(self._dsn) as connection:
+            before = _before(connection, older_than)
+            while count := connection.execute(_FORGET, (tenant, before, KEYS_MAX)).rowcount:
+                forgotten += count
+        return forgotten
+
+
+class _Dropping:
+    """Drops what was recorded before an instant, or counts it."""
+
+    def __init__(
+        self, connection: Connection[Any], before: datetime, allowed: bool, export: Export | None
+    ) -> None:
+        self._connection = connection
+        self._before = before
+        self._allowed = allowed
+        self._export = export
+
+    def drop(self, tenant: str, stream: str) -> RetentionReport:
+        old = {"tenant": tenant, "stream": stream, "before": self._before}
+        (count,) = self._connection.execute(_COUNT, old).fetchone() or (0,)
+        if not count or not self._allowed:
+            return RetentionReport(droppable=count)
+        dropped = 0
+        try:
+            while (some := self._drop_some(old)) > 0:
+                dropped += some
+        except OF_THE_STREAM as error:
+            return RetentionReport(dropped=dropped, refused=(Refusal(stream, error),))
+        return RetentionReport(dropped=dropped, kept=int(some < 0))
+
+    def _drop_some(self, old: dict[str, Any]) -> int:
+        """Drops some of a stream's originals; how many, or -1 if they are needed."""
+        place = old["tenant"], old["stream"]
+        with self._connection.transaction():
+            # the `$snapshot` stands still, too: compaction takes the same lock
+            lock_stream(self._connection, *place)
+            row = self._connection.execute(_SNAPSHOT, place).fetchone()
+            if row is None or msgspec.json.decode(row[0], type=_Payload).subjects:
+                return -1
+            cursor = self._connection.cursor(binary=True)
+            cursor.execute(_SOME_ORIGINALS, {**old, "limit": DROPPED_MAX})
+            events = list(map(StoredEvent._make, cursor))
+            if not events:
+                return 0
+            if self._export is not None:
+                self._export(events)
+            self._connection.execute(_DROP, (*place, events[-1].stream_position))
+        return len(events)
+
+
+class _Payload(msgspec.Struct):
+    """What is looked at of a `$snapshot`."""
+
+    subjects: tuple[str, ...] = ()
+
+
+def _before(connection: Connection[Any], age: timedelta) -> datetime:
+    (now,) = connection.execute("SELECT clock_timestamp()").fetchall()[0]
+    instant: datetime = now - age
+    return instant
