@@ -93,6 +93,13 @@ class KeyContract:
             assert refused.value.hint
             assert before == log_of(log)
 
+    def test_a_key_answers_before_the_ids_of_its_events_do(self, log: EventLog) -> None:
+        request = keyed(append_to("order-1", *some_events(2)))
+        log.append(request)
+
+        with pytest.raises(IdempotencyConflictError):
+            log.append(replace(request, idempotency=Idempotency("k1", bytes(32))))
+
     @pytest.mark.parametrize(
         ("stream", "event"),
         [

@@ -14,10 +14,17 @@ from eventstore.expected_version import NO_STREAM
 from eventstore.log import LogPart
 from eventstore.postgres import statement
 from eventstore.postgres.async_log import AsyncPostgresEventLog
-from eventstore.testing import AsyncEventLogContract, EventLogContract, append_to
+from eventstore.postgres.log import PostgresEventLog
+from eventstore.testing import (
+    AsyncEventLogContract,
+    BlockingLog,
+    EventLogContract,
+    append_to,
+)
+from eventstore.testing.log_reading import LogReadingContract
 
 if TYPE_CHECKING:
-    from eventstore.postgres.log import PostgresEventLog
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 
@@ -58,6 +65,23 @@ class TestAsyncPostgresEventLog(AsyncEventLogContract):
     @pytest.fixture
     def async_log(self, store_dsn: str) -> AsyncPostgresEventLog:
         return AsyncPostgresEventLog(store_dsn)
+
+
+class TestLogReadInSmallPages(LogReadingContract):
+    @pytest.fixture
+    def log(self, store_dsn: str) -> Iterator[PostgresEventLog]:
+        log = PostgresEventLog(store_dsn, page=3)
+        yield log
+        log.close()
+
+
+class TestAsyncLogReadInSmallPages(LogReadingContract):
+    @pytest.fixture
+    def log(self, store_dsn: str) -> Iterator[BlockingLog]:
+        log = BlockingLog(AsyncPostgresEventLog(store_dsn, page=3))
+        yield log
+        log.close()
+        log.stop()
 
 
 def test_a_mark_stays_complete_though_a_slow_writer_sets_it_back(pg_log, store_dsn):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
 class TestMemoryEventLog(EventLogContract):
     @pytest.fixture
     def log(self) -> Iterator[MemoryEventLog]:
+        """A log whose threads take turns as often as they can."""
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
         log = MemoryEventLog()
         yield log
         log.close()
+        sys.setswitchinterval(usual)
 
 
 class TestAsyncMemoryEventLog(AsyncEventLogContract):
