@@ -8,6 +8,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
+from examples.globalshop.ledger import Notes
+from examples.globalshop.orders import (
+    CancelOrder,
+    OrderLine,
+    PayOrder,
+    PlaceOrder,
+    ShipOrder,
+    total_of,
+)
 from examples.globalshop.seed import PROBE_SKU, PROBE_WAREHOUSE
 from examples.globalshop.vocabulary import (
     WAREHOUSES,
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from examples.globalshop.ledger import Notes
+    from examples.globalshop.order_tables import OrderDesk
 
     Activity: TypeAlias = Callable[["Shop", Connection[Any], Notes], None]
 
@@ -36,11 +45,7 @@ GHOST: Final = "ghost-"
 _NEW_CUSTOMER: Final = "INSERT INTO customers VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
 _NEW_PRODUCT: Final = "INSERT INTO products VALUES (%s, %s, %s, %s, %s, %s, %s)"
 _NEW_STOCK: Final = "INSERT INTO inventory VALUES (%s, %s, %s, %s)"
-_NEW_ITEMS: Final = """
-    INSERT INTO order_items
-    SELECT %s, * FROM
-    unnest(%s::smallint[], %s::text[], %s::integer[], %s::numeric[], %s::boolean[])
-"""
+_NEXT_ORDER: Final = "SELECT nextval(pg_get_serial_sequence('orders', 'id'))"
 _TAKE_STOCK: Final = """
     UPDATE inventory SET on_hand = on_hand - %s
     WHERE warehouse = %s AND sku = %s AND on_hand >= %s
@@ -53,32 +58,36 @@ class Shop:
 
     Attributes:
         rng: Decides everything; seeded.
+        desk: Takes the commands about orders.
         customers: Those who order.
         newcomers: Customers without orders, who may leave.
         skus: Products, the popular ones first.
         prices: Price of each product.
         placed: Orders not paid, with their totals.
         paid: Orders not shipped.
+        shipped: Orders that have left.
         cancelled: Orders to be purged.
         missing: Stock rows that were deleted and will come back with the same key.
         products_made: Numbers given to products so far.
     """
 
     rng: random.Random
+    desk: OrderDesk
     customers: list[UUID] = field(default_factory=list)
     newcomers: list[UUID] = field(default_factory=list)
     skus: list[str] = field(default_factory=list)
     prices: dict[str, Decimal] = field(default_factory=dict)
     placed: list[tuple[int, Decimal]] = field(default_factory=list)
     paid: list[int] = field(default_factory=list)
+    shipped: list[int] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     missing: list[tuple[str, str]] = field(default_factory=list)
     products_made: int = 0
 
     @classmethod
-    def read(cls, connection: Connection[Any], rng: random.Random) -> Shop:
+    def read(cls, connection: Connection[Any], rng: random.Random, desk: OrderDesk) -> Shop:
         """Learns what is in the database."""
-        shop = cls(rng)
+        shop = cls(rng, desk)
         execute = connection.execute
         shop.customers = [row[0] for row in execute("SELECT id FROM customers ORDER BY created_at")]
         found = execute("SELECT sku, price FROM products WHERE sku <> %s ORDER BY sku", [PROBE_SKU])
@@ -96,6 +105,8 @@ class Shop:
             self.placed.append((order_id, total))
         elif status == "paid":
             self.paid.append(order_id)
+        elif status == "shipped":
+            self.shipped.append(order_id)
         elif status == "cancelled":
             self.cancelled.append(order_id)
 
@@ -115,30 +126,7 @@ class Shop:
 
 def place_order(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
     """An order, its items, the stock they take, and mostly its payment."""
-    rng = shop.rng
-    skus = sorted({shop.popular_sku() for _ in range(rng.randint(1, 4))})
-    quantities = [rng.randint(1, 3) for _ in skus]
-    prices = [min(shop.prices[sku], Decimal("99999.99")) for sku in skus]
-    total = sum((q * price for q, price in zip(quantities, prices, strict=True)), Decimal(0))
-    status = "paid" if chance(rng, 0.7) else "placed"
-    note = rng.choice((None, None, "", "bitte klingeln", "配達時間 18:00", "line\nbreak"))
-    row = connection.execute(
-        "INSERT INTO orders (customer_id, status, total, note, placed_at)"
-        " VALUES (%s, %s, %s, %s, %s) RETURNING id",
-        [rng.choice(shop.customers), status, total, note, _now()],
-    ).fetchone()
-    order_id = int(row[0]) if row else 0
-    notes.add("orders", "insert")
-    lines, gifts = list(range(1, len(skus) + 1)), [chance(rng, 0.1) for _ in skus]
-    connection.execute(_NEW_ITEMS, [order_id, lines, skus, quantities, prices, gifts])
-    notes.add("order_items", "insert", len(skus))
-    warehouse = rng.choice(WAREHOUSES)
-    for sku, quantity in zip(skus, quantities, strict=True):
-        taken = connection.execute(_TAKE_STOCK, [quantity, warehouse, sku, quantity])
-        notes.add("inventory", "update", taken.rowcount)
-    if status == "paid":
-        _add_payment(shop, connection, notes, order_id, total)
-    notes.afterwards(shop.remember_order, order_id, status, total)
+    _place(shop, connection, notes, shop.rng.choice(shop.customers))
 
 
 def pay_order(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
@@ -147,9 +135,7 @@ def pay_order(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
     if waiting is None:
         return place_order(shop, connection, notes)
     order_id, total = waiting
-    connection.execute("UPDATE orders SET status = 'paid' WHERE id = %s", [order_id])
-    notes.add("orders", "update")
-    _add_payment(shop, connection, notes, order_id, total)
+    _pay(shop, connection, notes, order_id, total)
     notes.afterwards(shop.placed.remove, waiting)
     notes.afterwards(shop.paid.append, order_id)
     return None
@@ -160,12 +146,10 @@ def ship_order(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
     order_id = shop.take(shop.paid)
     if order_id is None:
         return place_order(shop, connection, notes)
-    connection.execute(
-        "UPDATE orders SET status = 'shipped', shipped_on = %s WHERE id = %s",
-        [_now().date(), order_id],
-    )
-    notes.add("orders", "update")
+    now = _now()
+    shop.desk.handle(connection, notes, ShipOrder(order_id, now.date()), now)
     notes.afterwards(shop.paid.remove, order_id)
+    notes.afterwards(shop.shipped.append, order_id)
     return None
 
 
@@ -174,21 +158,24 @@ def cancel_order(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
     order_id = shop.take(shop.paid)
     if order_id is None:
         return place_order(shop, connection, notes)
-    connection.execute(
-        "UPDATE orders SET status = 'cancelled', note = '' WHERE id = %s", [order_id]
-    )
-    notes.add("orders", "update")
-    refunds = connection.execute(
-        "UPDATE payments SET refunded = true WHERE order_id = %s", [order_id]
-    )
-    notes.add("payments", "update", refunds.rowcount)
+    command = CancelOrder(order_id, "customer changed their mind")
+    shop.desk.handle(connection, notes, command, _now())
     notes.afterwards(shop.paid.remove, order_id)
     notes.afterwards(shop.cancelled.append, order_id)
     return None
 
 
+def cancel_too_late(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
+    """A customer wants to cancel what has left: that is refused."""
+    order_id = shop.take(shop.shipped)
+    if order_id is None:
+        return place_order(shop, connection, notes)
+    shop.desk.handle(connection, notes, CancelOrder(order_id, "arrives too late"), _now())
+    return None
+
+
 def purge_cancelled(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
-    """Cancelled orders go, children first."""
+    """Rows of cancelled orders go, children first; what happened to these orders stays."""
     gone = shop.cancelled[:3]
     for table, column in (("payments", "order_id"), ("order_items", "order_id"), ("orders", "id")):
         deleted = connection.execute(f"DELETE FROM {table} WHERE {column} = ANY(%s)", [gone])  # noqa: S608
@@ -323,9 +310,10 @@ def guest_checkout(shop: Shop, connection: Connection[Any], notes: Notes) -> Non
 
 
 def order_after_failed_signup(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
-    """A sign-up is undone by a savepoint; the order around it commits."""
+    """A sign-up and its first order are undone by a savepoint; the order around it commits."""
     with connection.transaction(force_rollback=True):
-        add_ghost(shop, connection)
+        ghost = add_ghost(shop, connection)
+        _place(shop, connection, Notes(), ghost.id)
     notes.savepoints_rolled_back += 1
     place_order(shop, connection, notes)
 
@@ -348,21 +336,44 @@ def add_customer(
     return customer
 
 
-def add_ghost(shop: Shop, connection: Connection[Any]) -> None:
+def add_ghost(shop: Shop, connection: Connection[Any]) -> Customer:
     """A customer whose insert the caller will roll back."""
     ghost = make_customer(shop.rng, _now(), prefix=GHOST)
     connection.execute(_NEW_CUSTOMER, astuple(ghost))
+    return ghost
 
 
-def _add_payment(
+def _place(shop: Shop, connection: Connection[Any], notes: Notes, customer: UUID) -> None:
+    rng, now = shop.rng, _now()
+    skus = sorted({shop.popular_sku() for _ in range(rng.randint(1, 4))})
+    lines = tuple(
+        OrderLine(
+            sku, rng.randint(1, 3), min(shop.prices[sku], Decimal("99999.99")), chance(rng, 0.1)
+        )
+        for sku in skus
+    )
+    note = rng.choice((None, None, "", "bitte klingeln", "配達時間 18:00", "line\nbreak"))
+    # the stream has the order's number in its name, so the number comes first
+    row = connection.execute(_NEXT_ORDER).fetchone()
+    order_id = int(row[0]) if row else 0
+    shop.desk.handle(connection, notes, PlaceOrder(order_id, customer, lines, note, now), now)
+    warehouse = rng.choice(WAREHOUSES)
+    for line in lines:
+        values = [line.quantity, warehouse, line.sku, line.quantity]
+        notes.add("inventory", "update", connection.execute(_TAKE_STOCK, values).rowcount)
+    total, status = total_of(lines), "placed"
+    if chance(rng, 0.7):
+        _pay(shop, connection, notes, order_id, total)
+        status = "paid"
+    notes.afterwards(shop.remember_order, order_id, status, total)
+
+
+def _pay(
     shop: Shop, connection: Connection[Any], notes: Notes, order_id: int, amount: Decimal
 ) -> None:
-    method = shop.rng.choice(("card", "transfer", "wallet"))
-    connection.execute(
-        "INSERT INTO payments VALUES (%s, %s, %s, %s, false, %s)",
-        [shop.fresh_uuid(), order_id, amount, method, _now()],
-    )
-    notes.add("payments", "insert")
+    method, now = shop.rng.choice(("card", "transfer", "wallet")), _now()
+    command = PayOrder(order_id, shop.fresh_uuid(), amount, method, now)
+    shop.desk.handle(connection, notes, command, now)
 
 
 def _now() -> datetime:
@@ -374,6 +385,7 @@ ACTIVITIES: Final[tuple[tuple[int, Activity], ...]] = (
     (10, pay_order),
     (12, ship_order),
     (4, cancel_order),
+    (1, cancel_too_late),
     (3, purge_cancelled),
     (5, restock),
     (8, edit_customer),

@@ -48,12 +48,14 @@ class Ledger:
     Attributes:
         transactions: Committed ones.
         rolled_back: Those rolled back entirely.
+        refused: Those given up because the shop's rules refused a command.
         savepoints_rolled_back: Rolled back parts of committed ones.
         changes: Committed row changes by table and kind.
     """
 
     transactions: int = 0
     rolled_back: int = 0
+    refused: int = 0
     savepoints_rolled_back: int = 0
     changes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -74,7 +76,7 @@ class Ledger:
         return self.changes.total()
 
     def to_json(self) -> dict[str, object]:
-        """As a JSON object; `tables` holds counts by table and kind."""
+        """As a JSON object; `tables` holds counts by table and kind, with events as a table."""
         tables: dict[str, dict[str, int]] = {}
         for (table, kind), rows in sorted(self.changes.items()):
             if rows:
@@ -83,6 +85,7 @@ class Ledger:
             "transactions": self.transactions,
             "changes": self.rows,
             "rolled_back": self.rolled_back,
+            "refused": self.refused,
             "savepoints_rolled_back": self.savepoints_rolled_back,
             "tables": tables,
         }

@@ -19,8 +19,12 @@ from typing import Any, Final
 
 import psycopg
 
+from eventstore import EventStore, Rejected
+from eventstore.postgres.log import PostgresEventLog
 from examples.globalshop.activity import ACTIVITIES, Shop, add_customer, add_ghost
 from examples.globalshop.ledger import Ledger, Notes
+from examples.globalshop.order_tables import OrderDesk
+from examples.globalshop.orders import Order
 from examples.globalshop.vocabulary import chance
 
 _ROLL_BACK_SHARE: Final = 0.04
@@ -63,8 +67,13 @@ class Traffic:
         rng = random.Random(self.seed)  # noqa: S311  # not a secret
         activities = [activity for _, activity in ACTIVITIES]
         weights = [weight for weight, _ in ACTIVITIES]
-        with psycopg.connect(dsn) as one, psycopg.connect(dsn) as two:
-            shop = Shop.read(one, rng)
+        with (
+            psycopg.connect(dsn) as one,
+            psycopg.connect(dsn) as two,
+            # commands join the transactions of these, so the store's own pool can be small
+            EventStore(PostgresEventLog(dsn, connections_max=1), deciders=[Order]) as store,
+        ):
+            shop = Shop.read(one, rng, OrderDesk(store))
             one.rollback()
             for connection in (one, two):
                 connection.autocommit = True
@@ -83,15 +92,19 @@ class Traffic:
 
     def _transact(self, shop: Shop, connection: psycopg.Connection[Any], activity: Any) -> None:
         notes = Notes()
-        if chance(shop.rng, _ROLL_BACK_SHARE):
-            with connection.transaction(force_rollback=True):
+        undo = chance(shop.rng, _ROLL_BACK_SHARE)
+        try:
+            with connection.transaction(force_rollback=undo):
                 activity(shop, connection, notes)
-                add_ghost(shop, connection)
-            self.ledger.roll_back()
+                if undo:
+                    add_ghost(shop, connection)
+        except Rejected:
+            self.ledger.refused += 1
             return
-        with connection.transaction():
-            activity(shop, connection, notes)
-        self.ledger.commit(notes)
+        if undo:
+            self.ledger.roll_back()
+        else:
+            self.ledger.commit(notes)
 
     def _interleave(
         self, shop: Shop, one: psycopg.Connection[Any], two: psycopg.Connection[Any]

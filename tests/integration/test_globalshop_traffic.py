@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -10,20 +11,44 @@ import sys
 import psycopg
 import pytest
 
-from examples.globalshop import activity, seed
+from eventstore import EventStore
+from eventstore.postgres.log import PostgresEventLog
+from examples.globalshop import activity, order_tables, seed
+from examples.globalshop.ledger import Notes
+from examples.globalshop.orders import Order
 from examples.globalshop.traffic import Traffic
 from headwater.demo.globalshop import GlobalShop
 
 pytestmark = pytest.mark.integration
-TABLES = ("customers", "products", "inventory", "orders", "order_items", "payments")
+TABLES = ("customers", "products", "inventory", "orders", "order_items", "payments", "events")
+OF_ORDERS = {
+    "orders": "id, status, customer_id, total, note, placed_at, shipped_on",
+    # a product's new key reaches the rows of its orders, and no event of theirs
+    "order_items": "order_id, line, quantity, unit_price, gift",
+    "payments": "order_id, id, amount, method, refunded, paid_at",
+}
 
 
 def counts(dsn: str) -> dict[str, int]:
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(dsn, options="-c search_path=public,eventstore") as connection:
         return {
             table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
             for table in TABLES
         }
+
+
+@pytest.fixture
+def open_store(database):
+    """Opens the event store of the database, which has its schema once the shop is seeded."""
+    opened = []
+
+    def open_() -> EventStore:
+        opened.append(EventStore(PostgresEventLog(database), deciders=[Order]))
+        return opened[-1]
+
+    yield open_
+    for store in opened:
+        store.close()
 
 
 def test_the_seed_fills_every_table_and_says_how_much(database):
@@ -58,6 +83,7 @@ def test_every_kind_of_change_happens_and_rolled_back_rows_are_nowhere(database)
     kinds = {kind for (_, kind), rows in ledger.changes.items() if rows}
     assert kinds == {"insert", "update", "delete", "rekey"}
     assert ledger.rolled_back > 0
+    assert ledger.refused > 0
     assert ledger.savepoints_rolled_back > 0
     with psycopg.connect(database) as connection:
         ghosts = connection.execute(
@@ -72,10 +98,103 @@ def test_every_kind_of_change_happens_and_rolled_back_rows_are_nowhere(database)
     assert all(emptied)
 
 
+def test_rows_of_orders_are_what_their_events_say(database, open_store):
+    """All events, taken into empty tables, give the rows that are there."""
+    seed.prepare(database, scale=0.2)
+    Traffic(rate=2_000.0, seconds=3.0).run(database)
+    happened = [recorded.event for recorded in open_store().read_category("order")]
+    with psycopg.connect(database) as connection:
+        rows = {table: rows_of(connection, table) for table in OF_ORDERS}
+        there = {row[0] for row in rows["orders"]}
+
+        connection.execute("CREATE SCHEMA replayed")
+        for table in OF_ORDERS:
+            connection.execute(f"CREATE TABLE replayed.{table} (LIKE public.{table})")
+        connection.execute("SET search_path = replayed, public")
+        for event in happened:
+            order_tables.apply(connection, Notes(), event)
+        replayed = {table: rows_of(connection, table) for table in OF_ORDERS}
+
+    gone = {row[0]: row[1] for row in replayed["orders"] if row[0] not in there}
+    assert gone
+    assert set(gone.values()) == {"cancelled"}
+    for table, found in rows.items():
+        assert found == [row for row in replayed[table] if row[0] not in gone]
+
+
+def test_an_order_is_in_the_state_to_which_its_events_fold(database, open_store):
+    seed.prepare(database, scale=0.1)
+    ledger = Traffic(rate=1_000.0, seconds=2.0).run(database)
+    store = open_store()
+    with psycopg.connect(database) as connection:
+        found = connection.execute("SELECT id, status, total FROM orders").fetchall()
+
+    folded = [(id_, store.state(Order, id_).value) for id_, _, _ in found]
+
+    assert found == [(id_, state.status, state.total) for id_, state in folded]
+    assert len(found) > 250
+    assert ledger.changes["orders", "insert"] > 0
+
+
+def test_a_rolled_back_order_leaves_no_event(database, open_store):
+    """Numbers that were drawn and given up have no stream, whole transactions and savepoints."""
+    made = seed.prepare(database, scale=0.1)
+    ledger = Traffic(rate=2_000.0, seconds=3.0).run(database)
+    recorded = list(open_store().read_category("order"))
+    with psycopg.connect(database) as connection:
+        (drawn,) = connection.execute("SELECT last_value FROM orders_id_seq").fetchone()
+        there = {id_ for (id_,) in connection.execute("SELECT id FROM orders")}
+
+    streams = {int(event.stream.removeprefix("order-")) for event in recorded}
+    placed = made["orders"] + ledger.changes["orders", "insert"]
+    assert len(streams) == placed < drawn
+    assert there < streams
+    assert len(recorded) == made["events"] + ledger.changes["events", "insert"]
+
+
+def test_first_orders_are_of_the_first_version_and_read_as_of_the_latest(database, open_store):
+    seed.prepare(database, scale=0.1)
+
+    recorded = [e for e in open_store().read_category("order") if e.type == "order.placed"]
+
+    versions = [event.schema_version for event in recorded]
+    assert versions == [1] * 25 + [2] * 225
+    assert not any(line.gift for event in recorded[:25] for line in event.event.lines)
+    assert any(line.gift for event in recorded[25:] for line in event.event.lines)
+
+
+def test_a_seed_that_was_interrupted_goes_on_where_it_was(database, monkeypatch):
+    portions = seed._missing
+
+    def two_portions(*arguments):
+        yield from itertools.islice(portions(*arguments), 2)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(seed, "_missing", two_portions)
+        with pytest.raises(KeyboardInterrupt):
+            seed.prepare(database, scale=0.2)
+    before = counts(database)
+    added = seed.prepare(database, scale=0.2)
+    again = seed.prepare(database, scale=0.2)
+
+    assert before["orders"] == 200
+    assert added["orders"] == 300
+    assert "customers" not in added
+    assert again == {}
+
+
+def rows_of(connection, table: str) -> list[tuple]:
+    query = f"SELECT {OF_ORDERS[table]} FROM {table} ORDER BY {OF_ORDERS[table]}"  # noqa: S608
+    return connection.execute(query).fetchall()
+
+
 def test_the_log_holds_exactly_the_changes_of_the_ledger(database):
     seed.prepare(database, scale=0.2)
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        connection.execute(
+            "CREATE PUBLICATION everything FOR TABLES IN SCHEMA public, TABLE eventstore.events"
+        )
         connection.execute("SELECT pg_create_logical_replication_slot('ledger', 'pgoutput')")
 
         ledger = Traffic(rate=1_000.0, seconds=2.0).run(database)
