@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from fix_packaging import PROJECT, closure, modules_of, normalized
+from hatchling.build import build_editable
 from packaging.requirements import Requirement
 
 from headwater import extra
 
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATIONS = "eventstore/_migrations/"
+
+
+def test_an_editable_installation_has_no_copy_of_anything(tmp_path, monkeypatch):
+    """A copy of the migrations would go stale."""
+    monkeypatch.chdir(ROOT)
+    built = tmp_path / build_editable(str(tmp_path))
+    with zipfile.ZipFile(built) as archive:
+        files = {name for name in archive.namelist() if ".dist-info/" not in name}
+
+    assert {"_headwater.pth"} == files
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +56,16 @@ def test_the_wheel_brings_no_top_folder_but_the_packages(names):
 
     expected = {"cdc", "eventstore", "examples", "headwater", "projections"}
     assert expected == {top for top in tops if not top.endswith(".dist-info")}
+
+
+def test_the_image_gets_every_folder_that_the_wheel_is_made_of():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    folders = build["targets"]["wheel"]["only-include"]
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    let_in = (ROOT / ".dockerignore").read_text().splitlines()
+
+    assert [] == [f for f in folders if f"COPY --chown=headwater {f} {f}\n" not in dockerfile]
+    assert [] == [f for f in folders if f"!{f}" not in let_in]
 
 
 def test_the_extra_s_modules_are_those_of_its_distributions():
