@@ -41,8 +41,8 @@ _COLUMNS: Final = (
 
 # One event to a stream whose version is known, in a transaction of its own: half of what a function
 # call costs. The shared lock keeps the mark below what is drawn (12_order.sql); it is taken first,
-# because the row that draws comes out of it. The version expected must be there; that the next one
-# is not, the unique index says: of two writers at one version the second gets its violation.
+# because the row that draws comes out of it. The version expected must be the stream's; of two
+# writers who both see it there, the unique index gives the second its violation.
 _INSERT_EVENT: Final = """
 WITH held AS MATERIALIZED (
     SELECT pg_advisory_xact_lock_shared(1749231,
@@ -55,10 +55,12 @@ SELECT nextval('eventstore.global_position'), %(tenant)b, %(stream)b, %(expected
        %(type)b, %(schema_version)b, %(event_id)b, %(data)s::json, %(metadata)s::json,
        %(correlation_id)b, %(causation_id)b, %(actor)b, %(occurred_at)b
   FROM held
- WHERE %(expected)b::bigint = 0
-    OR EXISTS (SELECT FROM eventstore.events
-                WHERE tenant = %(tenant)b AND stream = %(stream)b
-                  AND stream_position = %(expected)b::bigint)
+ WHERE %(expected)b::bigint = coalesce(
+    (SELECT stream_position
+       FROM eventstore.events
+      WHERE tenant = %(tenant)b AND stream = %(stream)b
+      ORDER BY stream_position DESC
+      LIMIT 1), 0)
 RETURNING global_position, pg_current_xact_id()::text::bigint
 """
 _APPEND_EVENT: Final = (

@@ -545,9 +545,6 @@ def test_a_transaction_that_began_later_holds_no_compaction_up(
         assert (STREAM, 3, 3) == streams.compact(3)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the plain INSERT of an append compares with one row, not with the head"
-)
 def test_no_stream_is_not_what_a_compacted_stream_is(streams: Streams) -> None:
     streams.append(*map(Added, range(4)))
     streams.compact(3)
@@ -558,9 +555,6 @@ def test_no_stream_is_not_what_a_compacted_stream_is(streams: Streams) -> None:
     assert [3, 4] == [place for place, _ in streams.rows()]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the plain INSERT of an append compares with one row, not with the head"
-)
 def test_a_stale_writer_who_waited_for_a_compaction_is_still_refused(streams: Streams) -> None:
     streams.append(*map(Added, range(4)))
     answers: list[Any] = []
