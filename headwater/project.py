@@ -65,7 +65,7 @@ def open_project(
     if config is None and path != Path(DEFAULT_FILE):
         home = home or Path(HOME_FOLDER)
     settings = load(path, home=home, profile=profile)
-    project = Project(settings, load_declarations(settings.views_path))
+    project = Project(settings, load_declarations(settings.views_path, settings.root))
     _check_sources(project)
     return project
 

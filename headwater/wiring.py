@@ -11,7 +11,7 @@ from headwater.runtime.spec import CommandSpec, External, RuntimeSpec, ServiceNa
 from headwater.supply import jars
 from headwater.supply.java import find_java
 from projections.spec import JobSpec
-from projections.view import OUTBOX
+from projections.view import OUTBOX, EventsView
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,6 +128,7 @@ def job_spec(
         java_home=java_home(project),
         conf=settings.spark.conf,
         ready_file=ready_file(project, JOB),
+        code=_code(project),
     )
 
 
@@ -141,6 +142,15 @@ def with_database(dsn: str, database: str) -> str:
     """Returns a DSN of the same server that names another database."""
     parts = urlsplit(dsn)
     return urlunsplit(parts._replace(path="/" + quote(database, safe="")))
+
+
+def _code(project: Project) -> tuple[Path, ...]:
+    """Folders of the modules that declare a project's events; none if no view needs them."""
+    views = project.declarations.views.values()
+    if not any(isinstance(view, EventsView) for view in views):
+        return ()
+    settings = project.settings
+    return settings.root.resolve(), settings.views_path.resolve().parent
 
 
 def _service(settings: ServiceSettings) -> External | Spawned:

@@ -51,6 +51,7 @@ class JobSpec:
         conf: Further Spark settings, which win over ours.
         tasks: Tasks of one batch of cache and search; one costs least on two cores.
         ready_file: Written once all queries run.
+        code: Folders of modules that executors import: those that declare events.
     """
 
     source: str
@@ -68,6 +69,7 @@ class JobSpec:
     conf: Mapping[str, str] = field(default_factory=dict)
     tasks: int = 1
     ready_file: Path | None = None
+    code: tuple[Path, ...] = ()
 
     @property
     def addresses(self) -> StoreAddresses:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -250,14 +251,25 @@ def events(
     return _declare(EventsView(_checked(name, "view"), events.source, events, _stores(name, to)))
 
 
-def load(path: Path) -> Declarations:
+def load(path: Path, *folders: Path) -> Declarations:
     """Runs a module of declarations and returns what it declared.
+
+    It may import modules beside it: events are declared in one of those, because the executors of
+    a job import it as well.
+
+    Args:
+        path: The module.
+        folders: Further places of modules that it imports.
 
     Raises:
         DeclarationError: The file is missing or declares something wrongly.
     """
     if not path.is_file():
         raise DeclarationError("no file of views", detail=str(path), hint="headwater init")
+    for folder in (path.parent, *folders):
+        if str(folder.resolve()) not in sys.path:
+            # last, so that no module of a user's hides one of ours
+            sys.path.append(str(folder.resolve()))
     declarations = Declarations()
     token = _current.set(declarations)
     try:

@@ -66,6 +66,9 @@ def start_session(spec: JobSpec) -> SparkSession:
     builder = builder.config("spark.driver.memory", f"{spec.driver_memory_mib}m")
     builder = builder.config("spark.jars", ",".join(str(jar) for jar in spec.jars))
     builder = builder.config("spark.sql.warehouse.dir", str(spec.home / "data" / "spark"))
+    if spec.code:
+        code = os.pathsep.join(map(str, spec.code))
+        builder = builder.config("spark.executorEnv.PYTHONPATH", code)
     if spec.master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")

@@ -6,6 +6,7 @@ import importlib
 import sys
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -21,7 +22,6 @@ from projections.view import EVENT_TABLES, OUTBOX, Store, events, source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from eventstore.postgres.log import PostgresEventLog
     from tests.fix_capture import Captured
@@ -175,7 +175,7 @@ def test_views_of_events_equal_the_log_through_compaction_and_upcasting(
             to=["table", "cache"],
         ),
     ]
-    job = view_job(captured, views=views)
+    job = view_job(captured, views=views, code=(Path(shop.__file__).parent,))
     job.start()
     assert job.catch_up() == []
     assert [6, 18] == rows_of(job)

@@ -72,6 +72,13 @@ def test_a_source_that_is_ready_passes(database: str) -> None:
     assert {CheckState.OK} == {check.state for check in checks}
 
 
+def test_an_event_store_that_is_not_there_is_made_by_one_command(database: str) -> None:
+    checks = found(database, ["eventstore.events", "eventstore.outbox"])
+
+    assert ["table eventstore.events", "table eventstore.outbox"] == failing(checks)
+    assert {"headwater db upgrade"} == {check.hint for check in checks if check.hint}
+
+
 @pytest.mark.parametrize(
     ("ddl", "word"),
     [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -141,6 +142,19 @@ def test_a_module_declares_views_of_events(tmp_path: Path) -> None:
 def test_a_wrong_declaration_of_events_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(DeclarationError):
         load(module(tmp_path, text))
+
+
+def test_a_module_finds_those_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "names_of_this_test.py").write_text('STORE = "cache"', encoding="utf-8")
+    path = module(
+        tmp_path,
+        "from names_of_this_test import STORE\n"
+        'view.mirror("orders", source("shop", tables=["orders"]).orders, to=[STORE])\n',
+    )
+
+    assert {Store.CACHE} == load(path).views["orders"].to
+    assert str(tmp_path) == sys.path[-1]
 
 
 def events_view(*types: str) -> EventsView:
