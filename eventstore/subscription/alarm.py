@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 from contextlib import suppress
 
@@ -43,8 +43,11 @@ class Alarm:
         """
         if self._far is None or self.rung or timeout_s <= 0:
             return
-        watched = [self._far.fileno()] if fileno is None else [self._far.fileno(), fileno]
-        select.select(watched, [], [], timeout_s)
+        with selectors.DefaultSelector() as watched:
+            watched.register(self._far, selectors.EVENT_READ)
+            if fileno is not None:
+                watched.register(fileno, selectors.EVENT_READ)
+            watched.select(timeout_s)
 
     def close(self) -> None:
         """Gives back what it holds open."""

@@ -1,0 +1,153 @@
+"""Journal: what one process has taken in and waits for, in the open transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from eventstore.event import StoredEvent
+from eventstore.postgres.connection import payloads_as_bytes
+from eventstore.process.reaction import CommandRejected, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from psycopg import Connection
+
+    from eventstore.process.reaction import Schedule
+
+# creates it or not, locks it in both cases
+_LOCK: Final = (
+    "INSERT INTO eventstore.processes AS p (tenant, manager, process_id) VALUES (%s, %s, %s)"
+    " ON CONFLICT (tenant, manager, process_id) DO UPDATE SET inputs = p.inputs"
+    " RETURNING completed_at IS NOT NULL"
+)
+_NEXT: Final = (
+    "UPDATE eventstore.processes SET inputs = inputs + 1"
+    " WHERE tenant = %s AND manager = %s AND process_id = %s RETURNING inputs"
+)
+_KNOWN: Final = (
+    "SELECT FROM eventstore.process_inputs WHERE tenant = %s AND manager = %s AND process_id = %s"
+    " AND global_position = %s"
+)
+_TAKE: Final = (
+    "INSERT INTO eventstore.process_inputs"
+    " (tenant, manager, process_id, number, kind, global_position, name, reason, at)"
+    " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+)
+_INPUTS: Final = (
+    "SELECT kind, global_position, name, reason, at FROM eventstore.process_inputs"
+    " WHERE tenant = %s AND manager = %s AND process_id = %s ORDER BY number"
+)
+_EVENTS: Final = (
+    f"SELECT {', '.join(StoredEvent._fields)} FROM eventstore.log"  # noqa: S608
+    " WHERE tenant = %s AND global_position = ANY (%s)"
+)
+_SCHEDULE: Final = (
+    "INSERT INTO eventstore.timers (tenant, manager, process_id, name, due_at, fires_at)"
+    " SELECT %s, %s, %s, %s, due, due"
+    "   FROM (SELECT coalesce(%s::timestamptz, clock_timestamp() + %s::interval) AS due) AS t"
+    " ON CONFLICT (tenant, manager, process_id, name) DO UPDATE"
+    " SET due_at = excluded.due_at, fires_at = excluded.fires_at, attempts = 0,"
+    "     error_code = NULL, error_type = NULL"
+)
+_CANCEL: Final = (
+    "DELETE FROM eventstore.timers"
+    " WHERE tenant = %s AND manager = %s AND process_id = %s AND name = %s"
+)
+_COMPLETE: Final = (
+    "WITH cancelled AS (DELETE FROM eventstore.timers"
+    "  WHERE tenant = %(tenant)s AND manager = %(manager)s AND process_id = %(process)s)"
+    " UPDATE eventstore.processes SET completed_at = clock_timestamp()"
+    "  WHERE tenant = %(tenant)s AND manager = %(manager)s AND process_id = %(process)s"
+)
+
+
+class Process(NamedTuple):
+    """Identity of one process."""
+
+    tenant: str
+    manager: str
+    process_id: str
+
+
+class Journal:
+    """Reads and writes what is kept of one process. Its row is locked first, by `lock`."""
+
+    def __init__(self, connection: Connection[Any], process: Process) -> None:
+        self._connection = connection
+        self._process = process
+
+    def lock(self) -> bool:
+        """Makes all others wait until the transaction ends; returns whether it is completed."""
+        row: Any = self._connection.execute(_LOCK, self._process).fetchone()
+        return bool(row[0])
+
+    def knows(self, global_position: int) -> bool:
+        """Returns whether an event was taken in before."""
+        asked = (*self._process, global_position)
+        return self._connection.execute(_KNOWN, asked).fetchone() is not None
+
+    def take_event(self, global_position: int) -> int:
+        """Takes in an event; returns the number of the input."""
+        return self._take("event", global_position, None, None, None)
+
+    def take_timeout(self, timeout: TimedOut) -> int:
+        """Takes in a timeout; returns the number of the input."""
+        return self._take("timeout", None, timeout.name, None, timeout.due_at)
+
+    def take_refusal(self, refusal: CommandRejected) -> int:
+        """Takes in a refusal; returns the number of the input."""
+        return self._take("refusal", None, refusal.command, refusal.reason, None)
+
+    def taken(self, decode: Callable[[StoredEvent], Any]) -> list[Any]:
+        """Returns all that the process has taken in, oldest first."""
+        rows = self._connection.execute(_INPUTS, self._process).fetchall()
+        events = self._events([row[1] for row in rows if row[1] is not None])
+        return [_input(row, events, decode) for row in rows]
+
+    def schedule(self, timer: Schedule) -> None:
+        """Sets a timer."""
+        self._connection.execute(_SCHEDULE, (*self._process, timer.name, timer.at, timer.after))
+
+    def cancel(self, name: str) -> bool:
+        """Takes a timer back; returns whether there was one."""
+        return self._connection.execute(_CANCEL, (*self._process, name)).rowcount > 0
+
+    def complete(self) -> None:
+        """Ends the process."""
+        tenant, manager, process_id = self._process
+        self._connection.execute(
+            _COMPLETE, {"tenant": tenant, "manager": manager, "process": process_id}
+        )
+
+    def _take(
+        self,
+        kind: str,
+        global_position: int | None,
+        name: str | None,
+        reason: str | None,
+        at: datetime | None,
+    ) -> int:
+        row: Any = self._connection.execute(_NEXT, self._process).fetchone()
+        number = int(row[0])
+        self._connection.execute(
+            _TAKE, (*self._process, number, kind, global_position, name, reason, at)
+        )
+        return number
+
+    def _events(self, positions: list[int]) -> dict[int, StoredEvent]:
+        cursor = self._connection.cursor(binary=True)
+        payloads_as_bytes(cursor)
+        cursor.execute(_EVENTS, (self._process.tenant, positions))
+        events = map(StoredEvent._make, cursor)
+        return {event.global_position: event for event in events}
+
+
+def _input(
+    row: tuple[Any, ...], events: dict[int, StoredEvent], decode: Callable[[StoredEvent], Any]
+) -> Any:
+    kind, position, name, reason, at = row
+    if kind == "event":
+        return decode(events[position])
+    return TimedOut(name, at) if kind == "timeout" else CommandRejected(name, reason)

@@ -1,0 +1,59 @@
+"""ProcessManager: what several streams have to do with each other, as pure functions.
+
+    def correlate(recorded): ...     # which process an event belongs to, None for none
+    def initial_state(): ...
+    def evolve(state, taken): ...    # the next state
+    def react(state, taken): ...     # what to do, given the state after it
+
+`taken` is an event, a `TimedOut` or a `CommandRejected`. The functions read no clock and no
+database. `evolve` is applied again to all that the process has taken in whenever it takes in more,
+so the state is never stored and never out of date, and no payload is copied out of the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from eventstore.query import EVERYTHING, Query
+from eventstore.subscription.subscription import check_subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from eventstore.process.reaction import Reaction
+    from eventstore.recorded import RecordedEvent
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessManager(Generic[S]):
+    """A kind of process: an order is placed, paid, shipped, or all of it is taken back.
+
+    Attributes:
+        name: Its identity, and that of its subscription.
+        correlate: Takes a `RecordedEvent`; returns the id of the process that it belongs to, of 128
+            bytes at most, or None.
+        initial_state: Returns the state of a process that has taken in nothing.
+        evolve: Takes a state and what came in; returns the next state and changes neither.
+        react: Takes the state after it and what came in; returns what is to be done.
+        query: Which events to look at.
+    """
+
+    name: str
+    correlate: Callable[[RecordedEvent], str | None]
+    initial_state: Callable[[], S]
+    evolve: Callable[[S, Any], S]
+    react: Callable[[S, Any], Iterable[Reaction] | None]
+    query: Query = EVERYTHING
+
+    def __post_init__(self) -> None:
+        check_subscription(self.name)
+
+    def state(self, taken: Iterable[Any]) -> S:
+        """Returns the state of a process that has taken all this in."""
+        state = self.initial_state()
+        for one in taken:
+            state = self.evolve(state, one)
+        return state

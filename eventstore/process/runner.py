@@ -1,0 +1,50 @@
+"""ProcessRunner: runs a process manager as a subscription that also fires timers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.process.clock import Clock
+from eventstore.process.reacting import Reacting
+from eventstore.subscription import Start, Subscription
+from eventstore.subscription.runner import SubscriptionRunner
+
+if TYPE_CHECKING:
+    from eventstore.process.manager import ProcessManager
+    from eventstore.store import EventStore
+
+BATCH_SIZE: Final = 20
+"""Each event may append to several streams, whose locks are held until the batch commits."""
+
+
+class ProcessRunner(SubscriptionRunner):
+    """Runs a process manager until it is stopped.
+
+    An event that is taken in, the commands that follow from it, timers and the checkpoint commit
+    together: a crash repeats nothing and loses nothing. What a process has taken in it ignores when
+    it is delivered again. Events of one process that lie in several partitions are taken in one
+    after another.
+
+    Args:
+        dsn: The event store's database, the same as the store's; never shown.
+        manager: What to run.
+        store: Has the deciders of the commands; its log is a `PostgresEventLog`.
+        options: Attributes of the `Subscription` besides name, handler, query, tenant and unknown.
+            With `effects_from=Start.END`, events of the history are taken in, and nothing is done
+            about them.
+    """
+
+    def __init__(
+        self, dsn: str, manager: ProcessManager[Any], store: EventStore, **options: Any
+    ) -> None:
+        reacting = Reacting(manager, store)
+        subscription = Subscription(
+            name=manager.name,
+            handler=reacting.take_event,
+            query=manager.query,
+            tenant=store.tenant,
+            unknown=store.unknown,
+            **{"batch_size": BATCH_SIZE, "start": Start.BEGINNING, **options},
+        )
+        clock = Clock(subscription, reacting)
+        super().__init__(dsn, subscription, codec=store.codec, chore=clock)
