@@ -12,6 +12,7 @@ import pytest
 from fix_capture import event_of
 
 from cdc.postgres import session, slot
+from cdc.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,3 +146,58 @@ def _wait_until_read(captured: Captured) -> None:
                 return
             assert time.monotonic() < deadline, "nobody reads the slot again"
             time.sleep(0.1)
+
+
+def test_messages_of_the_outbox_survive_a_killed_worker_in_the_order_of_their_stream(
+    store_dsn: str, capture: Callable[..., Captured], kill_connect: Callable[[], None]
+) -> None:
+    outbox = TableName("eventstore", "outbox")
+    with psycopg.connect(store_dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE ledger (id int PRIMARY KEY)")
+    captured = capture("public.ledger", dsn=store_dsn, outbox=outbox)
+    stop, sent = threading.Event(), [0, 0]
+
+    def write(stream: int) -> None:
+        with psycopg.connect(store_dsn) as connection:
+            while not stop.wait(0.005):
+                connection.execute(
+                    "SELECT eventstore.send('default', json_build_array(json_build_object("
+                    "'message_id', gen_random_uuid(), 'topic', 'order', 'stream', %s::text,"
+                    "'type', 'Counted', 'version', 1, 'payload', %s::text)), NULL)",
+                    (f"order-{stream}", str(sent[stream] + 1)),
+                )
+                connection.commit()
+                sent[stream] += 1
+
+    writers = [threading.Thread(target=write, args=(stream,)) for stream in (0, 1)]
+    for writer in writers:
+        writer.start()
+    for _ in range(2):
+        reached = sum(sent) + 300
+        _until(lambda reached=reached: sum(sent) > reached)
+        kill_connect()
+        _wait_until_read(captured)
+    stop.set()
+    for writer in writers:
+        writer.join()
+    last = {f"order-{stream}".encode(): str(count).encode() for stream, count in enumerate(sent)}
+
+    def all_came(record: Any) -> bool:
+        if last.get(record.key) == record.value:
+            del last[record.key]
+        by_stream[record.key].append(int(record.value))
+        return not last
+
+    by_stream: dict[bytes, list[int]] = defaultdict(list)
+    captured.read(captured.spec.outbox_prefix + "order", all_came, timeout_s=120)
+
+    for stream, count in enumerate(sent):
+        came = by_stream[f"order-{stream}".encode()]
+        assert list(range(1, count + 1)) == list(dict.fromkeys(came))
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline, "the writers are stuck"
+        time.sleep(0.02)
