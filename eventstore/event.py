@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from eventstore.errors import BatchRefusedError, EventRefusedError
+from eventstore.errors import BatchRefusedError, EventRefusedError, NameRefusedError
 from eventstore.expected_version import ANY, check_expected_version
 from eventstore.names import (
     DEFAULT_TENANT,
@@ -25,7 +26,6 @@ from eventstore.names import (
 )
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from uuid import UUID
 
     from eventstore.query import Condition
@@ -43,6 +43,8 @@ STREAMS_MAX: Final = 100
 """Of one append: each is a lock for its duration."""
 
 TAGS_MAX: Final = 20
+
+DIGEST_BYTES: Final = 32
 
 SNAPSHOT_TYPE: Final = "$snapshot"
 """Type of the event that stands for a compacted stream's prefix."""
@@ -126,12 +128,8 @@ class NewEvent:
     def __post_init__(self) -> None:
         if self.type != SNAPSHOT_TYPE and self.type not in _known_types:
             _known_types.add(check_type(self.type))
-        if self.occurred_at.tzinfo is None:
-            raise EventRefusedError(
-                f"event {self.type} has a time without an offset",
-                detail="occurred_at",
-                hint="datetime.now(UTC)",
-            )
+        if self.occurred_at.tzinfo is not UTC:
+            _check_time(self.type, self.occurred_at)
         if not 1 <= self.schema_version < 2**15:
             raise EventRefusedError(
                 f"event {self.type} has no such schema version",
@@ -149,6 +147,22 @@ class NewEvent:
 
 
 _known_types: set[str] = set()  # a program has few; each is looked over once
+
+
+def _check_time(type_: str, occurred_at: datetime) -> None:
+    try:
+        if occurred_at.utcoffset() is not None:
+            occurred_at.astimezone(UTC)
+            return
+    except OverflowError:
+        raise EventRefusedError(
+            f"event {type_} has a time outside of the years 1 to 9999 in UTC", detail="occurred_at"
+        ) from None
+    raise EventRefusedError(
+        f"event {type_} has a time without an offset",
+        detail="occurred_at",
+        hint="datetime.now(UTC)",
+    )
 
 
 def _check_tags(type_: str, tags: tuple[str, ...]) -> None:
@@ -178,6 +192,13 @@ class StreamAppend:
     def __post_init__(self) -> None:
         check_stream(self.stream)
         check_expected_version(self.expected_version)
+        for event in self.events:
+            if event.type == SNAPSHOT_TYPE:
+                raise NameRefusedError(
+                    "a type that starts with $ belongs to the store",
+                    detail=SNAPSHOT_TYPE,
+                    hint="compaction writes it; an application never does",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +215,12 @@ class Idempotency:
 
     def __post_init__(self) -> None:
         check_key(self.key)
+        if len(self.digest) != DIGEST_BYTES:
+            raise BatchRefusedError(
+                f"the digest of an idempotency key has {DIGEST_BYTES} bytes",
+                detail=f"{len(self.digest)} bytes",
+                hint="hashlib.sha256(...).digest()",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +305,12 @@ class AppendRequest:
             raise BatchRefusedError(
                 f"an append takes {EVENTS_MAX:,} events at most", detail=f"{count:,} events"
             )
+        if count > 1:
+            ids = {event.event_id for append in self.appends for event in append.events}
+            if len(ids) < count:
+                raise BatchRefusedError(
+                    "an append has two events with one id", detail=f"{count - len(ids)} too many"
+                )
         size = sum(len(event.data) for append in self.appends for event in append.events)
         if count > 1 and size > APPEND_BYTES_MAX:
             raise BatchRefusedError(

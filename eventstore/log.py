@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from eventstore.errors import BatchRefusedError
 from eventstore.query import EVERYTHING
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
     from eventstore.event import Appended, AppendRequest, StoredEvent
     from eventstore.query import Query
+
+
+POSITION_MAX: Final = 2**63 - 1
 
 
 class Boundary(NamedTuple):
@@ -84,6 +88,13 @@ class StreamPart:
     limit: int | None = None
     archived: bool = False
 
+    def __post_init__(self) -> None:
+        _check_bounds(self.after, self.through, self.limit)
+        if self.as_of is not None and self.as_of.utcoffset() is None:
+            raise BatchRefusedError(
+                "an instant has an offset", detail="as_of", hint="datetime.now(UTC)"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
@@ -102,6 +113,15 @@ class LogPart:
     through: int | None = None
     backwards: bool = False
     limit: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_bounds(self.after, self.through, self.limit)
+
+
+def _check_bounds(after: int, through: int | None, limit: int | None) -> None:
+    for name, bound in (("after", after), ("through", through), ("limit", limit)):
+        if bound is not None and (type(bound) is not int or not 0 <= bound <= POSITION_MAX):
+            raise BatchRefusedError(f"{name} is a number from 0 on", detail=f"{bound!r:.80}")
 
 
 WHOLE_STREAM: Final = StreamPart()
@@ -153,6 +173,9 @@ class EventLog(Protocol):
         part: LogPart = WHOLE_LOG,
     ) -> Iterator[StoredEvent]:
         """Reads the log in its order, up to the high-water mark of the start, originals always.
+
+        Who reads in turns goes on after the last event that it has read. It does not go on after a
+        mark of another process: this one's may be behind it.
 
         Args:
             tenant: Whose; None for all tenants, where the role may see them.

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import stamina
 
-from eventstore.errors import ContentionError, WrongExpectedVersionError
+from eventstore.errors import (
+    ConditionFailedError,
+    ContentionError,
+    WrongExpectedVersionError,
+)
 from eventstore.event import Appended, AppendRequest, StoredEvent
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM, Boundary
 from eventstore.postgres import statement
@@ -51,6 +56,7 @@ class AsyncPostgresEventLog:
         check_address(dsn)
         self._pool = make_async_pool(dsn, connections_max)
         self._page = page
+        self._mark = 0
 
     async def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
@@ -74,12 +80,14 @@ class AsyncPostgresEventLog:
             if row is not None:
                 return statement.appended(request, row)
         except psycopg.Error as error:
-            # STREAM_POSITION: another writer was at this version, too, and came first
-            if violated(error) not in {EVENT_ID, STREAM_POSITION}:
+            # of the plain INSERT: another writer was at this version, too, and came first
+            lost = violated(error) == STREAM_POSITION and statement.plain(asked)
+            if violated(error) == EVENT_ID:
+                if done := await self._repeated(request):
+                    return done
+            elif not lost:
                 raise translated(error, writing=True) from error
-            if violated(error) == EVENT_ID and (done := await self._repeated(request)):
-                return done
-        except WrongExpectedVersionError:
+        except (WrongExpectedVersionError, ConditionFailedError):
             if done := await self._repeated(request):
                 return done
             raise
@@ -103,7 +111,15 @@ class AsyncPostgresEventLog:
 
     async def _repeated(self, request: AppendRequest) -> Appended | None:
         found = await self._events(statement.events_by_id(request), request.tenant)
-        return statement.repeated(request, found)
+        done = statement.repeated(request, found)
+        if done is None or 0 not in done.versions:
+            return done
+        tenant, streams = request.tenant, [append.stream for append in request.appends]
+        versions = [
+            version or await self.stream_version(tenant, stream)
+            for stream, version in zip(streams, done.versions, strict=True)
+        ]
+        return replace(done, versions=tuple(versions))
 
     async def read_stream(
         self,
@@ -141,7 +157,9 @@ class AsyncPostgresEventLog:
 
     async def high_water_mark(self) -> int:
         """See `EventLog.high_water_mark`."""
-        return int((await self._row(statement.HIGH_WATER_MARK))[0])
+        mark, head = await self._row(statement.HIGH_WATER_MARK)
+        self._mark = max(mark, self._mark) if self._mark <= head else mark  # see the blocking log
+        return self._mark
 
     async def head(self) -> int:
         """Returns the last global position that was given out, committed or not."""

@@ -21,6 +21,7 @@ CONNECTIONS_MAX: Final = 10
 CONNECTION_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10
 APPLICATION_NAME: Final = "headwater eventstore"
+_SESSION: Final = "SET TIME ZONE 'UTC'"
 _OPTIONS: Final = {"autocommit": True, "application_name": APPLICATION_NAME}
 
 
@@ -74,6 +75,7 @@ def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]
 
     def configure(connection: StoreConnection) -> None:
         payloads_as_bytes(connection)
+        connection.execute(_SESSION)
         connection.writer = connection.cursor(binary=True)
 
     return ConnectionPool(
@@ -95,6 +97,7 @@ def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[Async
 
     async def configure(connection: AsyncStoreConnection) -> None:
         payloads_as_bytes(connection)
+        await connection.execute(_SESSION)
         connection.writer = connection.cursor(binary=True)
 
     async def check(connection: AsyncStoreConnection) -> None:

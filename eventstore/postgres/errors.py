@@ -6,7 +6,7 @@ from typing import Final
 
 import psycopg
 from psycopg import errors as postgres
-from psycopg_pool import PoolTimeout
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from eventstore.errors import (
     AccessRefusedError,
@@ -30,7 +30,8 @@ _SCHEMA: Final = (
     postgres.UndefinedColumn,
     postgres.UndefinedObject,
 )
-_CONTENT: Final = (postgres.InvalidTextRepresentation, postgres.UntranslatableCharacter)
+_CONTENT: Final = (psycopg.DataError, postgres.StatementTooComplex)
+_GOODBYE: Final = ("08", "57P")  # connection lost, server or session ended
 
 EVENT_ID: Final = "uq_events_event_id"
 STREAM_POSITION: Final = "uq_events_stream_position"
@@ -68,15 +69,20 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
         )
     if isinstance(error, _CONTENT):
         return EventRefusedError(
-            "the payload or metadata is not JSON that Postgres takes", detail=type(error).__name__
+            "a value is not what Postgres takes",
+            detail=type(error).__name__,
+            hint="payload and metadata are JSON without NUL, nested less than a thousand deep",
         )
     return _unavailable(error, writing=writing)
 
 
 def _unavailable(error: psycopg.Error, *, writing: bool) -> EventStoreError:
-    cut = isinstance(error, psycopg.OperationalError) and not isinstance(
-        error, PoolTimeout | postgres.QueryCanceled
+    # With any other state the server has answered, and has rolled back.
+    cut = isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate.startswith(_GOODBYE)
     )
+    if isinstance(error, PoolTimeout | PoolClosed | TooManyRequests):
+        cut = False  # nothing was sent
     if writing and cut:
         return ResultUnknownError(
             "the connection broke while a commit was under way",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 import stamina
 
-from eventstore.errors import ContentionError, WrongExpectedVersionError
+from eventstore.errors import (
+    ConditionFailedError,
+    ContentionError,
+    WrongExpectedVersionError,
+)
 from eventstore.event import Appended, AppendRequest, StoredEvent
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM, Boundary
 from eventstore.postgres import statement
@@ -63,6 +69,8 @@ class PostgresEventLog:
         check_address(dsn)
         self._pool = open_pool(dsn, connections_max)
         self._page = page
+        self._mark = 0
+        self._marking = threading.Lock()
 
     def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
@@ -88,12 +96,14 @@ class PostgresEventLog:
             if row is not None:
                 return statement.appended(request, row)
         except psycopg.Error as error:
-            # STREAM_POSITION: another writer was at this version, too, and came first
-            if violated(error) not in {EVENT_ID, STREAM_POSITION}:
+            # of the plain INSERT: another writer was at this version, too, and came first
+            lost = violated(error) == STREAM_POSITION and statement.plain(asked)
+            if violated(error) == EVENT_ID:
+                if done := self._repeated(request):
+                    return done
+            elif not lost:
                 raise translated(error, writing=True) from error
-            if violated(error) == EVENT_ID and (done := self._repeated(request)):
-                return done
-        except WrongExpectedVersionError:
+        except (WrongExpectedVersionError, ConditionFailedError):
             if done := self._repeated(request):
                 return done
             raise
@@ -113,9 +123,16 @@ class PostgresEventLog:
         return statement.appended(request, row or ())
 
     def _repeated(self, request: AppendRequest) -> Appended | None:
-        return statement.repeated(
-            request, self._events(statement.events_by_id(request), request.tenant)
-        )
+        found = self._events(statement.events_by_id(request), request.tenant)
+        done = statement.repeated(request, found)
+        if done is None or 0 not in done.versions:
+            return done
+        tenant, streams = request.tenant, [append.stream for append in request.appends]
+        versions = [
+            version or self.stream_version(tenant, stream)
+            for stream, version in zip(streams, done.versions, strict=True)
+        ]
+        return replace(done, versions=tuple(versions))
 
     def read_stream(
         self,
@@ -134,7 +151,7 @@ class PostgresEventLog:
     def read_log(self, tenant: str | None, part: LogPart = WHOLE_LOG) -> Iterator[StoredEvent]:
         """See `EventLog.read_log`."""
         mark = self.high_water_mark()
-        return self._pages(tenant, part, min(mark, mark if part.through is None else part.through))
+        return self._pages(tenant, part, mark if part.through is None else min(mark, part.through))
 
     def _pages(self, tenant: str | None, part: LogPart, through: int) -> Iterator[StoredEvent]:
         # While one page is turned into events here, the server prepares the next.
@@ -162,7 +179,12 @@ class PostgresEventLog:
 
     def high_water_mark(self) -> int:
         """See `EventLog.high_water_mark`."""
-        return int(self._row(statement.HIGH_WATER_MARK)[0])
+        mark, head = self._row(statement.HIGH_WATER_MARK)
+        # What was complete stays complete, though a slow writer may set the database's answer back.
+        # Beyond the head there is nothing: then the log was restored to an earlier time.
+        with self._marking:
+            self._mark = max(mark, self._mark) if self._mark <= head else mark
+            return self._mark
 
     def head(self) -> int:
         """Returns the last global position that was given out, committed or not."""

@@ -11,12 +11,14 @@ import orjson
 
 from eventstore.errors import (
     ConditionFailedError,
+    EventRefusedError,
     IdempotencyConflictError,
     WrongExpectedVersionError,
 )
 from eventstore.event import Appended, StoredEvent
 from eventstore.expected_version import NO_STREAM
 from eventstore.log import Repeated, StateSnapshot
+from eventstore.query import Condition
 from eventstore.token import Token
 
 if TYPE_CHECKING:
@@ -40,12 +42,14 @@ _COLUMNS: Final = (
 )
 
 # One event to a stream whose version is known, in a transaction of its own: half of what a function
-# call costs. The shared lock keeps the mark below what is drawn (12_order.sql); it is taken first,
-# because the row that draws comes out of it. The version expected must be the stream's; of two
-# writers who both see it there, the unique index gives the second its violation.
+# call costs. The locks come first, because the row that draws a position comes out of them: the
+# stream's, which the functions take as well, and the shared one that keeps the mark below what is
+# drawn (12_order.sql). The version expected must be the stream's; what a writer that had to wait
+# sees is old, and then the unique index gives it a violation.
 _INSERT_EVENT: Final = """
 WITH held AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock_shared(1749231,
+    SELECT pg_advisory_xact_lock(1749232, hashtext(%(tenant)b || '/' || %(stream)b)),
+           pg_advisory_xact_lock_shared(1749231,
         (coalesce(pg_sequence_last_value('eventstore.global_position'), 0) & 2147483647)::integer)
 )
 INSERT INTO eventstore.events (
@@ -86,12 +90,31 @@ _TAGGED: Final = (
 
 _INSERTED: Final = 2  # columns of the answer to _INSERT_EVENT
 
-HIGH_WATER_MARK: Final = Statement("SELECT eventstore.high_water_mark()", ())
+HIGH_WATER_MARK: Final = Statement("SELECT eventstore.high_water_mark(), eventstore.head()", ())
 HEAD: Final = Statement("SELECT eventstore.head()", ())
 
 
 def append(request: AppendRequest, *, joined: bool = False) -> Statement:
     """Returns the one statement that carries an append out.
+
+    Raises:
+        EventRefusedError: A payload is no text.
+    """
+    try:
+        return _append(request, joined=joined)
+    except UnicodeDecodeError as error:
+        raise EventRefusedError(
+            "a payload or metadata is not UTF-8", detail=f"byte {error.start}"
+        ) from None
+
+
+def plain(asked: Statement) -> bool:
+    """Returns whether an append is the INSERT that only compares with one version."""
+    return asked.sql is _INSERT_EVENT
+
+
+def _append(request: AppendRequest, *, joined: bool) -> Statement:
+    """See `append`.
 
     Args:
         request: What to append.
@@ -269,6 +292,8 @@ def events_by_id(request: AppendRequest) -> Statement:
 def repeated(request: AppendRequest, found: Sequence[StoredEvent]) -> Appended | None:
     """Returns the first result of an append whose events are stored already, None if none is.
 
+    A stream that gets no events has version 0 in it.
+
     Raises:
         IdempotencyConflictError: An id is there with other content, or only some ids are.
     """
@@ -289,7 +314,7 @@ def repeated(request: AppendRequest, found: Sequence[StoredEvent]) -> Appended |
                 hint="an id is given to one event only",
             )
     versions = tuple(
-        max(stored[event.event_id].stream_position for event in append.events)
+        max((stored[event.event_id].stream_position for event in append.events), default=0)
         for append in request.appends
     )
     return Appended(versions, Token(max(e.global_position for e in found)), repeated=True)
@@ -383,7 +408,12 @@ def _query(
 
 
 def read_boundary(tenant: str, query: Query) -> Statement:
-    """Returns the statement for `EventLog.read_boundary`."""
+    """Returns the statement for `EventLog.read_boundary`.
+
+    Raises:
+        BatchRefusedError: No condition can hold the query.
+    """
+    Condition(query, 0)
     return Statement(
         f"SELECT {_COLUMNS} FROM eventstore.read_boundary(%s, %s)",  # noqa: S608
         (tenant, _items(query.items)),

@@ -131,8 +131,6 @@ class LogMachine(RuleBasedStateMachine):
     @rule(sent=sent, expected=st.sampled_from([None, ANY, STREAM_EXISTS, NO_STREAM, 1]))
     def append_again(self, sent: tuple[AppendRequest, float | None], expected: int | None) -> None:
         request, looked_at = sent
-        if not_kept_yet(request):
-            return
         if expected is not None:
             request = replace(
                 request,
@@ -144,7 +142,7 @@ class LogMachine(RuleBasedStateMachine):
     def append_nearly_the_same(self, sent: tuple[AppendRequest, float | None], change: str) -> None:
         request, looked_at = sent
         first, *rest = request.appends
-        if not first.events or not_kept_yet(request):
+        if not first.events:
             return
         event = first.events[0]
         other = {
@@ -352,11 +350,6 @@ class LogMachine(RuleBasedStateMachine):
         last = self.positions[-1][1] if self.positions else self.before
 
         assert last <= self.postgres.high_water_mark()
-
-
-def not_kept_yet(request: AppendRequest) -> bool:
-    """A repetition that Postgres refuses by its condition, or where a stream got no event."""
-    return request.condition is not None or not all(append.events for append in request.appends)
 
 
 def content(event: StoredEvent) -> tuple[Any, ...]:

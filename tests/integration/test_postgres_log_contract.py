@@ -28,32 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-NOT_YET = {
-    "test_a_mark_stays_complete_though_a_slow_writer_sets_it_back": True,
-    "test_the_mark_of_a_moment_at_which_a_writer_begins_is_the_head": True,
-    "test_a_joined_append_that_loses_leaves_the_caller_s_transaction_usable": True,
-    "test_a_compacted_stream_is_a_stream": True,
-    "test_a_payload_that_is_no_json_is_refused": True,
-    "test_metadata_that_is_no_json_is_refused": True,
-    "test_an_instant_that_no_datetime_in_utc_can_be_is_refused": True,
-    "test_two_events_of_one_id_in_one_append_are_refused": True,
-    "test_one_id_for_two_streams_in_one_append_is_refused": True,
-    "test_a_type_of_the_store_s_own_is_refused": True,
-    "test_a_boundary_that_no_tag_bounds_is_refused": True,
-    "test_the_same_events_get_the_first_answer_though_their_condition_fails_now": True,
-    "test_the_same_events_beside_a_stream_without_any_get_the_first_answer": True,
-    "test_a_reader_up_to_the_mark_misses_nothing_that_comes_later": False,
-    "test_writers_of_every_kind_at_one_stream_are_told_the_truth": False,
-}
-"""Promises that Postgres does not keep yet, and whether it breaks them each time."""
-
-
-@pytest.fixture(autouse=True)
-def _expect_what_is_known(request: pytest.FixtureRequest) -> None:
-    name = request.node.originalname
-    if name in NOT_YET:
-        request.applymarker(pytest.mark.xfail(reason="not kept yet", strict=NOT_YET[name]))
-
 
 class TestPostgresEventLog(EventLogContract):
     @pytest.fixture

@@ -52,12 +52,17 @@ BEGIN
             USING ERRCODE = 'HWE02', HINT = 'read it on a connection of its own';
     END IF;
     _head := coalesce(pg_sequence_last_value('eventstore.global_position'), 0);
-    SELECT min(_head - ((_head - objid::bigint) & 2147483647)) INTO _floor
-      FROM pg_locks
-     WHERE locktype = 'advisory'
-       AND classid = 1749231
-       AND objsubid = 2
-       AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
+    -- Keys are floors modulo 2^31. One that was taken after the sequence was looked at is above the
+    -- head, and so is whatever its writer will draw: it holds nothing back.
+    SELECT min(_head - distance) INTO _floor
+      FROM (SELECT (_head - objid::bigint) & 2147483647 AS distance
+              FROM pg_locks
+             WHERE locktype = 'advisory'
+               AND classid = 1749231
+               AND objsubid = 2
+               AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+           ) AS floors
+     WHERE distance < 1073741824;
     RETURN least(_head, _floor);
 END
 $$;

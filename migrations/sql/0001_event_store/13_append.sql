@@ -12,6 +12,18 @@ LANGUAGE sql VOLATILE AS $$
           LIMIT 1), 0)
 $$;
 
+-- An event that was archived is known by its id, too; the unique index does not see that table.
+CREATE FUNCTION eventstore.refuse_archived(_tenant text, _event_ids uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM eventstore.archived_events
+                WHERE tenant = _tenant AND event_id = ANY (_event_ids)) THEN
+        RAISE unique_violation USING CONSTRAINT = 'uq_events_event_id',
+            MESSAGE = 'an event with this id is archived';
+    END IF;
+END
+$$;
+
 -- One event to one stream, the usual case.
 -- Returns {global position, version, transaction}, or {0, actual version}.
 CREATE FUNCTION eventstore.append_event(
@@ -40,6 +52,7 @@ BEGIN
     IF _expected <> _version AND _expected <> -1 AND NOT (_expected = -2 AND _version > 0) THEN
         RETURN ARRAY[0, _version];
     END IF;
+    PERFORM eventstore.refuse_archived(_tenant, ARRAY[_event_id]);
     -- hold_mark(), written out: a call would cost a tenth of the whole
     IF current_setting('eventstore.holding', true) IS DISTINCT FROM _transaction THEN
         _done := pg_advisory_xact_lock_shared(1749231,
@@ -75,6 +88,7 @@ BEGIN
     IF _expected <> _version AND _expected <> -1 AND NOT (_expected = -2 AND _version > 0) THEN
         RETURN ARRAY[0, _version];
     END IF;
+    PERFORM eventstore.refuse_archived(_tenant, _event_ids);
     PERFORM eventstore.hold_mark();
     INSERT INTO eventstore.events (
         global_position, tenant, stream, stream_position, type, schema_version, event_id, data,
@@ -194,6 +208,7 @@ BEGIN
         _answer.versions := _answer.versions || (_base + _counts[n]);
     END LOOP;
 
+    PERFORM eventstore.refuse_archived(_tenant, _event_ids);
     PERFORM eventstore.hold_mark();
     _answer.outcome := 'appended';
     _answer.transaction_id := pg_current_xact_id()::text::bigint;
