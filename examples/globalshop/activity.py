@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from examples.globalshop.order_tables import OrderDesk
+    from examples.globalshop.order_tables import OrderStore
 
     Activity: TypeAlias = Callable[["Shop", Connection[Any], Notes], None]
 
@@ -58,7 +58,7 @@ class Shop:
 
     Attributes:
         rng: Decides everything; seeded.
-        desk: Takes the commands about orders.
+        store: Takes the commands about orders.
         customers: Those who order.
         newcomers: Customers without orders, who may leave.
         skus: Products, the popular ones first.
@@ -72,7 +72,7 @@ class Shop:
     """
 
     rng: random.Random
-    desk: OrderDesk
+    store: OrderStore
     customers: list[UUID] = field(default_factory=list)
     newcomers: list[UUID] = field(default_factory=list)
     skus: list[str] = field(default_factory=list)
@@ -85,9 +85,9 @@ class Shop:
     products_made: int = 0
 
     @classmethod
-    def read(cls, connection: Connection[Any], rng: random.Random, desk: OrderDesk) -> Shop:
+    def read(cls, connection: Connection[Any], rng: random.Random, store: OrderStore) -> Shop:
         """Learns what is in the database."""
-        shop = cls(rng, desk)
+        shop = cls(rng, store)
         execute = connection.execute
         shop.customers = [row[0] for row in execute("SELECT id FROM customers ORDER BY created_at")]
         found = execute("SELECT sku, price FROM products WHERE sku <> %s ORDER BY sku", [PROBE_SKU])
@@ -146,8 +146,7 @@ def ship_order(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
     order_id = shop.take(shop.paid)
     if order_id is None:
         return place_order(shop, connection, notes)
-    now = _now()
-    shop.desk.handle(connection, notes, ShipOrder(order_id, now.date()), now)
+    _ask(shop, connection, notes, ShipOrder(order_id, _now().date()))
     notes.afterwards(shop.paid.remove, order_id)
     notes.afterwards(shop.shipped.append, order_id)
     return None
@@ -158,8 +157,7 @@ def cancel_order(shop: Shop, connection: Connection[Any], notes: Notes) -> None:
     order_id = shop.take(shop.paid)
     if order_id is None:
         return place_order(shop, connection, notes)
-    command = CancelOrder(order_id, "customer changed their mind")
-    shop.desk.handle(connection, notes, command, _now())
+    _ask(shop, connection, notes, CancelOrder(order_id, "customer changed their mind"))
     notes.afterwards(shop.paid.remove, order_id)
     notes.afterwards(shop.cancelled.append, order_id)
     return None
@@ -170,7 +168,7 @@ def cancel_too_late(shop: Shop, connection: Connection[Any], notes: Notes) -> No
     order_id = shop.take(shop.shipped)
     if order_id is None:
         return place_order(shop, connection, notes)
-    shop.desk.handle(connection, notes, CancelOrder(order_id, "arrives too late"), _now())
+    _ask(shop, connection, notes, CancelOrder(order_id, "asked too late"))
     return None
 
 
@@ -344,7 +342,7 @@ def add_ghost(shop: Shop, connection: Connection[Any]) -> Customer:
 
 
 def _place(shop: Shop, connection: Connection[Any], notes: Notes, customer: UUID) -> None:
-    rng, now = shop.rng, _now()
+    rng = shop.rng
     skus = sorted({shop.popular_sku() for _ in range(rng.randint(1, 4))})
     lines = tuple(
         OrderLine(
@@ -356,7 +354,7 @@ def _place(shop: Shop, connection: Connection[Any], notes: Notes, customer: UUID
     # the stream has the order's number in its name, so the number comes first
     row = connection.execute(_NEXT_ORDER).fetchone()
     order_id = int(row[0]) if row else 0
-    shop.desk.handle(connection, notes, PlaceOrder(order_id, customer, lines, note, now), now)
+    _ask(shop, connection, notes, PlaceOrder(order_id, customer, lines, note, _now()))
     warehouse = rng.choice(WAREHOUSES)
     for line in lines:
         values = [line.quantity, warehouse, line.sku, line.quantity]
@@ -371,9 +369,12 @@ def _place(shop: Shop, connection: Connection[Any], notes: Notes, customer: UUID
 def _pay(
     shop: Shop, connection: Connection[Any], notes: Notes, order_id: int, amount: Decimal
 ) -> None:
-    method, now = shop.rng.choice(("card", "transfer", "wallet")), _now()
-    command = PayOrder(order_id, shop.fresh_uuid(), amount, method, now)
-    shop.desk.handle(connection, notes, command, now)
+    method = shop.rng.choice(("card", "transfer", "wallet"))
+    _ask(shop, connection, notes, PayOrder(order_id, shop.fresh_uuid(), amount, method, _now()))
+
+
+def _ask(shop: Shop, connection: Connection[Any], notes: Notes, command: object) -> None:
+    shop.store.handle(command, connection=connection, notes=notes)
 
 
 def _now() -> datetime:

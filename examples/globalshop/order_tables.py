@@ -1,6 +1,6 @@
 """The tables that follow from the events of orders; nothing else writes an order's rows.
 
-`OrderDesk` takes commands. What they lead to and the rows that follow from it are written in one
+`OrderStore` takes commands. What they lead to and the rows that follow from it are written in one
 transaction, so each can be read at any time and neither is ever ahead. That is a choice: views in
 other stores follow the log, a moment later.
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore import Context
+from eventstore import EventStore
+from examples.globalshop.ledger import Notes
 from examples.globalshop.orders import (
     OrderCancelled,
     OrderPaid,
@@ -23,12 +24,10 @@ from examples.globalshop.orders import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from datetime import datetime
 
     from psycopg import Connection
 
-    from eventstore import EventStore
-    from examples.globalshop.ledger import Notes
+    from eventstore.handling import Handled
 
 EVENTS: Final = "events"
 """Under which name the ledger counts events; each is a row of its own."""
@@ -91,35 +90,33 @@ CHANGES: Final[Mapping[type, tuple[Change, ...]]] = {
 """By event, in the order in which they happen to an order."""
 
 
-class OrderDesk:
-    """Takes commands about orders and keeps their tables.
-
-    Args:
-        store: With `Order` among its deciders.
-    """
-
-    def __init__(self, store: EventStore) -> None:
-        self._store = store
+class OrderStore(EventStore):
+    """An event store that keeps the tables of orders as well."""
 
     def handle(
-        self, connection: Connection[Any], notes: Notes, command: object, at: datetime
-    ) -> None:
+        self, command: object, *, connection: Any = None, notes: Notes | None = None, **options: Any
+    ) -> Handled:
         """Has a command decided and carried out within the transaction that is open.
 
         Args:
+            command: About an order, or what else a decider of the store takes.
             connection: With the transaction; if it is rolled back, nothing has happened.
             notes: Told of each row.
-            command: About an order.
-            at: When it is given.
+            options: See `EventStore.handle`.
 
         Raises:
+            ValueError: There is no transaction that the rows could be written in.
             Rejected: The command is refused; the transaction can go on.
         """
-        context = Context(occurred_at=at)
-        handled = self._store.handle(command, connection=connection, context=context)
-        notes.add(EVENTS, "insert", len(handled.events))
-        for happened in handled.events:
-            apply(connection, notes, happened)
+        if connection is None:
+            raise ValueError("events of an order and its rows are written in one transaction")
+        handled = super().handle(command, connection=connection, **options)
+        if not handled.repeated:
+            notes = Notes() if notes is None else notes
+            notes.add(EVENTS, "insert", len(handled.events))
+            for happened in handled.events:
+                apply(connection, notes, happened)
+        return handled
 
 
 def apply(connection: Connection[Any], notes: Notes, happened: object) -> None:
@@ -130,7 +127,7 @@ def apply(connection: Connection[Any], notes: Notes, happened: object) -> None:
         notes: Told of each row.
         happened: The event.
     """
-    for table, kind, statement in CHANGES[type(happened)]:
+    for table, kind, statement in CHANGES.get(type(happened), ()):
         done = connection.execute(statement, _values(happened))
         notes.add(table, kind, done.rowcount)
 

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import psycopg
 
-from eventstore import EventStore, Rejected
+from eventstore import Rejected
 from eventstore.postgres.log import PostgresEventLog
 from examples.globalshop.activity import ACTIVITIES, Shop, add_customer, add_ghost
 from examples.globalshop.ledger import Ledger, Notes
-from examples.globalshop.order_tables import OrderDesk
+from examples.globalshop.order_tables import OrderStore
 from examples.globalshop.orders import Order
 from examples.globalshop.vocabulary import chance
 
@@ -71,9 +71,9 @@ class Traffic:
             psycopg.connect(dsn) as one,
             psycopg.connect(dsn) as two,
             # commands join the transactions of these, so the store's own pool can be small
-            EventStore(PostgresEventLog(dsn, connections_max=1), deciders=[Order]) as store,
+            OrderStore(PostgresEventLog(dsn, connections_max=1), deciders=[Order]) as store,
         ):
-            shop = Shop.read(one, rng, OrderDesk(store))
+            shop = Shop.read(one, rng, store)
             one.rollback()
             for connection in (one, two):
                 connection.autocommit = True
