@@ -7,6 +7,7 @@ events through `eventstore.store.EventStore`.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -45,6 +46,8 @@ STREAMS_MAX: Final = 100
 TAGS_MAX: Final = 20
 
 DIGEST_BYTES: Final = 32
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 SNAPSHOT_TYPE: Final = "$snapshot"
 """Type of the event that stands for a compacted stream's prefix."""
@@ -246,6 +249,18 @@ class IntegrationEvent:
     def __post_init__(self) -> None:
         check_type(self.type)
         check_stream(self.stream)
+        topic = self.topic or category_of(self.stream)
+        if not _TOPIC.fullmatch(topic):
+            raise NameRefusedError(
+                "a topic is named by letters, digits, '_' and '-', 128 at most",
+                detail=f"{topic!r:.160}",
+                hint="it becomes part of the name of a Kafka topic",
+            )
+        if not 1 <= len(self.payload) <= EVENT_BYTES_MAX:
+            raise EventRefusedError(
+                f"message {self.type} has 1 to {EVENT_BYTES_MAX:,} bytes",
+                detail=f"{len(self.payload):,} bytes",
+            )
 
 
 @dataclass(frozen=True, slots=True)

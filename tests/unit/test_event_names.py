@@ -233,6 +233,11 @@ def test_an_idempotency_digest_is_of_the_payload_and_of_nothing_else():
 def test_an_integration_event_is_checked_like_an_event():
     with pytest.raises(NameRefusedError):
         IntegrationEvent("order placed", b"{}", "order-1", uuid4())
+    with pytest.raises(NameRefusedError):
+        IntegrationEvent("order.placed", b"{}", "order-1", uuid4(), topic="a.b")
+    for payload in (b"", b"x" * (EVENT_BYTES_MAX + 1)):
+        with pytest.raises(EventRefusedError):
+            IntegrationEvent("order.placed", payload, "order-1", uuid4())
 
 
 @given(st.integers(0, 2**62), st.integers(0, 2**62))
