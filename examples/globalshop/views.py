@@ -1,5 +1,12 @@
-"""What GlobalShop derives from its database: each table, mirrored in every store."""
+"""What GlobalShop derives from its database: each table mirrored in every store, and its events."""
 
+from examples.globalshop.orders import (
+    OrderCancelled,
+    OrderPaid,
+    OrderPlaced,
+    OrderRefunded,
+    OrderShipped,
+)
 from headwater import source, view
 
 shop = source(
@@ -12,6 +19,7 @@ shop = source(
         "public.order_items",
         "public.payments",
     ],
+    eventstore=True,
 )
 
 customers = view.mirror("customers", shop.customers, keys=["id"])
@@ -20,3 +28,8 @@ inventory = view.mirror("inventory", shop.inventory, keys=["warehouse", "sku"])
 orders = view.mirror("orders", shop.orders, keys=["id"])
 order_items = view.mirror("order_items", shop.order_items, keys=["order_id", "line"])
 payments = view.mirror("payments", shop.payments, keys=["id"])
+
+order_events = view.events(
+    "order_events",
+    shop.events(OrderPlaced, OrderPaid, OrderShipped, OrderCancelled, OrderRefunded),
+)

@@ -35,7 +35,15 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
 ]
-VIEWS = {"customers", "products", "inventory", "orders", "order_items", "payments"}
+VIEWS = {
+    "customers",
+    "products",
+    "inventory",
+    "orders",
+    "order_items",
+    "payments",
+    "order_events",
+}
 SHORT = ("--seconds", "10", "--scale", "0.2")
 
 
