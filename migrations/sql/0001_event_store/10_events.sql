@@ -113,18 +113,3 @@ CREATE TABLE eventstore.snapshots (
     taken_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT pk_snapshots PRIMARY KEY (tenant, stream, fold)
 );
-
--- Messages for others. A row is inserted and deleted in one transaction: the table stays empty,
--- the write-ahead log has the message, and Debezium's outbox router sends it.
-CREATE TABLE eventstore.outbox (
-    message_id uuid NOT NULL,
-    tenant text COLLATE "C" NOT NULL,
-    topic text COLLATE "C" NOT NULL,
-    stream text COLLATE "C" NOT NULL,
-    type text COLLATE "C" NOT NULL,
-    version integer NOT NULL,
-    payload text NOT NULL,
-    correlation_id text,
-    occurred_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT pk_outbox PRIMARY KEY (message_id)
-);

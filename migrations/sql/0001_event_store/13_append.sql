@@ -264,18 +264,6 @@ BEGIN
 END
 $$;
 
--- Puts messages into the write-ahead log, and leaves no row behind.
-CREATE FUNCTION eventstore.send(_tenant text, _messages json, _correlation_id text) RETURNS void
-LANGUAGE sql AS $$
-    INSERT INTO eventstore.outbox
-        (message_id, tenant, topic, stream, type, version, payload, correlation_id)
-    SELECT message_id, _tenant, topic, stream, type, version, payload, _correlation_id
-      FROM json_to_recordset(_messages) AS m(
-          message_id uuid, topic text, stream text, type text, version integer, payload text);
-    DELETE FROM eventstore.outbox
-     WHERE message_id IN (SELECT (m ->> 'message_id')::uuid FROM json_array_elements(_messages) AS m);
-$$;
-
 -- What a decision across streams depends on. It waits for writers of the same tags, who draw
 -- their positions under the tag's lock: so whatever comes later has a greater position than
 -- everything that is returned, and the greatest of them is what to append after.

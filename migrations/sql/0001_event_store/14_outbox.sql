@@ -1,15 +1,27 @@
--- How messages leave: key and payload as bytes, because the capture's router sends bytes as they
--- are and text as JSON strings. A topic that the broker refuses, or a payload beyond its limit,
--- would stop the capture of everything, so it is refused here.
-ALTER TABLE eventstore.outbox
-    ALTER COLUMN stream TYPE bytea USING convert_to(stream, 'UTF8'),
-    ALTER COLUMN payload TYPE bytea USING convert_to(payload, 'UTF8'),
+-- Messages for others. A row is inserted and deleted in one transaction: the table stays empty,
+-- the write-ahead log has the message, and Debezium's outbox router sends it.
+--
+-- Key and payload are bytes, because the router sends bytes as they are and text as JSON strings. A
+-- topic that the broker refuses, or a payload beyond its limit, would stop the capture of
+-- everything, so it is refused here.
+CREATE TABLE eventstore.outbox (
+    message_id uuid NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    topic text COLLATE "C" NOT NULL,
+    stream bytea NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    payload bytea NOT NULL,
+    correlation_id text,
+    occurred_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT pk_outbox PRIMARY KEY (message_id),
     -- no dots: names that differ by . and _ only are one name to the broker
-    ADD CONSTRAINT ck_outbox_topic CHECK (topic ~ '^[A-Za-z0-9_-]{1,128}$'),
-    ADD CONSTRAINT ck_outbox_payload CHECK (octet_length(payload) BETWEEN 1 AND 1048576);
+    CONSTRAINT ck_outbox_topic CHECK (topic ~ '^[A-Za-z0-9_-]{1,128}$'),
+    CONSTRAINT ck_outbox_payload CHECK (octet_length(payload) BETWEEN 1 AND 1048576)
+);
 
 -- Puts messages into the write-ahead log, in their order, and leaves no row behind.
-CREATE OR REPLACE FUNCTION eventstore.send(_tenant text, _messages json, _correlation_id text)
+CREATE FUNCTION eventstore.send(_tenant text, _messages json, _correlation_id text)
 RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO eventstore.outbox
