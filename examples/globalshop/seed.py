@@ -99,7 +99,7 @@ def prepare(dsn: str, *, scale: float = 1.0, seed: int = 7) -> dict[str, int]:
 
     Args:
         dsn: The database.
-        scale: 1 makes about 14,000 rows and 6,300 events.
+        scale: 1 makes about 14,000 rows and 5,700 events.
         seed: Equal seeds make equal rows.
 
     Returns:

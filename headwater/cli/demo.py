@@ -47,7 +47,7 @@ def demo(
     scale: Annotated[
         float,
         typer.Option(
-            "--scale", help="Rows to begin with: 1 is 14,000, of pgbench 100,000.", min=0.01
+            "--scale", help="Rows to begin with: 1 is 20,000, of pgbench 100,000.", min=0.01
         ),
     ] = 1.0,
     chaos: Annotated[

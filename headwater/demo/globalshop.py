@@ -5,19 +5,34 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import psycopg
 
 import examples.globalshop
 from examples.globalshop import seed
+from headwater.demo.result import Invariant
 from headwater.demo.traffic import ChildTraffic, Written, python_module
 from headwater.demo.workload import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headwater.demo.result import Invariant
     from headwater.demo.traffic import Traffic
     from headwater.demo.workload import SumReader
+
+_MONEY: Final = {
+    "cents by events": """
+        SELECT coalesce(sum((data ->> 'amount')::numeric
+                            * CASE type WHEN 'order.paid' THEN 100 ELSE -100 END), 0)
+          FROM eventstore.log
+         WHERE type IN ('order.paid', 'order.refunded')
+    """,
+    # what was refunded may have been purged, what was not is there
+    "cents by payments": """
+        SELECT coalesce(sum(amount * 100), 0) FROM payments WHERE NOT refunded
+    """,
+}
 
 FOLDER = Path(examples.globalshop.__file__).parent
 
@@ -37,7 +52,7 @@ class GlobalShop:
     )
 
     def prepare(self, dsn: str, scale: float) -> int:
-        """Creates the schema and copies the first rows in."""
+        """Creates the schemas and fills them: rows, and the events of the first orders."""
         return sum(seed.prepare(dsn, scale=scale).values())
 
     def start_traffic(self, dsn: str, rate: float, seconds: float) -> Traffic:
@@ -49,9 +64,14 @@ class GlobalShop:
         )
 
     def invariants(self, dsn: str, stores: Mapping[str, SumReader]) -> tuple[Invariant, ...]:
-        """None beyond the comparison of every row."""
-        del dsn, stores
-        return ()
+        """The money that the shop has is the same by its events and by its tables."""
+        del stores
+        values = {}
+        with psycopg.connect(dsn) as connection:
+            for name, query in _MONEY.items():
+                row = connection.execute(query).fetchone()
+                values[name] = int(row[0]) if row else 0
+        return (Invariant("cents paid and not refunded", "source", values),)
 
 
 def read_report(line: str) -> Written | None:

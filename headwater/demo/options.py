@@ -17,7 +17,7 @@ class DemoOptions:
         workload: `globalshop` or `pgbench`.
         seconds: How long traffic runs.
         rate: Row changes per second.
-        scale: How many rows there are to begin with: 1 makes 14,000, or 100,000 of pgbench.
+        scale: How many rows there are to begin with: 1 makes 20,000, or 100,000 of pgbench.
         home: Folder of all state; wiped first, and only if a demo made it.
         keep: Leave everything running at the end.
         chaos: `kafka`, `connect` or `spark`: kill it while traffic runs.

@@ -85,6 +85,7 @@ def test_the_demo_ends_with_every_view_equal_to_its_source(home, tmp_path):
     }
     assert all(v["missing"] == v["extra"] == v["different"] == 0 for v in found["views"])
     assert all(v["rows"] > 0 for v in found["views"])
+    assert [i["holds"] for i in found["invariants"]] == [True]
     assert found["changes"] > 500
     assert set(found["freshness"]) == set(STORES)
     assert all(store["samples"] > 20 for store in found["freshness"].values())

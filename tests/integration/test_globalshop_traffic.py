@@ -122,6 +122,23 @@ def test_rows_of_orders_are_what_their_events_say(database, open_store):
         assert found == [row for row in replayed[table] if row[0] not in gone]
 
 
+def test_the_money_is_the_same_by_events_and_by_rows_until_somebody_changes_a_row(database):
+    seed.prepare(database, scale=0.1)
+    Traffic(rate=1_000.0, seconds=2.0).run(database)
+
+    (kept,) = GlobalShop().invariants(database, {})
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "UPDATE payments SET amount = amount + 0.01"
+            " WHERE id = (SELECT id FROM payments WHERE NOT refunded LIMIT 1)"
+        )
+    (broken,) = GlobalShop().invariants(database, {})
+
+    assert kept.holds
+    assert min(kept.values.values()) > 0
+    assert not broken.holds
+
+
 def test_an_order_is_in_the_state_to_which_its_events_fold(database, open_store):
     seed.prepare(database, scale=0.1)
     ledger = Traffic(rate=1_000.0, seconds=2.0).run(database)
