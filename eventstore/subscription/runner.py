@@ -1,7 +1,8 @@
 """SubscriptionRunner: history first, then each event as it comes, until it is stopped.
 
 One runner has one connection, and one thread works on it. Run more of them, in this process or in
-others, and they share the subscription's partitions.
+others, and they share the subscription's partitions. The server's session must be the runner's own:
+no pooler that deals out sessions by transaction may stand between.
 
 How it waits: while events come it looks at the log's end every few milliseconds, which is cheap for
 the database and free for writers. After a quiet while it asks to be woken: the next append sends
@@ -161,7 +162,10 @@ class SubscriptionRunner:
         return True
 
     def wait_for(self, token: Token, timeout_s: float) -> None:
-        """See `Subscriptions.wait_for`; raises what `run` has raised, if it has."""
+        """See `Subscriptions.wait_for`; raises what `run` has raised, if it has.
+
+        Who waits often keeps a `Subscriptions` for it: this one connects anew each time.
+        """
         with Subscriptions(self._dsn, tenant=self.subscription.tenant) as subscriptions:
             subscriptions.wait_for(self.subscription.name, token, timeout_s, running=self._running)
 
@@ -271,22 +275,21 @@ class SubscriptionRunner:
         while not self._alarm.rung and (left := deadline - time.monotonic()) > 0:
             quiet = time.monotonic() - self._moved_at
             if look.mark < look.head:
+                # A writer is under way who may have seen that nobody waits, so it will not notify.
                 self._alarm.wait(min(left, max(BUSY_POLL_S, min(quiet / 10, WRITING_POLL_S))))
                 return
-            if quiet < BUSY_S:
-                self._alarm.wait(min(left, BUSY_POLL_S))
-                if _one(connection, statement.HEAD)[0] != look.head:
-                    return
-                continue
-            self._woken = False
-            head, writing = _one(connection, statement.WANT_WAKE)
-            if head != look.head or self._woken:
+            if quiet >= BUSY_S:
+                self._sleep(connection, look.head, left)
                 return
-            if writing:
-                self._alarm.wait(min(left, WRITING_POLL_S))
+            self._alarm.wait(min(left, BUSY_POLL_S))
+            if _one(connection, statement.HEAD) != look.head:
                 return
-            self._alarm.wait(left, connection.fileno())
-            return
+
+    def _sleep(self, connection: Connection[Any], head: int, timeout_s: float) -> None:
+        """Asks to be woken, and waits for it."""
+        self._woken = False
+        if _one(connection, statement.WANT_WAKE) == head and not self._woken:
+            self._alarm.wait(timeout_s, connection.fileno())
 
     def _say_lost(self, error: psycopg.OperationalError, outages: int) -> None:
         _log.warning(
@@ -306,8 +309,9 @@ class SubscriptionRunner:
         )
 
 
-def _one(connection: Connection[Any], asked: str) -> Any:
-    return connection.execute(asked).fetchone()
+def _one(connection: Connection[Any], asked: str) -> int:
+    row: Any = connection.execute(asked).fetchone()
+    return int(row[0])
 
 
 def _pause_s(times: int, first_s: float, longest_s: float) -> float:

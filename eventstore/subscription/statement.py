@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from eventstore.query import Query
 
 HEAD: Final = "SELECT eventstore.head()"
-WANT_WAKE: Final = "SELECT head, writing FROM eventstore.want_wake()"
+WANT_WAKE: Final = "SELECT eventstore.want_wake()"
 LISTEN: Final = "LISTEN eventstore"
 ACT_FOR: Final = "SELECT set_config('eventstore.tenant', %s, false)"
 

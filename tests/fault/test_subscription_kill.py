@@ -152,10 +152,12 @@ def test_the_view_equals_the_log_however_often_subscribers_are_killed(ledger, tm
     finally:
         stop.set()
         writer.join()
-    with Subscriptions(ledger.dsn) as subscriptions:
-        with SubscriptionRunner(ledger.dsn, view(finish(sent), 50)) as runner:
-            runner.wait_for(ledger.token(), 60)
-            until(lambda: not subscriptions.parked("view"))
+    with (
+        Subscriptions(ledger.dsn) as subscriptions,
+        SubscriptionRunner(ledger.dsn, view(finish(sent), 50)) as runner,
+    ):
+        runner.wait_for(ledger.token(), 60)
+        until(lambda: not subscriptions.parked("view"))
     lines = [line.split() for line in sent.read_text().splitlines()]
     keys = Counter(key for _, key in lines)
 

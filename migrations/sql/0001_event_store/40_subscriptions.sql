@@ -244,7 +244,7 @@ BEGIN
     END IF;
     UPDATE eventstore.subscriptions
        SET global_position = _from,
-           replay_until = greatest(replay_until, coalesce(resume_at, global_position)),
+           replay_until = greatest(replay_until, global_position),
            replay_through = CASE WHEN _through IS NOT NULL
                 THEN least(_through, coalesce(resume_at, global_position)) END,
            resume_at = CASE WHEN _through IS NOT NULL
@@ -341,18 +341,13 @@ BEGIN
 END
 $$;
 
--- Says that this session is about to wait. A writer that did not see it has held its lock since
--- before (12_order.sql): either it holds it still, and `writing` says so, or it has committed, and
--- what it wrote is below `head`.
-CREATE FUNCTION eventstore.want_wake(OUT head bigint, OUT writing boolean)
+-- Says that this session is about to wait, then where the log ends. A writer looks at the sequence
+-- after it has drawn its position: if it looked before this, its position is not above that end.
+CREATE FUNCTION eventstore.want_wake() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM setval('eventstore.wake_wanted', 1);
-    writing := EXISTS (
-        SELECT FROM pg_locks
-         WHERE locktype = 'advisory' AND classid = 1749231 AND objsubid = 2
-           AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
-    head := eventstore.head();
+    RETURN eventstore.head();
 END
 $$;
 
