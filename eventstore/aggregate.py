@@ -43,9 +43,9 @@ Identity = str | Callable[[Any], Any]
 
 
 @overload
-def handles(method: _F, /) -> _F: ...
-@overload
 def handles(*commands: type) -> Callable[[_F], _F]: ...
+@overload
+def handles(method: _F, /) -> _F: ...
 def handles(*given: Any) -> Any:
     """Marks a method that decides commands.
 
@@ -56,9 +56,9 @@ def handles(*given: Any) -> Any:
 
 
 @overload
-def evolves(method: _F, /) -> _F: ...
-@overload
 def evolves(*events: type) -> Callable[[_F], _F]: ...
+@overload
+def evolves(method: _F, /) -> _F: ...
 def evolves(*given: Any) -> Any:
     """Marks a method that takes events into the state.
 
