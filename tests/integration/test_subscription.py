@@ -146,12 +146,19 @@ def test_a_writer_who_did_not_see_that_somebody_waits_is_seen_by_who_waits(ledge
     with psycopg.connect(ledger.dsn) as writer:
         ledger.append("order-1", connection=writer)  # nobody waits yet
         with SubscriptionRunner(ledger.dsn, view()) as runner:
-            ledger.reaches(0)
-            ledger.query("SELECT eventstore.want_wake()")
+            until(lambda: ledger.query(HAS_LOOKED))
             writer.commit()
             runner.wait_for(ledger.token(), 20)
 
     assert ledger.logged() == ledger.handled()
+
+
+# its last statement gave up an empty batch, or asked to be woken
+HAS_LOOKED = """
+SELECT 1 FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name = 'headwater subscription view'
+   AND state = 'idle' AND query ~ 'ROLLBACK|want_wake'
+"""
 
 
 def test_an_append_that_nobody_waits_for_notifies_nobody(ledger):
