@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import psycopg
@@ -12,7 +12,7 @@ import pytest
 
 from eventstore.errors import StoreUnavailableError
 from eventstore.event import AppendRequest, NewEvent, StreamAppend
-from eventstore.log import LogPart
+from eventstore.log import LogPart, StreamPart
 from eventstore.postgres.log import PostgresEventLog
 
 pytestmark = pytest.mark.integration
@@ -207,6 +207,31 @@ def follow(log: PostgresEventLog, reading: list[int], done: threading.Event) -> 
         reading.extend(e.global_position for e in log.read_log(None, LogPart(after=checkpoint)))
         if last_round:
             return
+
+
+def test_a_clock_that_was_set_back_makes_no_hole_in_what_was_then(pg_log, store_dsn):
+    """As of an instant a stream is a beginning of itself, whatever the clock said later."""
+    for _ in range(4):
+        pg_log.append(note("note-1"))
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    with psycopg.connect(store_dsn) as clock:
+        clock.execute("SET LOCAL eventstore.compacting = 'on'")
+        for place, minutes in ((1, 0), (2, 60), (3, -30), (4, 90)):
+            clock.execute(
+                "UPDATE eventstore.events SET recorded_at = %s WHERE stream_position = %s",
+                [noon + timedelta(minutes=minutes), place],
+            )
+    then = {
+        minutes: [
+            event.stream_position
+            for event in pg_log.read_stream(
+                "default", "note-1", StreamPart(as_of=noon + timedelta(minutes=minutes))
+            )
+        ]
+        for minutes in (-10, 10, 70, 100)
+    }
+
+    assert {-10: [], 10: [1], 70: [1, 2, 3], 100: [1, 2, 3, 4]} == then
 
 
 def test_a_database_that_is_not_there_is_named_at_once():
