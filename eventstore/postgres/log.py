@@ -88,11 +88,7 @@ class PostgresEventLog:
 
     def _append(self, request: AppendRequest, asked: Statement) -> Appended:
         try:
-            with self._pool.connection() as connection:
-                _act_for(connection, request.tenant)
-                row = connection.writer.execute(
-                    asked.sql, asked.parameters, prepare=True
-                ).fetchone()
+            row = self._executed(request.tenant, asked)
             if row is not None:
                 return statement.appended(request, row)
         except psycopg.Error as error:
@@ -108,6 +104,17 @@ class PostgresEventLog:
                 return done
             raise
         return self._refused(request)
+
+    def _executed(self, tenant: str, asked: Statement) -> Sequence[Any] | None:
+        # not `with pool.connection()`, which ends a transaction that there is none of
+        connection = self._pool.getconn()
+        try:
+            _act_for(connection, tenant)
+            connection.writer.execute(asked.sql, asked.parameters, prepare=True)
+            row: Sequence[Any] | None = connection.writer.fetchone()
+            return row
+        finally:
+            self._pool.putconn(connection)
 
     def _refused(self, request: AppendRequest) -> Appended:
         """An append that found its stream at another version, unless it is there already."""
