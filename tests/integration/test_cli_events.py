@@ -18,6 +18,7 @@ import pytest
 
 from eventstore.master_key import master_key_line, new_master_keys
 from eventstore.postgres import schema
+from eventstore.registry import declared
 from headwater.cli import main
 
 if TYPE_CHECKING:
@@ -34,8 +35,13 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., tuple[int, str, str]]:
-    """Runs one command line on the event store, in a folder of its own."""
+    """Runs one command line on the event store, in a folder of its own.
+
+    What other tests have declared in this process is not what a command's process would know.
+    """
     monkeypatch.chdir(tmp_path)
+    for known in ("_by_name", "_by_class", "_upcasters"):
+        monkeypatch.setattr(declared, known, {})
 
     def run_words(*words: str, dsn: str = store_dsn) -> tuple[int, str, str]:
         code = main([*words, "--dsn", dsn])
