@@ -185,24 +185,30 @@ def test_a_fold_that_differs_later_leaves_the_stream_as_it_was(streams: Streams)
     assert before == streams.read(ORIGINALS)
 
 
-def test_an_event_whose_id_is_archived_already_is_not_archived_again(streams: Streams) -> None:
+def test_an_event_whose_id_is_archived_is_known_by_it(streams: Streams) -> None:
     streams.append(Added(1))
     (first,) = streams.read()
     streams.compact()
-    request = AppendRequest(
-        (
-            StreamAppend(
-                STREAM,
-                (
-                    replace(
-                        streams.fold.codec.encode(Added(1), tenant="default", stream=STREAM),
-                        event_id=first.event_id,
-                    ),
-                ),
-            ),
-        )
+    again = replace(
+        streams.fold.codec.encode(Added(1), tenant="default", stream=STREAM),
+        event_id=first.event_id,
     )
-    streams.log.append(request)
+    done = streams.log.append(AppendRequest((StreamAppend(STREAM, (again,)),)))
+
+    assert (True, 1) == (done.repeated, done.version)
+    assert 1 == streams.log.stream_version("default", STREAM)
+
+
+def test_an_event_whose_id_is_archived_already_is_not_archived_again(streams: Streams) -> None:
+    """A writer that names the version as well is believed: its version is the one."""
+    streams.append(Added(1))
+    (first,) = streams.read()
+    streams.compact()
+    again = replace(
+        streams.fold.codec.encode(Added(1), tenant="default", stream=STREAM),
+        event_id=first.event_id,
+    )
+    streams.log.append(AppendRequest((StreamAppend(STREAM, (again,), 1),)))
 
     with pytest.raises(CompactionError, match="cannot be archived"):
         streams.compact()
