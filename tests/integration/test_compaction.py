@@ -207,6 +207,7 @@ def test_an_event_whose_id_is_archived_already_is_not_archived_again(streams: St
     again = replace(
         streams.fold.codec.encode(Added(1), tenant="default", stream=STREAM),
         event_id=first.event_id,
+        tags=(),
     )
     streams.log.append(AppendRequest((StreamAppend(STREAM, (again,), 1),)))
 
