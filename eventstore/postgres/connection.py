@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -21,6 +22,7 @@ CONNECTIONS_MAX: Final = 10
 CONNECTION_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10
 APPLICATION_NAME: Final = "headwater eventstore"
+_BUSY_S: Final = 0.1  # who appended a moment ago need not look
 _SESSION: Final = "SET TIME ZONE 'UTC'"
 _OPTIONS: Final = {"autocommit": True, "application_name": APPLICATION_NAME}
 
@@ -30,10 +32,12 @@ class StoreConnection(psycopg.Connection[Any]):
 
     Attributes:
         tenant: For whom its session acts; row-level security compares with it.
+        used_at: When an append was last made over it, by the monotonic clock.
         writer: A cursor kept for appends, because to make one costs more than to use it.
     """
 
     tenant: str | None = None
+    used_at: float = 0.0
     writer: Cursor[Any]
 
 
@@ -41,6 +45,7 @@ class AsyncStoreConnection(psycopg.AsyncConnection[Any]):
     """`StoreConnection` for asyncio."""
 
     tenant: str | None = None
+    used_at: float = 0.0
     writer: AsyncCursor[Any]
 
 
@@ -61,9 +66,11 @@ def check_address(dsn: str) -> None:
         ) from None
 
 
-def _still_there(connection: psycopg.BaseConnection[Any]) -> None:
+def _still_there(connection: StoreConnection | AsyncStoreConnection) -> None:
     # An idle connection has nothing to read, unless the server has said goodbye. Asking it would
     # cost a round trip; finding out by an append would leave its result unknown.
+    if time.monotonic() - connection.used_at < _BUSY_S:
+        return
     socket = select.poll()  # not select(), which knows no descriptor above 1023
     socket.register(connection.fileno(), select.POLLIN)
     if socket.poll(0):

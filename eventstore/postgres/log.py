@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -112,6 +113,7 @@ class PostgresEventLog:
             _act_for(connection, tenant)
             connection.writer.execute(asked.sql, asked.parameters, prepare=True)
             row: Sequence[Any] | None = connection.writer.fetchone()
+            connection.used_at = time.monotonic()
             return row
         finally:
             self._pool.putconn(connection)

@@ -65,7 +65,9 @@ SELECT nextval('eventstore.global_position'), %(tenant)b, %(stream)b, %(expected
       WHERE tenant = %(tenant)b AND stream = %(stream)b
       ORDER BY stream_position DESC
       LIMIT 1), 0)
-RETURNING global_position, pg_current_xact_id()::text::bigint
+RETURNING global_position, pg_current_xact_id()::text::bigint,
+          CASE WHEN pg_sequence_last_value('eventstore.wake_wanted') = 1
+               THEN eventstore.wake() IS NULL END
 """
 _APPEND_EVENT: Final = (
     "SELECT eventstore.append_event(%(tenant)b, %(stream)b, %(expected)b::bigint, %(type)b,"
@@ -88,7 +90,7 @@ _TAGGED: Final = (
     " WHERE tag = ANY (%s) AND global_position > %s AND global_position <= %s"
 )
 
-_INSERTED: Final = 2  # columns of the answer to _INSERT_EVENT
+_INSERTED: Final = 3  # columns of the answer to _INSERT_EVENT
 
 HIGH_WATER_MARK: Final = Statement("SELECT eventstore.high_water_mark(), eventstore.head()", ())
 HEAD: Final = Statement("SELECT eventstore.head()", ())
@@ -243,7 +245,7 @@ def appended(request: AppendRequest, row: Sequence[Any]) -> Appended:
         ConditionFailedError: An event matches the condition.
     """
     if len(row) == _INSERTED:
-        position, transaction = row
+        position, transaction, _ = row
         return Appended((request.appends[0].expected_version + 1,), Token(position, transaction))
     if len(row) > 1:
         return _appended_anything(request, row)

@@ -67,6 +67,10 @@ BEGIN
     VALUES (
         _position, _tenant, _stream, _version + 1, _type, _schema_version, _event_id, _data,
         _metadata, _correlation_id, _causation_id, _actor, _occurred_at);
+    -- wake_if_wanted(), written out as well
+    IF pg_sequence_last_value('eventstore.wake_wanted') = 1 THEN
+        PERFORM eventstore.wake();
+    END IF;
     RETURN ARRAY[_position, _version + 1, _transaction::bigint];
 END
 $$;
@@ -99,6 +103,7 @@ BEGIN
       FROM unnest(_types, _schema_versions, _event_ids, _data, _metadata, _occurred_at)
            WITH ORDINALITY
            AS e(type, schema_version, event_id, data, metadata, occurred_at, place);
+    PERFORM eventstore.wake_if_wanted();
     RETURN ARRAY[currval('eventstore.global_position'), _version + cardinality(_types),
                  pg_current_xact_id()::text::bigint];
 END
@@ -216,6 +221,7 @@ BEGIN
         _schema_versions, _event_ids, _data, _metadata, _tags, _occurred_at, _correlation_id,
         _causation_id, _actor);
 
+    PERFORM eventstore.wake_if_wanted();
     IF _outbox IS NOT NULL THEN
         PERFORM eventstore.send(_tenant, _outbox, _correlation_id);
     END IF;
