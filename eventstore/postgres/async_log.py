@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,7 @@ class AsyncPostgresEventLog:
                 await _act_for(connection, request.tenant)
                 cursor = await connection.writer.execute(asked.sql, asked.parameters, prepare=True)
                 row = await cursor.fetchone()
+                connection.used_at = time.monotonic()
             if row is not None:
                 return statement.appended(request, row)
         except psycopg.Error as error:

@@ -23,7 +23,9 @@ CONNECTION_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10
 APPLICATION_NAME: Final = "headwater eventstore"
 _BUSY_S: Final = 0.1  # who appended a moment ago need not look
-_SESSION: Final = "SET TIME ZONE 'UTC'"
+# Times as they are stored; and the isolation that the order of the log is proved for, whatever the
+# database's default is.
+_SESSION: Final = "SET TIME ZONE 'UTC'; SET default_transaction_isolation TO 'read committed'"
 _OPTIONS: Final = {"autocommit": True, "application_name": APPLICATION_NAME}
 
 

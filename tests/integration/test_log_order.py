@@ -152,6 +152,18 @@ def test_a_snapshot_older_than_the_mark_is_refused(store_dsn):
             reader.execute("SELECT eventstore.high_water_mark()")
 
 
+def test_a_database_that_defaults_to_another_isolation_is_read_and_written_all_the_same(store_dsn):
+    with psycopg.connect(store_dsn, autocommit=True) as owner:
+        name = owner.info.dbname
+        owner.execute(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
+    log = PostgresEventLog(store_dsn)
+    position = log.append(note("note-1")).token.global_position
+    found = seen(log)
+    log.close()
+
+    assert [("note-1", position)] == found
+
+
 def test_writers_of_different_streams_do_not_wait_for_each_other(pg_log, store_dsn):
     with psycopg.connect(store_dsn) as paused:
         append_on(paused, "note-1")

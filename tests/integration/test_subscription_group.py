@@ -105,6 +105,8 @@ def test_a_new_member_gets_its_share_from_those_who_have_more(ledger):
             until(lambda: shares(ledger) == [3, 2])
         until(lambda: shares(ledger) == [5])
 
+        assert [5] == shares(ledger)
+
 
 def test_more_members_than_partitions_leaves_some_in_reserve(ledger):
     with ExitStack() as members:
