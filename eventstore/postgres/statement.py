@@ -45,7 +45,7 @@ _COLUMNS: Final = (
 # call costs. The locks come first, because the row that draws a position comes out of them: the
 # stream's, which the functions take as well, and the shared one that keeps the mark below what is
 # drawn (12_order.sql). The version expected must be the stream's; what a writer that had to wait
-# sees is old, and then the unique index gives it a violation.
+# sees is old, and then the unique index gives it a violation. An id is unique in the archive, too.
 _INSERT_EVENT: Final = """
 WITH held AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(1749232, hashtext(%(tenant)b || '/' || %(stream)b)),
@@ -65,6 +65,8 @@ SELECT nextval('eventstore.global_position'), %(tenant)b, %(stream)b, %(expected
       WHERE tenant = %(tenant)b AND stream = %(stream)b
       ORDER BY stream_position DESC
       LIMIT 1), 0)
+   AND NOT EXISTS (SELECT FROM eventstore.archived_events
+                    WHERE tenant = %(tenant)b AND event_id = %(event_id)b)
 RETURNING global_position, pg_current_xact_id()::text::bigint,
           CASE WHEN pg_sequence_last_value('eventstore.wake_wanted') = 1
                THEN eventstore.wake() IS NULL END

@@ -29,6 +29,7 @@ from eventstore.errors import (
     WrongExpectedVersionError,
 )
 from eventstore.event import SNAPSHOT_TYPE, AppendRequest, StoredEvent, StreamAppend
+from eventstore.expected_version import ANY
 from eventstore.log import LogPart, StreamPart
 from eventstore.personal import Redacted
 from eventstore.postgres import compaction
@@ -185,31 +186,34 @@ def test_a_fold_that_differs_later_leaves_the_stream_as_it_was(streams: Streams)
     assert before == streams.read(ORIGINALS)
 
 
-def test_an_event_whose_id_is_archived_is_known_by_it(streams: Streams) -> None:
+@pytest.mark.parametrize("expected", [ANY, 1], ids=["any", "exact"])
+@pytest.mark.parametrize("tags", [(), ("a:1",)], ids=["plain", "tagged"])
+def test_an_event_whose_id_is_archived_is_known_by_it(streams: Streams, expected, tags) -> None:
     streams.append(Added(1))
     (first,) = streams.read()
     streams.compact()
     again = replace(
         streams.fold.codec.encode(Added(1), tenant="default", stream=STREAM),
         event_id=first.event_id,
+        tags=tags,
     )
-    done = streams.log.append(AppendRequest((StreamAppend(STREAM, (again,)),)))
+    done = streams.log.append(AppendRequest((StreamAppend(STREAM, (again,), expected),)))
 
     assert (True, 1) == (done.repeated, done.version)
     assert 1 == streams.log.stream_version("default", STREAM)
 
 
 def test_an_event_whose_id_is_archived_already_is_not_archived_again(streams: Streams) -> None:
-    """A writer that names the version as well is believed: its version is the one."""
+    """No append can do that; a hand in the table can."""
     streams.append(Added(1))
-    (first,) = streams.read()
     streams.compact()
-    again = replace(
-        streams.fold.codec.encode(Added(1), tenant="default", stream=STREAM),
-        event_id=first.event_id,
-        tags=(),
-    )
-    streams.log.append(AppendRequest((StreamAppend(STREAM, (again,), 1),)))
+    with psycopg.connect(streams.dsn) as hand:
+        hand.execute(
+            "INSERT INTO eventstore.events (global_position, tenant, stream, stream_position,"
+            " type, schema_version, event_id, data, occurred_at)"
+            " SELECT nextval('eventstore.global_position'), tenant, stream, 2, type,"
+            " schema_version, event_id, data, occurred_at FROM eventstore.archived_events"
+        )
 
     with pytest.raises(CompactionError, match="cannot be archived"):
         streams.compact()
