@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import psycopg
 
 from eventstore.errors import CheckpointBeyondHeadError, SubscriptionError
 from eventstore.subscription import statement
@@ -64,6 +67,16 @@ def claim(connection: Connection[Any], subscription: Subscription) -> list[int]:
     """Takes and gives up partitions so that each member has its share; returns what it has."""
     mine: list[int] = _answer(connection, statement.CLAIM, (subscription.tenant, subscription.name))
     return sorted(mine or [])
+
+
+def leave(connection: Connection[Any]) -> None:
+    """Gives up membership and partitions at once.
+
+    Closing the connection would do so too, but only when the server gets round to it: whoever comes
+    next would still be told that the subscription runs.
+    """
+    with suppress(psycopg.Error):  # then closing the connection does it
+        connection.execute(statement.LEAVE)
 
 
 def _answer(connection: Connection[Any], asked: str, parameters: tuple[Any, ...]) -> Any:

@@ -201,7 +201,10 @@ class SubscriptionRunner:
             connection.execute(statement.ACT_FOR, (self.subscription.tenant,))
             connection.execute(statement.LISTEN)
             membership.join(connection, self.subscription)
-            yield connection
+            try:
+                yield connection
+            finally:
+                membership.leave(connection)
 
     def _notified(self, _: object) -> None:
         self._woken = True

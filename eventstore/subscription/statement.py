@@ -25,6 +25,7 @@ DECLARE: Final = "SELECT eventstore.declare_subscription(%s, %s, %s, %s, %s)"
 JOIN: Final = "SELECT eventstore.join_subscription(%s, %s, %s)"
 REPARTITION: Final = "SELECT eventstore.repartition_subscription(%s, %s, %s)"
 CLAIM: Final = "SELECT eventstore.claim_partitions(%s, %s)"
+LEAVE: Final = "SELECT pg_advisory_unlock_all()"
 
 LOCK: Final = (
     "SELECT partition, partitions, global_position, replay_until, replay_through, resume_at,"
