@@ -30,7 +30,7 @@ from cdc.broker.topics import TopicSpec
 from cdc.capture import CaptureSpec
 from cdc.connect.connector import connector_config, stock_config
 from cdc.connect.rest import ConnectRest
-from cdc.postgres import heartbeat, publication, session
+from cdc.postgres import own_schema, publication, session
 from cdc.postgres.address import DatabaseAddress
 from cdc.table import TableName
 from headwater import runtime
@@ -164,7 +164,7 @@ def _snapshot(
     wanted = source.topic_specs(spec) if side.name == "tuned" else _plain_topics(spec)
     topics.ensure(spec.kafka_bootstrap, wanted)
     with session.connect(load.dsn) as connection:
-        heartbeat.ensure(connection)
+        own_schema.ensure(connection)
         publication.ensure(connection, spec.publication, spec.captured)
     topic = load.table.topic(spec.name)
     with closing(ConnectRest(spec.connect_url)) as rest:

@@ -60,11 +60,10 @@ class ChangeEvent:
         """
         envelope = Envelope.parse(value)
         source = envelope.source
-        # "incremental" reads happen while streaming goes on: only the initial snapshot precedes all
         snapshot = envelope.operation is Operation.READ
         try:
             table = TableName(source["schema"], source["table"])
-            position = ChangePosition.of_snapshot(epoch) if snapshot else _streamed(envelope, epoch)
+            position = _position(envelope, epoch)
             committed_at_us = source.get("ts_us") or source["ts_ms"] * 1000
         except (KeyError, TypeError, ValueError) as error:
             raise EnvelopeError("source block lacks a field", detail=str(error)) from None
@@ -91,13 +90,11 @@ def _key(key: bytes | None) -> Mapping[str, Any] | None:
     return fields
 
 
-def _streamed(envelope: Envelope, epoch: int) -> ChangePosition:
+def _position(envelope: Envelope, epoch: int) -> ChangePosition:
     sequence = envelope.source.get("sequence")
     last_commit, lsn = orjson.loads(sequence) if sequence else (None, None)
-    order = (envelope.transaction or {}).get("total_order", 0)
-    return ChangePosition(
-        epoch,
-        Lsn(int(last_commit or 0)),
-        Lsn(int(lsn or envelope.source["lsn"])),
-        int(order),
-    )
+    row = Lsn(int(lsn or envelope.source["lsn"]))
+    order = int((envelope.transaction or {}).get("total_order", 0))
+    if envelope.operation is Operation.READ:
+        return ChangePosition.of_read(epoch, row, order)
+    return ChangePosition(epoch, Lsn(int(last_commit or 0)), row, order)

@@ -21,13 +21,13 @@ class ChangePosition:
     transaction follow by `lsn`; rows that share an lsn (COPY writes many in one record) follow by
     their number in the transaction.
 
-    Rows read by a snapshot precede every streamed change of their epoch: a transaction that was
-    open while the slot was made is streamed after the snapshot, yet has row positions before it.
+    A row that was read precedes every streamed transaction, and its `lsn` is the position that the
+    read stands for: changes of its key that the read has not seen have a greater one.
 
     Attributes:
         epoch: Incarnation of the source, 1 to 127, raised when its slot is made anew.
-        commit_lsn: Commit of the transaction before this one; 0 for snapshot rows.
-        lsn: The row's own position; 0 for snapshot rows.
+        commit_lsn: Commit of the transaction before this one; 0 for rows that were read.
+        lsn: The row's own position; the read's for rows that were read.
         order: Number of the row in its transaction, from 1; 0 where there is none. After a
             restart amid a transaction Debezium may count a row twice, so a copy sent again can
             carry a number one higher: it orders rows, and does not identify them.
@@ -45,9 +45,15 @@ class ChangePosition:
             raise EnvelopeError("lsn beyond 2**56 bytes", detail=str(self.lsn))
 
     @classmethod
-    def of_snapshot(cls, epoch: int) -> ChangePosition:
-        """Returns the place of every row that the snapshot of this epoch read."""
-        return cls(epoch, Lsn(0), Lsn(0), 0)
+    def of_read(cls, epoch: int, lsn: Lsn, order: int = 0) -> ChangePosition:
+        """Returns the place of a row that was read at a position of this epoch.
+
+        Args:
+            epoch: Incarnation of the source.
+            lsn: Position that the read stands for.
+            order: What tells rows of a table without a key apart; 0 with a key.
+        """
+        return cls(epoch, Lsn(0), lsn, order)
 
     @property
     def version(self) -> int:

@@ -14,11 +14,12 @@ from cdc.connect import outbox, supervision
 from cdc.connect.connector import connector_config, topic_config
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import refuse_gaps, starts_anew
-from cdc.postgres import catalog, heartbeat, preflight, publication, session, slot
+from cdc.postgres import catalog, own_schema, preflight, publication, session, slot
 from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PreflightError
 from cdc.postgres.slot import SlotStatus
+from cdc.snapshot import reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,13 +88,17 @@ def apply(spec: CaptureSpec) -> list[str]:
             changes += [f"removed {what}" for what in remove(spec)]
         refuse_gaps(connection, rest, spec)
         halted = _halt_for_outbox(rest, spec)
-        changes += heartbeat.ensure(connection)
+        changes += own_schema.ensure(connection)
         changes += publication.ensure(connection, spec.publication, spec.captured)
+        changes += slot.ensure(connection, spec.slot, spec.deadline_s)
         changes += topics.ensure(spec.kafka_bootstrap, topic_specs(spec))
         changes += _register(rest, spec, _config(connection, spec))
         if halted:
             rest.resume(spec.connector)
         supervision.wait_running(rest, spec.connector, spec.deadline_s)
+        # asked for last: the stream has everything that the reads do not see
+        asked = reads.ask_initial(connection, spec.name, spec.epoch, spec.tables)
+        changes += [f"{table} is to be read" for table in asked]
     return changes
 
 
@@ -154,6 +159,8 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
             gone.append(f"slot {spec.slot}")
         if publication.drop(connection, spec.publication):
             gone.append(f"publication {spec.publication}")
+        if own_schema.exists(connection):
+            reads.forget(connection, spec.name)
     if with_topics:
         names = [topic.name for topic in topic_specs(spec)] + _message_topics(spec)
         gone += [f"topic {name}" for name in topics.delete(spec.kafka_bootstrap, names)]

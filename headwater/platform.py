@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from cdc.connect.rest import ConnectRest
 from cdc.connect.supervision import Watch
 from cdc.lsn import Lsn
 from cdc.postgres import catalog, session
+from cdc.snapshot.reader import keep_reading
 from headwater import extra, runtime
 from headwater.errors import UnhealthyError
 from headwater.project import remember
@@ -130,6 +132,7 @@ class Platform:
         """
         self._await(applied_file(self.project).exists, 300.0, "the source is not captured yet")
         spec = capture_spec(self.project, self.source_dsn, self.endpoints)
+        threading.Thread(target=keep_reading, args=(spec,), name="snapshots", daemon=True).start()
         with closing(ConnectRest(spec.connect_url)) as rest:
             watch = Watch(rest, spec.connector)
             ready_file(self.project, WATCH).touch()

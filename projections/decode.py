@@ -15,6 +15,7 @@ import orjson
 from cdc.change_event import EPOCH_HEADER, ChangeEvent
 from cdc.envelope import Operation
 from cdc.errors import EnvelopeError, SchemaMismatchError
+from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.values import UNCHANGED, UNCHANGED_MARKS, decode, decoder
 from projections.change import RowChange
@@ -79,7 +80,7 @@ class TopicReducer:
             KeylessChangeError: A row without a key was changed or deleted.
         """
         newest = self._newest
-        for key, value, epoch, partition, offset in records:
+        for key, value, epoch, *_ in records:
             self.records += 1
             if value is None:
                 continue
@@ -93,7 +94,7 @@ class TopicReducer:
                 continue
             raw, order = read
             # the connector writes equal keys in equal bytes
-            identity = _row_id(raw.version, order, partition, offset) if key is None else key
+            identity = _row_id(raw.version, order) if key is None else key
             seen = newest.get(identity)
             if seen is None:
                 newest[identity] = raw
@@ -128,15 +129,12 @@ class TopicReducer:
             operation, source = fields["op"], fields["source"]
             if self._facts is not None and _passed_over(self._facts, operation, fields):
                 return None
-            if operation == "r":
-                version, order, committed_at_us = epoch << _VERSION_LSN_BITS, 0, 0
-            else:
-                lsn = int(orjson.loads(source["sequence"])[1])
-                if lsn >> _VERSION_LSN_BITS:
-                    return self._read_slowly(key, value, epoch)
-                version = epoch << _VERSION_LSN_BITS | lsn
-                order = fields["transaction"]["total_order"]
-                committed_at_us = source["ts_us"]
+            lsn = int(orjson.loads(source["sequence"])[1])
+            if lsn >> _VERSION_LSN_BITS:
+                return self._read_slowly(key, value, epoch)
+            version = epoch << _VERSION_LSN_BITS | lsn
+            order = fields["transaction"]["total_order"]
+            committed_at_us = 0 if operation == "r" else source["ts_us"]
             after = fields["after"]
         except (KeyError, TypeError, ValueError, IndexError):
             return self._read_slowly(key, value, epoch)
@@ -212,7 +210,7 @@ def _passed_over(facts: Facts, operation: str, fields: Mapping[str, Any]) -> boo
 @cache
 def _epoch(text: str) -> int:
     try:
-        return ChangePosition.of_snapshot(int(text)).epoch
+        return ChangePosition.of_read(int(text), Lsn(0)).epoch
     except ValueError:
         raise EnvelopeError(f"header {EPOCH_HEADER} is not a number") from None
 
@@ -226,10 +224,7 @@ def _follow(older: _Raw, newer: _Raw) -> _Raw:
     return newer._replace(row=row, kept=tuple(name for name in newer.kept if name in older.kept))
 
 
-def _row_id(version: int, order: int, partition: int, offset: int) -> str:
+def _row_id(version: int, order: int) -> str:
     epoch, lsn = version >> _VERSION_LSN_BITS, version & (1 << _VERSION_LSN_BITS) - 1
-    if lsn == 0:
-        # rows of a snapshot share one position; their place in the topic tells them apart
-        return f"{epoch:03d}-{0:016x}-{partition:05d}-{offset:019d}"
     # of fixed width, so that text order is log order and files of old rows are skipped by it
     return f"{epoch:03d}-{lsn:016x}-{order:08x}"

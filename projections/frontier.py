@@ -5,8 +5,8 @@ the slot only after Kafka has acknowledged every record up to there, so all of t
 those offsets; a query that has finished a batch reaching them has applied everything up to that
 position. The order of the two samples is what makes it true.
 
-One position proves nothing: the one at which the slot was made, which stands while the initial
-snapshot is still being written. So a position counts only once the slot has been seen to move.
+One position proves nothing: the one at which the slot was made, which stands until the connector
+has begun to stream. So a position counts only once the slot has been seen to move.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Frontier:
     """
 
     def __init__(self, topics: frozenset[str]) -> None:
-        self._topics = topics
+        self.topics = topics
         self._first: Lsn | None = None
         self._samples: deque[Sample] = deque()
 
@@ -51,7 +51,8 @@ class Frontier:
         """Takes a sample; `position` must have been read before `ends`.
 
         Args:
-            position: The slot's confirmed position; None without a slot.
+            position: The slot's confirmed position; None without a slot, or while a table of the
+                views has not been read.
             ends: Next offset of every partition of the topics.
         """
         if position is None or (self._first is not None and position < self._first):
@@ -63,7 +64,7 @@ class Frontier:
             self._first = position
         if position == self._first or (self._samples and self._samples[-1].position == position):
             return
-        wanted = {place: end for place, end in ends.items() if place[0] in self._topics}
+        wanted = {place: end for place, end in ends.items() if place[0] in self.topics}
         if len(self._samples) >= SAMPLES_MAX:
             self._samples.pop()  # the newest gives way: the oldest is reached first
         self._samples.append(Sample(position, wanted))

@@ -84,6 +84,7 @@ def capture(
 ) -> Iterator[Callable[..., Captured]]:
     """Captures tables of this test's database, or of the `dsn` it is given; removed afterwards."""
     from cdc import source
+    from cdc.snapshot import reader
 
     made: list[CaptureSpec] = []
 
@@ -98,6 +99,7 @@ def capture(
         made.append(spec)
         source.apply(spec)
         wait_until_streaming(spec)
+        reader.run(spec)
         return Captured(spec, spec.dsn)
 
     yield make

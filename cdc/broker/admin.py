@@ -24,7 +24,7 @@ def admin(bootstrap: str) -> Iterator[Any]:
     """
     from kafka import KafkaAdminClient  # noqa: PLC0415
 
-    with _named(bootstrap):
+    with named(bootstrap):
         client = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
         try:
             yield client
@@ -41,7 +41,7 @@ def consumer(bootstrap: str) -> Iterator[Any]:
     """
     from kafka import KafkaConsumer  # noqa: PLC0415
 
-    with _named(bootstrap):
+    with named(bootstrap):
         client = KafkaConsumer(
             bootstrap_servers=bootstrap.split(","),
             enable_auto_commit=False,
@@ -55,7 +55,8 @@ def consumer(bootstrap: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _named(bootstrap: str) -> Iterator[None]:
+def named(bootstrap: str) -> Iterator[None]:
+    """Tells an unreachable broker apart from what else may go wrong."""
     from kafka.errors import KafkaConnectionError, KafkaTimeoutError  # noqa: PLC0415
 
     try:

@@ -3,7 +3,8 @@
 BrokerError (CdcError)
 ├── BrokerUnreachableError  HW-C030  no broker answers
 ├── TopicRefusedError       HW-C031  a topic cannot be made as it must be
-└── TopicMissingError       HW-C032  a topic that should be there is not
+├── TopicMissingError       HW-C032  a topic that should be there is not
+└── RecordRefusedError      HW-C033  brokers did not take a record
 """
 
 from __future__ import annotations
@@ -34,3 +35,10 @@ class TopicMissingError(BrokerError):
     """A topic that should be there is not."""
 
     code = "HW-C032"
+
+
+class RecordRefusedError(BrokerError):
+    """Brokers did not acknowledge what was sent; it is sent again."""
+
+    code = "HW-C033"
+    retriable = True

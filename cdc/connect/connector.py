@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from cdc.broker.producer import RECORD_BYTES_MAX
 from cdc.change_event import EPOCH_HEADER
 from cdc.connect import outbox
-from cdc.postgres import heartbeat
+from cdc.postgres import own_schema
 from cdc.values import UNCHANGED_PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 CONNECTOR_CLASS: Final = "io.debezium.connector.postgresql.PostgresConnector"
 EPOCH_PROPERTY: Final = "transforms.epoch.value.literal"
-RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Largest record that is sent; topics are made to take as much."""
-
 _MIB: Final = 1024 * 1024
 _REGEX_SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
 
@@ -128,9 +126,9 @@ def connector_config(
         **stock_config(spec, address),
         **named,
         "publication.autocreate.mode": "disabled",
-        "snapshot.mode": "initial",
+        "snapshot.mode": "no_data",  # `cdc.snapshot` reads the tables
         "heartbeat.interval.ms": str(spec.heartbeat_interval_ms),
-        "heartbeat.action.query": heartbeat.QUERY,
+        "heartbeat.action.query": own_schema.BEAT,
         EPOCH_PROPERTY: str(spec.epoch),
         **_VALUES,
         **_FAILURES,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
-from cdc.postgres import heartbeat
+from cdc.postgres import own_schema
 from cdc.postgres import publication as publications
 from cdc.postgres.catalog import list_tables
 from cdc.postgres.check import Check, CheckState
@@ -188,7 +188,7 @@ def _publication(connection: Connection[Any], name: str, tables: Sequence[TableN
 
 
 def _heartbeat(connection: Connection[Any], slot: str) -> Check:
-    if not heartbeat.exists(connection):
+    if not own_schema.exists(connection):
         return Check("heartbeat", CheckState.OK, "its table will be made")
     silent_s, active = _row(connection, _SILENCE, (slot,))
     if active and silent_s > _SILENCE_MAX_S:

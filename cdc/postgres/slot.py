@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from psycopg import errors
+from psycopg import Error, errors
 
 from cdc.lsn import Lsn
 from cdc.postgres.errors import SlotError
@@ -23,6 +23,7 @@ SELECT active, active_pid, database, plugin, restart_lsn::text, confirmed_flush_
   FROM pg_replication_slots WHERE slot_name = %s
 """
 _POLL_S: Final = 0.1
+_FAILOVER_VERSION: Final = 170_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,39 @@ def status(connection: Connection[Any], name: str) -> SlotStatus | None:
     )
 
 
+def ensure(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> list[str]:
+    """Makes the slot unless it is there; returns what was changed.
+
+    A server that can hands it on to its standbys (Postgres 17 and later).
+
+    Args:
+        connection: In autocommit.
+        name: The slot's name.
+        deadline_s: Longest wait for transactions that were open before, seconds.
+
+    Raises:
+        SlotError: They did not end in time, or no slot is free.
+    """
+    if status(connection, name) is not None:
+        return []
+    failover = ", failover => true" if connection.info.server_version >= _FAILOVER_VERSION else ""
+    try:
+        connection.execute("SELECT set_config('statement_timeout', %s, false)", (_ms(deadline_s),))
+        connection.execute(
+            f"SELECT pg_create_logical_replication_slot(%s, 'pgoutput'{failover})".encode(), (name,)
+        )
+    except Error as error:
+        raise SlotError(
+            f"slot {name} cannot be made",
+            detail=error.diag.message_primary,
+            hint="transactions that stay open are in the way (pg_stat_activity), or "
+            "max_replication_slots is reached",
+        ) from None
+    finally:
+        connection.execute("RESET statement_timeout")
+    return [f"made slot {name}"]
+
+
 def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bool:
     """Drops a slot once its reader has let go; returns whether there was one.
 
@@ -93,3 +127,7 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
             time.sleep(_POLL_S)
         else:
             return True
+
+
+def _ms(seconds: float) -> str:
+    return str(int(seconds * 1000))

@@ -11,6 +11,7 @@ import structlog
 from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
 from cdc.errors import CdcError
+from cdc.snapshot import reads
 from projections import positions
 from projections.frontier import Frontier
 from projections.view import Store
@@ -71,14 +72,16 @@ class Publisher(threading.Thread):
         self._stopped.set()
 
     def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
-        # the order of these two is what the frontier rests on
+        # the order of these is what the frontier rests on
         position = positions.confirmed(connection, self._spec.slot)
+        unread = reads.unread_topics(connection, self._spec.source)
         ends = {
             (place.topic, place.partition): offset
             for place, offset in broker.end_offsets(partitions(broker, self._topics)).items()
         }
         for store, frontier in self._frontiers.items():
-            frontier.sample(position, ends)
+            # what a table held before is part of what its views must have applied
+            frontier.sample(None if frontier.topics & unread else position, ends)
             committed = self._committed(store)
             reached = frontier.advance(committed) if committed else None
             if reached is not None:

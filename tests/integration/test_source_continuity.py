@@ -14,6 +14,7 @@ from cdc.connect.errors import ConnectorFailedError
 from cdc.connect.rest import ConnectRest
 from cdc.errors import CaptureSpecError
 from cdc.postgres.errors import PublicationDriftError, SlotError
+from cdc.snapshot import reader
 from cdc.table import TableName
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def test_a_table_that_comes_later_is_refused_until_the_epoch_is_raised(notes: Ca
     anew = replace(both, epoch=2)
     changes = source.apply(anew)
     assert f"removed slot {anew.slot}" in changes
+    assert reader.run(anew) == 2
     first = next(follow(anew.kafka_bootstrap, [f"{anew.name}.public.late"], 60))
     assert (2, True, {"id": 7}) == (first.position.epoch, first.snapshot, first.after)
     with pytest.raises(CaptureSpecError, match="later epoch"):

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from cdc.postgres import catalog, heartbeat, preflight, session
+from cdc.postgres import catalog, own_schema, preflight, session
 from cdc.postgres.check import Check, CheckState
 from cdc.postgres.errors import (
     CredentialsError,
@@ -180,7 +180,7 @@ def test_a_publication_that_would_lose_changes_is_named(
 
 def test_the_age_of_the_heartbeat_is_told(database: str) -> None:
     with session.connect(database) as connection:
-        heartbeat.ensure(connection)
+        own_schema.ensure(connection)
 
     checks = {check.name: check for check in found(database, [])}
 

@@ -47,13 +47,13 @@ def test_the_first_transaction_after_a_snapshot_knows_of_no_commit_before_it() -
     assert (Lsn(0), Lsn(200)) == (event.position.commit_lsn, event.position.lsn)
 
 
-def test_a_row_that_a_snapshot_read_has_no_place_of_its_own() -> None:
+def test_a_row_that_a_snapshot_read_has_the_place_of_the_read() -> None:
     value = record("r", source={"sequence": '[null,"200"]', "snapshot": "last"}, transaction=None)
 
     event = ChangeEvent.parse(b'{"id":1}', value, epoch=1)
 
     assert event.snapshot
-    assert 1 << 56 == event.position.version
+    assert 1 << 56 | 200 == event.position.version
 
 
 def test_a_truncate_has_neither_key_nor_row() -> None:

@@ -38,11 +38,13 @@ def test_a_later_epoch_comes_after_everything_before(
 
 
 @given(positions)
-def test_a_snapshot_comes_before_every_change_of_its_epoch(position: ChangePosition) -> None:
-    read = ChangePosition.of_snapshot(position.epoch)
+def test_a_read_loses_to_what_it_has_not_seen_and_wins_against_what_it_has(
+    position: ChangePosition,
+) -> None:
+    before = ChangePosition.of_read(position.epoch, Lsn(position.lsn.value // 2))
+    after = ChangePosition.of_read(position.epoch, Lsn(min(position.lsn.value + 1, 2**56 - 1)))
 
-    assert read <= position
-    assert read.version <= position.version
+    assert before.version <= position.version <= after.version
 
 
 @given(positions)
@@ -53,7 +55,7 @@ def test_a_version_is_a_positive_number_of_63_bits(position: ChangePosition) -> 
 @pytest.mark.parametrize("epoch", [0, 128, -1])
 def test_an_epoch_outside_its_bits_is_refused(epoch: int) -> None:
     with pytest.raises(EnvelopeError):
-        ChangePosition.of_snapshot(epoch)
+        ChangePosition.of_read(epoch, Lsn(0))
 
 
 def test_an_lsn_outside_its_bits_is_refused_rather_than_spilled_into_the_epoch() -> None:

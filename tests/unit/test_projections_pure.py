@@ -235,7 +235,7 @@ def test_a_record_that_is_no_change_is_refused(odd: Record) -> None:
 @pytest.mark.parametrize("keyed", [False, True], ids=["no key", "a key the connector chose"])
 def test_rows_without_a_key_are_told_apart_by_position(*, keyed: bool) -> None:
     reducer = TopicReducer(KEYLESS)
-    snapshot = [record("r", lsn=9, order=None, keyed=keyed, offset=n) for n in range(2)]
+    snapshot = [record("r", lsn=9, order=n, keyed=keyed, offset=n) for n in range(2)]
     copied = [record("c", lsn=10, order=n, keyed=keyed, offset=1 + n) for n in (1, 2)]
 
     reducer.add([*snapshot, *copied, *copied])

@@ -1,0 +1,88 @@
+"""The schema `headwater` in the source: heartbeat, captures, snapshots, how far each view has come.
+
+It is made by statements that may be run again at any time, also by an administrator beforehand: a
+role that may not create it finds it there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+BEAT: Final = (
+    "INSERT INTO headwater.heartbeat (id, beat_at) VALUES (1, clock_timestamp()) "
+    "ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at"
+)
+"""What the connector runs at every heartbeat."""
+
+TABLES: Final = ("heartbeat", "view_positions", "captures", "snapshots")
+
+_SCHEMA: Final = """
+CREATE SCHEMA IF NOT EXISTS headwater;
+CREATE TABLE IF NOT EXISTS headwater.heartbeat (
+    id int PRIMARY KEY,
+    beat_at timestamptz NOT NULL
+);
+INSERT INTO headwater.heartbeat (id, beat_at) VALUES (1, clock_timestamp())
+    ON CONFLICT (id) DO NOTHING;
+CREATE TABLE IF NOT EXISTS headwater.view_positions (
+    view text,
+    store text,
+    source text NOT NULL,
+    applied_through pg_lsn NOT NULL,
+    updated_at timestamptz NOT NULL,
+    PRIMARY KEY (view, store)
+);
+-- One row for each source: which incarnation of it is captured, and from which slot.
+CREATE TABLE IF NOT EXISTS headwater.captures (
+    source text PRIMARY KEY,
+    epoch int NOT NULL,
+    slot text NOT NULL,
+    slot_made_at pg_lsn NOT NULL,
+    system_id bigint NOT NULL,
+    timeline int NOT NULL,
+    made_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+-- Reads of tables, whole or in part: asked for, under way, done. The newest is the one that counts.
+CREATE TABLE IF NOT EXISTS headwater.snapshots (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source text NOT NULL,
+    epoch int NOT NULL,
+    table_schema text NOT NULL,
+    table_name text NOT NULL,
+    predicate text,          -- SQL condition of a read in part; NULL reads the whole table
+    state text NOT NULL DEFAULT 'waiting'
+        CHECK (state IN ('waiting', 'reading', 'done', 'failed')),
+    read_lsn pg_lsn,         -- every change that the read does not see has a later position
+    rows_expected bigint,
+    rows_read bigint NOT NULL DEFAULT 0,
+    progress jsonb,          -- what a reader needs to go on after a crash
+    end_offsets jsonb,       -- {"partition": next offset} of its topic once all rows are there
+    failure text,
+    asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    begun_at timestamptz,
+    ended_at timestamptz
+);
+CREATE INDEX IF NOT EXISTS snapshots_by_table
+    ON headwater.snapshots (source, epoch, table_schema, table_name, id);
+"""
+_EXISTS: Final = """
+SELECT bool_and(to_regclass('headwater.' || name) IS NOT NULL) FROM unnest(%s::text[]) AS name
+"""
+
+
+def exists(connection: Connection[Any]) -> bool:
+    """Tells whether the schema is there with all its tables."""
+    row = connection.execute(_EXISTS, (list(TABLES),)).fetchone()
+    return bool(row and row[0])
+
+
+def ensure(connection: Connection[Any]) -> list[str]:
+    """Creates what of the schema is missing; returns what was changed."""
+    if exists(connection):
+        return []  # a role without CREATE may run it when an owner has prepared the schema
+    with connection.transaction():
+        connection.execute(_SCHEMA)
+    return ["created schema headwater"]

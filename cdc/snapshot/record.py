@@ -1,0 +1,53 @@
+"""Records of rows that were read: the connector's own envelope, made without the connector."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from cdc.lsn import Lsn
+    from cdc.table import TableName
+
+
+class ReadEnvelope:
+    """Makes the values of the records of one table's rows, all read at one position.
+
+    Args:
+        source: Name of the source.
+        table: The table.
+        read_lsn: Position that the rows stand for.
+    """
+
+    def __init__(self, source: str, table: TableName, read_lsn: Lsn) -> None:
+        now_us = time.time_ns() // 1000
+        about = {
+            "connector": "postgresql",
+            "name": source,
+            "snapshot": "true",
+            "sequence": orjson.dumps([None, str(read_lsn.value)]).decode(),
+            "schema": table.schema,
+            "table": table.name,
+            "txId": None,
+            "lsn": read_lsn.value,
+            "ts_ms": now_us // 1000,
+            "ts_us": now_us,
+        }
+        self._between = b',"source":' + orjson.dumps(about) + b',"op":"%s","transaction":'
+
+    def of_row(self, row_json: bytes, number: int = 0) -> bytes:
+        """Returns the value of a row's record.
+
+        Args:
+            row_json: Its columns, a JSON object.
+            number: What tells it from other rows of a table without a key; 0 with a key.
+        """
+        rest = self._between % b"r" + (b'{"total_order":%d}}' % number)
+        return b'{"before":null,"after":' + row_json + rest
+
+    def of_absence(self, key_json: bytes) -> bytes:
+        """Returns the value of a record that says: there is no row of this key."""
+        rest = self._between % b"d" + b'{"total_order":0}}'
+        return b'{"before":' + key_json + b',"after":null' + rest
