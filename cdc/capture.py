@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cdc.errors import CaptureSpecError
+from cdc.retention import Retention
 from cdc.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 HEARTBEAT_TABLE: Final = TableName("headwater", "heartbeat")
 """Written every heartbeat and captured like any table, so that an idle database frees its log."""
@@ -23,7 +28,9 @@ class CaptureSpec:
 
     Attributes:
         name: The source's name: lower-case letters, digits and `_`; prefix of its topics.
-        dsn: The database, `postgresql://…`.
+        dsn: The database, `postgresql://…`, with the role that sets capture up and keeps its state.
+        capture_dsn: The same database with the role that captures: its connector and its reads;
+            see `cdc.postgres.role`. None if that is the role of `dsn`.
         tables: What to capture; the heartbeat table comes on top.
         outbox: Table whose inserted rows are sent as messages; see `cdc.connect.outbox`. None if
             the source has none.
@@ -33,8 +40,13 @@ class CaptureSpec:
         heartbeat_interval_ms: How often the heartbeat row is written.
         topic_partitions: Partitions of a table's topic, once it is made.
         topic_retention_ms: How long topics keep records.
+        retention: Tables whose topic keeps them otherwise.
         replication_factor: Copies of each topic; -1 is the broker's default.
-        connector_dsn: How the connector reaches the database, if not by `dsn`.
+        connector_dsn: How the connector reaches the database, if not as the reads do.
+        secrets_folder: Folder that Connect's workers, and they alone, may read secrets from; they
+            are written there and the configuration only refers to them. None if it has no such.
+        connector_password: What stands for the password in the configuration instead: a reference
+            in Connect's form, `${provider:path:key}`. None puts the password there, in clear.
         deadline_s: Longest wait for the connector's task to run.
 
     Raises:
@@ -51,8 +63,12 @@ class CaptureSpec:
     heartbeat_interval_ms: int = 1_000
     topic_partitions: int = 1
     topic_retention_ms: int = 7 * _DAY_MS
+    retention: Mapping[TableName, Retention] = field(default_factory=dict)
     replication_factor: int = -1
+    capture_dsn: str | None = field(default=None, repr=False)
     connector_dsn: str | None = field(default=None, repr=False)
+    secrets_folder: Path | None = None
+    connector_password: str | None = None
     deadline_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -67,6 +83,11 @@ class CaptureSpec:
         if len(set(self.captured)) < len(self.captured):
             raise CaptureSpecError(f"source {self.name} names a table twice")
         _refuse_shared_topics(self.name, self.captured)
+        if strange := set(self.retention) - set(self.tables):
+            raise CaptureSpecError(
+                f"source {self.name} has a retention for a table that it does not capture",
+                detail=", ".join(sorted(map(str, strange))),
+            )
         if self.outbox is not None:
             _refuse_topics_of_messages(self.name, self.outbox_prefix, self.tables)
 
@@ -99,6 +120,15 @@ class CaptureSpec:
     def table_topics(self) -> dict[TableName, str]:
         """Topic of each table, the heartbeat's included; the outbox has none of its own."""
         return {table: table.topic(self.name) for table in (*self.tables, HEARTBEAT_TABLE)}
+
+    @property
+    def reader_dsn(self) -> str:
+        """The database with the role that captures."""
+        return self.capture_dsn or self.dsn
+
+    def retention_of(self, table: TableName) -> Retention:
+        """Returns how long the topic of a table keeps its records."""
+        return self.retention.get(table) or Retention(self.topic_retention_ms)
 
     @property
     def outbox_prefix(self) -> str:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker import offsets, topics
 from cdc.broker.errors import TopicMissingError
-from cdc.broker.topics import TopicSpec
-from cdc.capture import HEARTBEAT_TABLE, CaptureSpec
-from cdc.connect import outbox, supervision
-from cdc.connect.connector import connector_config, topic_config
+from cdc.capture import CaptureSpec
+from cdc.connect import outbox, secrets, supervision
+from cdc.connect.errors import ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
-from cdc.continuity import refuse_gaps, starts_anew
-from cdc.postgres import catalog, own_schema, preflight, publication, session, slot
-from cdc.postgres.address import DatabaseAddress
+from cdc.continuity import epoch_of, refuse_gaps, starts_anew
+from cdc.postgres import own_schema, preflight, publication, session, slot
 from cdc.postgres.check import CheckState
-from cdc.postgres.errors import PreflightError
+from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
 from cdc.snapshot import reads
+from cdc.upkeep import reconcile, sight
+from cdc.upkeep.difference import Difference, Part
+from cdc.upkeep.flow import Flow, FlowState
+from cdc.upkeep.reconcile import topic_specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,10 +30,26 @@ if TYPE_CHECKING:
 
     from cdc.postgres.check import Check
 
-__all__ = ["CaptureSpec", "SlotStatus", "SourceStatus", "apply", "pause", "remove", "resume"]
+__all__ = [
+    "CaptureSpec",
+    "Difference",
+    "Flow",
+    "FlowState",
+    "SlotStatus",
+    "SourceStatus",
+    "apply",
+    "pause",
+    "plan",
+    "remove",
+    "resume",
+    "status",
+    "topic_specs",
+]
 
-_HOUR_MS: Final = 60 * 60 * 1000
 _GONE: Final = "MISSING"
+_SILENT: Final = "UNREACHABLE"
+_WORKER_S: Final = 4.0
+"""A worker that does not answer a look within this time is as good as silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,8 @@ class SourceStatus:
         failure: Why the task failed, one line; None if it did not.
         slot: The replication slot; None if there is none.
         end_offsets: Records by topic and partition; topics that do not exist are left out.
+        flow: Whether changes flow, judged by what moves.
+        drift: What is not as it was applied; `plan` shows the same.
     """
 
     connector_state: str
@@ -51,12 +71,14 @@ class SourceStatus:
     failure: str | None
     slot: SlotStatus | None
     end_offsets: dict[tuple[str, int], int]
+    flow: Flow
+    drift: tuple[Difference, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """Whether changes flow: the task runs and reads from a slot that has its log."""
-        running = self.connector_state == self.task_state == "RUNNING"
-        return running and self.slot is not None and self.slot.wal_status != "lost"
+        """Whether changes flow, from a slot that has its log, and as they were asked to."""
+        kept = self.slot is not None and self.slot.wal_status != "lost"
+        return self.flow.healthy and kept and not self.drift
 
 
 def apply(spec: CaptureSpec) -> list[str]:
@@ -75,24 +97,13 @@ def apply(spec: CaptureSpec) -> list[str]:
         CdcError: Postgres, Kafka or Connect refuses, or the connector's task does not run in time.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        checks = preflight.checks(
-            connection,
-            source=spec.name,
-            tables=spec.required,
-            slot=spec.slot,
-            publication=spec.publication,
-        )
-        _require(checks)
+        _require(_checks(connection, spec))
         changes = []
         if starts_anew(spec, rest.config(spec.connector)):
             changes += [f"removed {what}" for what in remove(spec)]
         refuse_gaps(connection, rest, spec)
         halted = _halt_for_outbox(rest, spec)
-        changes += own_schema.ensure(connection)
-        changes += publication.ensure(connection, spec.publication, spec.captured)
-        changes += slot.ensure(connection, spec.slot, spec.deadline_s)
-        changes += topics.ensure(spec.kafka_bootstrap, topic_specs(spec))
-        changes += _register(rest, spec, _config(connection, spec))
+        changes += reconcile.applied(reconcile.steps(connection, rest, spec))
         if halted:
             rest.resume(spec.connector)
         supervision.wait_running(rest, spec.connector, spec.deadline_s)
@@ -102,20 +113,60 @@ def apply(spec: CaptureSpec) -> list[str]:
     return changes
 
 
+def plan(spec: CaptureSpec) -> list[Difference]:
+    """Returns what `apply` would change, and what it would refuse; changes nothing.
+
+    Raises:
+        CaptureSpecError: The declared epoch is earlier than the captured one.
+        CdcError: Postgres, Kafka or Connect does not answer.
+    """
+    with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
+        refused = [
+            Difference(Part.SOURCE, check.name, "", check.message, "ready", False, check.hint)
+            for check in _checks(connection, spec)
+            if check.state is CheckState.FAIL
+        ]
+        config = rest.config(spec.connector)
+        anew = starts_anew(spec, config)
+        begun = []
+        if anew:
+            epochs = str(epoch_of(config or {})), str(spec.epoch)
+            begun = [Difference(Part.SOURCE, spec.name, "epoch", *epochs)]
+        else:
+            refused += _gaps(connection, rest, spec)
+        found = [
+            d
+            for step in reconcile.steps(connection, rest, spec, anew=anew)
+            for d in step.differences
+        ]
+        found = [*begun, *found, *reconcile.unread(connection, spec)]
+    return [*refused, *(replace(d, repaired=d.repaired and not refused) for d in found)]
+
+
 def status(spec: CaptureSpec) -> SourceStatus:
     """Looks at connector, slot and topics; changes nothing."""
-    with session.connect(spec.dsn) as connection:
+    with (
+        session.connect(spec.dsn) as connection,
+        closing(ConnectRest(spec.connect_url, retry_s=0.0, timeout_s=_WORKER_S)) as rest,
+    ):
         found_slot = slot.status(connection, spec.slot)
-    with closing(ConnectRest(spec.connect_url, retry_s=3.0)) as rest:
-        state = rest.state(spec.connector)
+        flow = sight.observe(connection, rest, spec)
+        try:
+            state, silent = rest.state(spec.connector), False
+            drift = reconcile.drift(connection, rest, spec) if state else []
+        except ConnectUnavailableError:
+            state, silent, drift = None, True, []
     task = state.tasks[0] if state and state.tasks else None
     failed = state.failed[0] if state and state.failed else None
+    none = _SILENT if silent else _GONE
     return SourceStatus(
-        state.connector.state if state else _GONE,
-        task.state if task else _GONE,
+        state.connector.state if state else none,
+        task.state if task else none,
         supervision.cause(failed.trace) if failed else None,
         found_slot,
         _end_offsets(spec),
+        flow,
+        tuple(drift),
     )
 
 
@@ -161,10 +212,34 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
             gone.append(f"publication {spec.publication}")
         if own_schema.exists(connection):
             reads.forget(connection, spec.name)
+    secrets.remove(spec)
     if with_topics:
         names = [topic.name for topic in topic_specs(spec)] + _message_topics(spec)
         gone += [f"topic {name}" for name in topics.delete(spec.kafka_bootstrap, names)]
     return gone
+
+
+def _checks(connection: Connection[Any], spec: CaptureSpec) -> Iterable[Check]:
+    return preflight.checks(
+        connection,
+        source=spec.name,
+        tables=spec.required,
+        slot=spec.slot,
+        publication=spec.publication,
+    )
+
+
+def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:
+    """What `apply` refuses because changes are missing already."""
+    try:
+        refuse_gaps(connection, rest, spec)
+    except PostgresError as error:
+        return [
+            Difference(
+                Part.SOURCE, spec.name, error.code, error.message, "whole", False, error.hint
+            )
+        ]
+    return []
 
 
 def _require(checks: Iterable[Check]) -> None:
@@ -178,36 +253,11 @@ def _require(checks: Iterable[Check]) -> None:
         )
 
 
-def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
-    """Returns every topic of a source as it should be, but for those of its outbox's messages."""
-    kept = topic_config(spec)
-    # Debezium's own beat every second is worth nothing an hour later.
-    brief = {**kept, "retention.ms": str(min(spec.topic_retention_ms, _HOUR_MS))}
-    copies = spec.replication_factor
-    return [
-        *(
-            TopicSpec(name, 1 if table == HEARTBEAT_TABLE else spec.topic_partitions, kept, copies)
-            for table, name in spec.table_topics.items()
-        ),
-        TopicSpec(spec.transaction_topic, 1, kept, copies),
-        TopicSpec(spec.heartbeat_topic, 1, brief, copies),
-    ]
-
-
 def _message_topics(spec: CaptureSpec) -> list[str]:
     if spec.outbox is None:
         return []
     there = topics.names(spec.kafka_bootstrap)
     return sorted(name for name in there if name.startswith(spec.outbox_prefix))
-
-
-def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
-    return connector_config(
-        spec,
-        DatabaseAddress.parse(spec.connector_dsn or spec.dsn),
-        keys=catalog.keys_besides_primary(connection, spec.tables),
-        excluded=catalog.generated_columns(connection, spec.tables),
-    )
 
 
 def _halt_for_outbox(rest: ConnectRest, spec: CaptureSpec) -> bool:
@@ -218,15 +268,6 @@ def _halt_for_outbox(rest: ConnectRest, spec: CaptureSpec) -> bool:
     rest.stop(spec.connector)
     supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
     return True
-
-
-def _register(rest: ConnectRest, spec: CaptureSpec, wanted: dict[str, str]) -> list[str]:
-    found = rest.config(spec.connector)
-    if found is not None and {k: v for k, v in found.items() if k != "name"} == wanted:
-        return []
-    rest.put_config(spec.connector, wanted)
-    verb = "registered" if found is None else "changed"
-    return [f"{verb} connector {spec.connector}"]
 
 
 def _end_offsets(spec: CaptureSpec) -> dict[tuple[str, int], int]:

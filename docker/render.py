@@ -48,6 +48,7 @@ def rendered() -> dict[Path, str]:
             advertised_host="connect",
             port=8083,
             plugin_path="/opt/headwater/plugins",
+            secrets="/etc/headwater",
         ),
         CONFIG / "log4j2.properties": render("log4j2.properties", level="info"),
         CONFIG / "opensearch.yml": render(

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from cdc.capture import CaptureSpec
+from cdc.retention import Retention
+from cdc.table import TableName
+from headwater.runtime.connect import secrets_folder
 from headwater.runtime.spec import CommandSpec, External, RuntimeSpec, ServiceName, Spawned
 from headwater.supply import jars
 from headwater.supply.java import find_java
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     from headwater.project import Project
     from headwater.runtime import Endpoints
-    from headwater.settings import ServiceSettings
+    from headwater.settings import ServiceSettings, SourceSettings
     from projections.plan import ViewPlan
 
 JOB = "projections"
@@ -87,6 +90,7 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
     """
     source = project.source
     settings = project.settings.for_source(source.name)
+    connect_is_external = project.settings.services.connect.address is not None
     return CaptureSpec(
         name=source.name,
         dsn=dsn,
@@ -98,6 +102,10 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         topic_partitions=settings.topic_partitions,
         topic_retention_ms=settings.topic_retention_hours * _HOUR_MS,
+        retention=_retention(settings),
+        capture_dsn=settings.capture_dsn.get_secret_value() if settings.capture_dsn else None,
+        connector_password=settings.connector_password,
+        secrets_folder=None if connect_is_external else secrets_folder(project.home),
     )
 
 
@@ -130,6 +138,14 @@ def job_spec(
         ready_file=ready_file(project, JOB),
         code=_code(project),
     )
+
+
+def _retention(settings: SourceSettings) -> dict[TableName, Retention]:
+    usual_ms = settings.topic_retention_hours * _HOUR_MS
+    return {
+        TableName.parse(table): Retention.parse(text, usual_ms)
+        for table, text in settings.retention.items()
+    }
 
 
 def java_home(project: Project) -> Path:

@@ -1,4 +1,4 @@
-"""Topics, made before anybody writes to them."""
+"""Topics, made before anybody writes to them, and their properties."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ensure(bootstrap: str, topics: Iterable[TopicSpec]) -> list[str]:
     """Makes the topics that are missing; those that exist stay as they are.
 
     Returns:
-        What was changed, and partition counts that differ from those asked for.
+        What was changed.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -45,13 +45,52 @@ def ensure(bootstrap: str, topics: Iterable[TopicSpec]) -> list[str]:
         missing = [topic for name, topic in wanted.items() if name not in there]
         if missing:
             _create(client, missing)
-    changes = [f"created topic {topic.name}" for topic in missing]
-    for name, count in there.items():
-        if count != wanted[name].partitions:
-            changes.append(
-                f"topic {name} has {count} partitions, not {wanted[name].partitions}; left alone"
-            )
-    return changes
+    return [f"created topic {topic.name}" for topic in missing]
+
+
+def find(bootstrap: str, names: Iterable[str]) -> dict[str, TopicSpec]:
+    """Describes those of the topics that exist: partitions, and properties that somebody set.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415  # see admin
+
+    with admin(bootstrap) as client:
+        counts = _partition_counts(client, names)
+        asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in counts]
+        said = client.describe_configs(asked).get("topic", {}) if asked else {}
+    return {
+        name: TopicSpec(name, count, {key: at["value"] for key, at in said[name].items()})
+        for name, count in counts.items()
+    }
+
+
+def alter(bootstrap: str, name: str, configs: Mapping[str, str | None]) -> None:
+    """Sets properties of a topic; None gives one back to the broker. All others stay.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicRefusedError: The broker refuses a value.
+    """
+    from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType  # noqa: PLC0415
+    from kafka.errors import BrokerResponseError  # noqa: PLC0415
+
+    wanted = {
+        key: (AlterConfigOp.DELETE, None) if value is None else (AlterConfigOp.SET, value)
+        for key, value in configs.items()
+    }
+    with admin(bootstrap) as client:
+        try:
+            answer = client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, wanted)])
+        except (BrokerResponseError, ValueError) as error:
+            refused = type(error).__name__
+        else:
+            refused = str(answer.get("topic", {}).get(name, ""))
+    if refused != "OK":
+        raise TopicRefusedError(
+            f"topic {name} cannot be changed", detail=f"{', '.join(configs)}: {refused}"
+        )
 
 
 def names(bootstrap: str) -> frozenset[str]:

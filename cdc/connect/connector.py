@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.broker.producer import RECORD_BYTES_MAX
 from cdc.change_event import EPOCH_HEADER
-from cdc.connect import outbox
+from cdc.connect import outbox, secrets
 from cdc.postgres import own_schema
+from cdc.retention import Retention
 from cdc.values import UNCHANGED_PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ def connector_config(
         **stock_config(spec, address),
         **named,
         "publication.autocreate.mode": "disabled",
+        # A policy of row security then ends the capture; by default it would thin it out.
+        "driver.options": "-c row_security=off",
         "snapshot.mode": "no_data",  # `cdc.snapshot` reads the tables
         "heartbeat.interval.ms": str(spec.heartbeat_interval_ms),
         "heartbeat.action.query": own_schema.BEAT,
@@ -151,17 +154,17 @@ def stock_config(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
         "slot.name": spec.slot,
         "publication.name": spec.publication,
         "table.include.list": ",".join(table_pattern(table) for table in sorted(spec.captured)),
-        **_database(address),
+        **_database(spec, address),
     }
 
 
-def topic_config(spec: CaptureSpec) -> dict[str, str]:
-    """Returns Kafka's properties of the topics that keep a source's records."""
+def topic_config(spec: CaptureSpec, table: TableName | None = None) -> dict[str, str]:
+    """Returns Kafka's properties of the topic of a table, or of others that keep records."""
+    kept = Retention(spec.topic_retention_ms) if table is None else spec.retention_of(table)
     return {
         "compression.type": "producer",  # stored as it was sent, not packed anew
-        "cleanup.policy": "delete",
-        "retention.ms": str(spec.topic_retention_ms),
         "max.message.bytes": str(RECORD_BYTES_MAX),
+        **kept.properties(),
     }
 
 
@@ -194,12 +197,12 @@ def _keys(keys: Mapping[TableName, Sequence[str]]) -> str:
     )
 
 
-def _database(address: DatabaseAddress) -> dict[str, str]:
+def _database(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
     return {
         "database.hostname": address.host,
         "database.port": str(address.port),
         "database.user": address.user,
-        "database.password": address.password,
+        "database.password": secrets.reference(spec, secrets.PASSWORD, address.password),
         "database.dbname": address.database,
         **{f"database.{word}": value for word, value in address.tls.items()},
     }

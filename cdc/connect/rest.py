@@ -69,14 +69,17 @@ class ConnectRest:
     Args:
         url: Base URL without a trailing slash.
         retry_s: How long to repeat a request while the worker rebalances or starts, seconds.
+        timeout_s: Longest wait for one answer, seconds.
     """
 
-    def __init__(self, url: str, *, retry_s: float = _RETRY_S) -> None:
+    def __init__(
+        self, url: str, *, retry_s: float = _RETRY_S, timeout_s: float = _TIMEOUT_S
+    ) -> None:
         import urllib3  # noqa: PLC0415  # the event store works where it is not installed
 
         self._url = url.rstrip("/")
         self._retry_s = retry_s
-        self._pool = urllib3.PoolManager(timeout=urllib3.Timeout(_TIMEOUT_S), retries=False)
+        self._pool = urllib3.PoolManager(timeout=urllib3.Timeout(timeout_s), retries=False)
 
     def put_config(self, name: str, config: Mapping[str, str]) -> None:
         """Registers a connector or changes its configuration; the worker validates it first."""

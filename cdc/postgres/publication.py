@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 _DESCRIBE: Final = """
-SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
+SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
+       pg_has_role(pubowner, 'USAGE')
   FROM pg_publication WHERE pubname = %s
 """
 # The declared tables: pg_publication_tables would list the partitions of a published root.
@@ -39,17 +40,30 @@ class Publication:
         complete: It publishes inserts, updates, deletes and truncates, partitions by their root.
         tables: What it publishes.
         filtered: Tables of which it publishes some columns or rows only.
+        ours: The session's role may change it.
     """
 
     all_tables: bool
     complete: bool
     tables: frozenset[TableName]
     filtered: frozenset[TableName]
+    ours: bool = True
 
     def drift(self, wanted: Iterable[TableName]) -> list[str]:
         """Says what of it would lose changes of the tables; missing tables are not drift."""
         partial = sorted(str(table) for table in self.filtered & set(wanted))
         return [f"publishes only some rows or columns of {table}" for table in partial]
+
+    def against(self, wanted: Iterable[TableName]) -> tuple[list[TableName], list[TableName]]:
+        """Returns what it lacks of the tables, and what it has beyond them.
+
+        What an administrator publishes beyond them for others, with a publication of his, is his.
+        """
+        tables = set(wanted)
+        if self.all_tables:
+            return [], []
+        extra = sorted(self.tables - tables) if self.ours else []
+        return sorted(tables - self.tables), extra
 
 
 def find(connection: Connection[Any], name: str) -> Publication | None:
@@ -60,16 +74,16 @@ def find(connection: Connection[Any], name: str) -> Publication | None:
     rows = connection.execute(_TABLES, (name,)).fetchall()
     tables = {TableName(schema, table): filtered for schema, table, filtered in rows}
     partial = frozenset(table for table, filtered in tables.items() if filtered)
-    return Publication(found[0], found[1] and found[2], frozenset(tables), partial)
+    return Publication(found[0], found[1] and found[2], frozenset(tables), partial, found[3])
 
 
 def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) -> list[str]:
     """Makes a publication publish these tables, every operation, partitions by their root.
 
-    Nothing is taken out of it: tables beyond those asked for are reported and stay.
+    Nothing is taken out of it; see `leave_out`.
 
     Returns:
-        What was changed and what is there beyond it.
+        What was changed.
 
     Raises:
         PublicationDriftError: The server refuses, as it does a role that owns not every table.
@@ -83,14 +97,23 @@ def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) 
     if not found.complete:
         _run(connection, name, sql.SQL("ALTER PUBLICATION {0} SET ({2})"), wanted)
         changes.append(f"publication {name} publishes every operation")
-    missing = [] if found.all_tables else [t for t in wanted if t not in found.tables]
+    missing, _ = found.against(wanted)
     if missing:
         _run(connection, name, sql.SQL("ALTER PUBLICATION {} ADD TABLE {}"), missing)
         changes.append(f"added {', '.join(map(str, missing))} to publication {name}")
-    extra = sorted(found.tables - set(wanted))
-    if extra:
-        changes.append(f"publication {name} also holds {', '.join(map(str, extra))}; left alone")
     return changes
+
+
+def leave_out(connection: Connection[Any], name: str, tables: list[TableName]) -> list[str]:
+    """Takes tables out of a publication; returns what was changed.
+
+    Raises:
+        PublicationDriftError: The server refuses.
+    """
+    if not tables:
+        return []
+    _run(connection, name, sql.SQL("ALTER PUBLICATION {} DROP TABLE {}"), tables)
+    return [f"took {', '.join(map(str, tables))} out of publication {name}"]
 
 
 def drop(connection: Connection[Any], name: str) -> bool:

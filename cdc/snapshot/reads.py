@@ -131,9 +131,19 @@ def finish(connection: Connection[Any], read: Read, end_offsets: Mapping[int, in
     )
 
 
-def forget(connection: Connection[Any], source: str) -> None:
-    """Removes every read of a source."""
-    connection.execute("DELETE FROM headwater.snapshots WHERE source = %s", (source,))
+def forget(
+    connection: Connection[Any], source: str, tables: Iterable[TableName] | None = None
+) -> None:
+    """Removes every read of a source, or of some of its tables."""
+    if tables is None:
+        connection.execute("DELETE FROM headwater.snapshots WHERE source = %s", (source,))
+        return
+    for table in tables:
+        connection.execute(
+            "DELETE FROM headwater.snapshots"
+            " WHERE source = %s AND table_schema = %s AND table_name = %s",
+            (source, table.schema, table.name),
+        )
 
 
 def _read(number: int, source: str, epoch: int, schema: str, name: str, *rest: Any) -> Read:

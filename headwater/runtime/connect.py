@@ -12,10 +12,17 @@ from headwater.runtime.spec import HOST
 from headwater.runtime.template import render_to
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headwater.runtime.home import Home
 
 HEAP_MB: Final = 512
 GROUP: Final = "headwater-connect"
+
+
+def secrets_folder(home: Home) -> Path:
+    """Folder that the workers may read secrets from; see `cdc.connect.secrets`."""
+    return home.conf(Connect.name) / "secrets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,8 @@ class Connect:
         # Debezium is on the class path; an empty folder keeps Connect from looking elsewhere.
         plugins = conf / "plugins"
         plugins.mkdir(parents=True, exist_ok=True)
+        secrets = secrets_folder(self.home)
+        secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
         render_to(conf, "log4j2.properties", level="info")
         render_to(
             conf,
@@ -61,6 +70,7 @@ class Connect:
             advertised_host=HOST,
             port=self.port,
             plugin_path=plugins,
+            secrets=secrets,
         )
 
     def launch(self) -> Launch:

@@ -31,20 +31,32 @@ class SourceSettings(_Section):
     """How one declared source is reached and captured.
 
     Attributes:
-        dsn: Where the database is; left out, a local Postgres is started for it.
+        dsn: Where the database is; left out, a local Postgres is started for it. Its role sets
+            capture up and keeps its state.
+        capture_dsn: The same database with the role that captures, so that it need be no more than
+            `headwater source role` prints; left out, the role of `dsn` captures.
+        connector_password: Where a Kafka Connect that runs elsewhere finds the password: a
+            reference to one of its providers, such as `${file:/etc/connect/shop.properties:shop}`.
+            Left out, the password lies in its configuration topic in clear. A Connect that is
+            started here needs none: it reads the password from a file in the home folder.
         epoch: Incarnation of the source; raised when its slot was made anew on purpose.
         heartbeat_interval_ms: An idle database frees its log this often. A second keeps
             `applied_through` close to now at the cost of one small transaction.
         topic_partitions: Partitions of each table's topic; one keeps a micro-batch to one task,
             which two cores like best. Raise it before a topic exists.
         topic_retention_hours: How long Kafka keeps changes; the archive keeps them for good.
+        retention: Tables whose topic keeps them otherwise, `"public.orders" = "3 days, 50 GB"`; the
+            size is a partition's. `"latest"` keeps the latest record of every key for good.
     """
 
     dsn: SecretStr | None = None
+    capture_dsn: SecretStr | None = None
+    connector_password: str | None = Field(default=None, pattern=r"^\$\{[^}]+\}$")
     epoch: int = Field(default=1, ge=1, le=127)
     heartbeat_interval_ms: int = Field(default=1_000, ge=100, le=3_600_000)
     topic_partitions: int = Field(default=1, ge=1, le=1_000)
     topic_retention_hours: int = Field(default=168, ge=1, le=87_600)
+    retention: dict[str, str] = Field(default_factory=dict)
 
 
 class ServiceSettings(_Section):

@@ -1,0 +1,68 @@
+"""Secrets of a connector: kept in files that its workers read, never in its configuration.
+
+Connect writes a connector's configuration into a topic, in clear, and shows it to whoever asks its
+REST interface. A reference `${secrets:folder:name}` is what lies there instead; the worker opens
+the file when it starts the task (Kafka's DirectoryConfigProvider, named `secrets`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from cdc.capture import CaptureSpec
+
+PASSWORD: Final = "password"  # noqa: S105  # its name
+PROVIDER: Final = "secrets"
+"""Name under which the workers know the provider; the template of their configuration has it."""
+
+
+def reference(spec: CaptureSpec, name: str, value: str) -> str:
+    """Returns what stands in the configuration for a secret: where it is, or itself if need be."""
+    if name == PASSWORD and spec.connector_password is not None:
+        return spec.connector_password
+    folder = _folder(spec)
+    return value if folder is None else f"${{{PROVIDER}:{folder}:{name}}}"
+
+
+def differing(spec: CaptureSpec, secrets: Mapping[str, str]) -> list[str]:
+    """Returns the names of secrets whose files are missing or hold something else."""
+    folder = _folder(spec)
+    if folder is None:
+        return []
+    return sorted(name for name, value in secrets.items() if _read(folder / name) != value)
+
+
+def write(spec: CaptureSpec, secrets: Mapping[str, str]) -> None:
+    """Writes the files, for this user's eyes only; a reader sees the old one or the new one."""
+    folder = _folder(spec)
+    if folder is None:
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, value in secrets.items():
+        draft = folder / f".{name}"
+        draft.touch(mode=0o600)
+        draft.write_text(value, encoding="utf-8")
+        draft.replace(folder / name)
+
+
+def remove(spec: CaptureSpec) -> None:
+    """Removes the files of a source."""
+    folder = _folder(spec)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(spec: CaptureSpec) -> Path | None:
+    return None if spec.secrets_folder is None else spec.secrets_folder / spec.name
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return None

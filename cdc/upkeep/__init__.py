@@ -1,0 +1,1 @@
+"""Upkeep: whether a capture is what it was declared to be, does what it says, and lasts."""

@@ -1,0 +1,245 @@
+"""What of a source is not as declared, and how each of it is made so.
+
+`steps` looks and changes nothing; `Step.do` does what its differences show and nothing else. So
+`plan` and `apply` are one path, of which the first goes half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker import topics
+from cdc.broker.topics import TopicSpec
+from cdc.capture import HEARTBEAT_TABLE
+from cdc.connect import secrets
+from cdc.connect.connector import connector_config, topic_config
+from cdc.postgres import catalog, own_schema, publication, slot
+from cdc.postgres.address import DatabaseAddress
+from cdc.retention import OURS
+from cdc.snapshot import reads
+from cdc.upkeep.difference import MASK, Difference, Part, of_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.connect.rest import ConnectRest
+
+_HOUR_MS: Final = 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Differences of one part, and what makes it as declared.
+
+    Attributes:
+        differences: At least one.
+        do: Makes it so; returns what was changed, one line each.
+    """
+
+    differences: tuple[Difference, ...]
+    do: Callable[[], list[str]]
+
+
+def steps(
+    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, anew: bool = False
+) -> list[Step]:
+    """Returns what has to be done, in its order; nothing if everything is as declared.
+
+    Args:
+        connection: To the source database, as the role that sets up.
+        rest: The worker.
+        spec: What is declared.
+        anew: Suppose that connector, publication and slot are taken away first.
+    """
+    return [
+        *_schema(connection),
+        *_publication(connection, spec, anew=anew),
+        *_slot(connection, spec, anew=anew),
+        *_topics(spec),
+        *_secrets(rest, spec),
+        *_connector(connection, rest, spec, anew=anew),
+    ]
+
+
+def drift(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:
+    """Returns every difference of a capture that was applied; changes nothing."""
+    return [found for step in steps(connection, rest, spec) for found in step.differences]
+
+
+def unread(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
+    """Returns the tables whose rows nobody was asked to read in this epoch yet."""
+    asked = set()
+    if own_schema.exists(connection):
+        asked = {r.table for r in reads.of_source(connection, spec.name, spec.epoch)}
+    return [
+        Difference(Part.TABLE, str(table), "", None, "is to be read")
+        for table in spec.tables
+        if table not in asked
+    ]
+
+
+def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
+    """Returns every topic of a source as it should be, but for those of its outbox's messages."""
+    kept = topic_config(spec)
+    # Debezium's own beat every second is worth nothing an hour later.
+    brief = {**kept, "retention.ms": str(min(spec.topic_retention_ms, _HOUR_MS))}
+    copies = spec.replication_factor
+    return [
+        *(
+            TopicSpec(
+                name,
+                1 if table == HEARTBEAT_TABLE else spec.topic_partitions,
+                topic_config(spec, table),
+                copies,
+            )
+            for table, name in spec.table_topics.items()
+        ),
+        TopicSpec(spec.transaction_topic, 1, kept, copies),
+        TopicSpec(spec.heartbeat_topic, 1, brief, copies),
+    ]
+
+
+def _schema(connection: Connection[Any]) -> Iterator[Step]:
+    if not own_schema.exists(connection):
+        made = Difference(Part.SCHEMA, "headwater", "", None, "created")
+        yield Step((made,), lambda: own_schema.ensure(connection))
+
+
+def _publication(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) -> Iterator[Step]:
+    name = spec.publication
+    found = None if anew else publication.find(connection, name)
+    if found is None:
+        made = Difference(
+            Part.PUBLICATION, name, "", None, f"created for {len(spec.captured)} tables"
+        )
+        yield Step((made,), lambda: publication.ensure(connection, name, spec.captured))
+        return
+    lacking, extra = found.against(spec.captured)
+    differences = [
+        *(
+            []
+            if found.complete
+            else [Difference(Part.PUBLICATION, name, "operations", "some", "all")]
+        ),
+        *(Difference(Part.PUBLICATION, name, str(t), None, "published") for t in lacking),
+        *(Difference(Part.PUBLICATION, name, str(t), "published", None) for t in extra),
+    ]
+    if differences:
+
+        def do() -> list[str]:
+            changes = publication.ensure(connection, name, spec.captured)
+            gone = publication.leave_out(connection, name, extra)
+            if gone:
+                # its changes pass by from now on: whoever wants it again has to read it again
+                reads.forget(connection, spec.name, extra)
+            return changes + gone
+
+        yield Step(tuple(differences), do)
+
+
+def _slot(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) -> Iterator[Step]:
+    if anew or slot.status(connection, spec.slot) is None:
+        made = Difference(Part.SLOT, spec.slot, "", None, "made")
+        yield Step((made,), lambda: slot.ensure(connection, spec.slot, spec.deadline_s))
+
+
+def _topics(spec: CaptureSpec) -> Iterator[Step]:
+    wanted = topic_specs(spec)
+    there = topics.find(spec.kafka_bootstrap, [topic.name for topic in wanted])
+    missing = [topic for topic in wanted if topic.name not in there]
+    if missing:
+        yield Step(
+            tuple(Difference(Part.TOPIC, topic.name, "", None, "created") for topic in missing),
+            lambda: topics.ensure(spec.kafka_bootstrap, missing),
+        )
+    for topic in wanted:
+        if topic.name in there:
+            yield from _topic(spec.kafka_bootstrap, there[topic.name], topic)
+
+
+def _topic(bootstrap: str, have: TopicSpec, want: TopicSpec) -> Iterator[Step]:
+    ours = {key: value for key, value in have.configs.items() if key in OURS}
+    differences = of_properties(Part.TOPIC, want.name, ours, want.configs)
+    if have.partitions != want.partitions:
+        refused = Difference(
+            Part.TOPIC,
+            want.name,
+            "partitions",
+            str(have.partitions),
+            str(want.partitions),
+            repaired=False,
+            hint="keys would move between partitions: declare as many as there are",
+        )
+        yield Step((refused,), list)
+    if differences:
+
+        def do() -> list[str]:
+            changed = {found.aspect: found.want for found in differences}
+            topics.alter(bootstrap, want.name, changed)
+            return [str(found) for found in differences]
+
+        yield Step(tuple(differences), do)
+
+
+def _secrets(rest: ConnectRest, spec: CaptureSpec) -> Iterator[Step]:
+    wanted = _secret_values(spec)
+    names = secrets.differing(spec, wanted)
+    if not names:
+        return
+
+    def do() -> list[str]:
+        secrets.write(spec, wanted)
+        if rest.config(spec.connector) is not None:
+            rest.restart(spec.connector, only_failed=False)  # it has read the old ones
+        return [f"wrote {name} for connector {spec.connector}" for name in names]
+
+    yield Step(
+        tuple(Difference(Part.SECRET, f"{spec.name}/{name}", "", None, MASK) for name in names), do
+    )
+
+
+def _connector(
+    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, anew: bool
+) -> Iterator[Step]:
+    wanted = _config(connection, spec)
+    found = None if anew else rest.config(spec.connector)
+    if found is None:
+        differences = [Difference(Part.CONNECTOR, spec.connector, "", None, "registered")]
+        verb = "registered"
+    else:
+        found.pop("name", None)
+        differences = of_properties(Part.CONNECTOR, spec.connector, found, wanted)
+        verb = "changed"
+
+    def do() -> list[str]:
+        rest.put_config(spec.connector, wanted)
+        return [f"{verb} connector {spec.connector}"]
+
+    if differences:
+        yield Step(tuple(differences), do)
+
+
+def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
+    return connector_config(
+        spec,
+        _address(spec),
+        keys=catalog.keys_besides_primary(connection, spec.tables),
+        excluded=catalog.generated_columns(connection, spec.tables),
+    )
+
+
+def _address(spec: CaptureSpec) -> DatabaseAddress:
+    return DatabaseAddress.parse(spec.connector_dsn or spec.reader_dsn)
+
+
+def _secret_values(spec: CaptureSpec) -> dict[str, str]:
+    return {} if spec.connector_password else {secrets.PASSWORD: _address(spec).password}
+
+
+def applied(found: Iterable[Step]) -> list[str]:
+    """Does all steps, one after another; returns what was changed."""
+    return [change for step in found for change in step.do()]

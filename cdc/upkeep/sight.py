@@ -1,0 +1,68 @@
+"""Looking at both ends of a capture."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker import arrival
+from cdc.broker.errors import BrokerUnreachableError
+from cdc.capture import HEARTBEAT_TABLE
+from cdc.connect.errors import ConnectUnavailableError
+from cdc.postgres import delivery
+from cdc.upkeep.flow import Flow, Sight, judge, settled, stall_limit_s
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.connect.rest import ConnectorState, ConnectRest
+
+WINDOW_S: Final = 3.0
+"""How long one waits for something to move before it is said that nothing does."""
+
+_POLL_S: Final = 0.5
+
+
+def look(
+    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, arrivals: bool = True
+) -> Sight:
+    """Looks once; changes nothing.
+
+    Args:
+        connection: To the source database.
+        rest: The worker; one that waits not long for an answer.
+        spec: What is captured.
+        arrivals: Ask Kafka too, which costs the most.
+    """
+    answers, worker = _worker(rest, spec.connector)
+    sent = delivery.look(connection, spec.slot)
+    return Sight(worker, answers, sent, _arrived(spec) if arrivals else None)
+
+
+def observe(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Flow:
+    """Says how a capture stands; waits up to `WINDOW_S` where one look cannot tell."""
+    limit_s = stall_limit_s(spec.heartbeat_interval_ms)
+    first = last = look(connection, rest, spec)
+    deadline = time.monotonic() + WINDOW_S
+    while not settled(last, limit_s) and time.monotonic() < deadline:
+        if last is not first and last.moved_since(first):
+            break
+        time.sleep(_POLL_S)
+        last = look(connection, rest, spec)
+    return judge(first, last, limit_s)
+
+
+def _worker(rest: ConnectRest, connector: str) -> tuple[bool, ConnectorState | None]:
+    try:
+        return True, rest.state(connector)
+    except ConnectUnavailableError:
+        return False, None
+
+
+def _arrived(spec: CaptureSpec) -> arrival.Arrival | None:
+    topics = (*spec.table_topics.values(), spec.transaction_topic)
+    try:
+        return arrival.look(spec.kafka_bootstrap, topics, spec.table_topics[HEARTBEAT_TABLE])
+    except BrokerUnreachableError:
+        return None

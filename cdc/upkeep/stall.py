@@ -1,0 +1,109 @@
+"""Noticing, again and again, that a capture says it runs and nothing moves; restarting it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from cdc.upkeep.errors import CaptureStalledError
+from cdc.upkeep.flow import READING_MAX_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc.upkeep.flow import Sight
+
+RESTARTS_MAX: Final = 5
+"""Restarts in a row that have not helped, after which it is given up: about ten minutes."""
+
+PAUSE_FIRST_S: Final = 20.0
+PAUSE_MAX_S: Final = 300.0
+_log = structlog.get_logger(__name__)
+
+
+class StallWatch:
+    """Remembers when a capture last moved.
+
+    Args:
+        name: The connector, for logs and errors.
+        look: Looks at the capture; told whether to ask Kafka too.
+        restart: Restarts the connector with its tasks, whatever they say of themselves.
+        limit_s: Without movement for this long it is stalled.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[bool], Sight],
+        restart: Callable[[], None],
+        *,
+        limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._look = look
+        self._restart = restart
+        self._limit_s = limit_s
+        self._clock = clock
+        self._last: Sight | None = None
+        self._moved_at = self._arrived_at = clock()
+        self._due_at = 0.0
+        self._pause_s = PAUSE_FIRST_S
+        self.restarts = 0
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long nothing has moved, seconds; 0 while that is not yet a stall."""
+        still_s = self._clock() - self._moved_at
+        return still_s if still_s >= self._limit_s else 0.0
+
+    def look(self) -> Sight:
+        """Looks once; restarts what is stalled unless the last restart was just now.
+
+        Raises:
+            CaptureStalledError: It moves in spite of no restart.
+        """
+        # Postgres alone tells while all is well; records that arrive are asked for in doubt
+        doubt = self._clock() - self._moved_at > self._limit_s / 2
+        sight = self._look(doubt)
+        self._note(sight)
+        if self.stalled_s and self._clock() >= self._due_at:
+            self._act(sight)
+        return sight
+
+    def _note(self, sight: Sight) -> None:
+        before, self._last = self._last, sight
+        now = self._clock()
+        if before is None or sight.halted or sight.moved_since(before):
+            if self.restarts:
+                _log.info("capture moves again", connector=self._name, restarts=self.restarts)
+            self._moved_at = self._arrived_at = now
+            self._pause_s, self._due_at, self.restarts = PAUSE_FIRST_S, 0.0, 0
+        elif _failed(sight) or (
+            now - self._arrived_at < READING_MAX_S and sight.reads_since(before, self._limit_s)
+        ):
+            self._moved_at = now
+
+    def _act(self, sight: Sight) -> None:
+        still_s = round(self.stalled_s)
+        if self.restarts >= RESTARTS_MAX:
+            raise CaptureStalledError(
+                f"capture by {self._name} is stalled: nothing moves for {still_s} s",
+                detail=sight.facts(),
+                hint="headwater logs connect; headwater down and headwater up start it anew",
+            )
+        _log.warning("capture is stalled", connector=self._name, for_s=still_s, seen=sight.facts())
+        self._restart()
+        self.restarts += 1
+        self._due_at = self._clock() + self._pause_s
+        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+
+
+def _failed(sight: Sight) -> bool:
+    """Whether another watch has something to do: a failure, or a connector that is gone."""
+    if sight.worker is None:
+        return sight.answers
+    return bool(sight.worker.failed)
