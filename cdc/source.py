@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker import offsets, topics
-from cdc.broker.errors import TopicMissingError
+from cdc.broker.errors import BrokerUnreachableError, TopicMissingError
 from cdc.capture import CaptureSpec
 from cdc.connect import outbox, secrets, supervision
 from cdc.connect.errors import ConnectUnavailableError
@@ -150,15 +151,15 @@ def status(spec: CaptureSpec) -> SourceStatus:
         closing(ConnectRest(spec.connect_url, retry_s=0.0, timeout_s=_WORKER_S)) as rest,
     ):
         found_slot = slot.status(connection, spec.slot)
-        flow = sight.observe(connection, rest, spec)
-        try:
-            state, silent = rest.state(spec.connector), False
-            drift = reconcile.drift(connection, rest, spec) if state else []
-        except ConnectUnavailableError:
-            state, silent, drift = None, True, []
+        flow, seen = sight.observe(connection, rest, spec)
+        state = seen.worker
+        drift = []
+        if state is not None:
+            with contextlib.suppress(ConnectUnavailableError, BrokerUnreachableError):
+                drift = reconcile.drift(connection, rest, spec)
     task = state.tasks[0] if state and state.tasks else None
     failed = state.failed[0] if state and state.failed else None
-    none = _SILENT if silent else _GONE
+    none = _GONE if seen.answers else _SILENT
     return SourceStatus(
         state.connector.state if state else none,
         task.state if task else none,

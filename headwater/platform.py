@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import psycopg
-import structlog
 from psycopg import sql
 
 from cdc import source as capture
 from cdc.broker.tail import first_change
-from cdc.connect.errors import ConnectUnavailableError
-from cdc.connect.rest import ConnectRest
-from cdc.connect.supervision import Watch
 from cdc.lsn import Lsn
-from cdc.postgres import catalog, session
+from cdc.postgres import catalog, own_schema, session
 from cdc.snapshot.reader import keep_reading
+from cdc.upkeep.difference import Difference, Part
+from cdc.upkeep.keeper import keep
 from headwater import extra, runtime
 from headwater.errors import UnhealthyError
 from headwater.project import remember
@@ -49,7 +46,6 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _WATCH_S = 2.0
-_log = structlog.get_logger(__name__)
 
 
 class Platform:
@@ -124,24 +120,44 @@ class Platform:
         topics = [table.topic(self.project.source.name) for table in self.project.source.tables]
         return first_change(self.endpoints.kafka_bootstrap, topics, deadline_s)
 
+    def plan(self) -> list[Difference]:
+        """Returns what differs from what is declared; changes nothing."""
+        self.plans()
+        spec = capture_spec(self.project, self.source_dsn, self.endpoints)
+        return [*capture.plan(spec), *self._views_to_build()]
+
+    def _views_to_build(self) -> list[Difference]:
+        """Views that no job has ever kept in a store of theirs."""
+        with session.connect(self.source_dsn) as connection:
+            known = own_schema.exists(connection)
+        kept = {(p.view, p.store) for p in self.positions()} if known else set()
+        return [
+            Difference(
+                Part.VIEW,
+                f"{view.name} in {store}",
+                "",
+                None,
+                "is built",
+                repaired=False,
+                hint="the job builds it: headwater down, then headwater up",
+            )
+            for view in self._views()
+            for store in sorted(view.to)
+            if (view.name, store) not in kept
+        ]
+
     def watch(self) -> None:
         """Keeps the connector at work until told to stop: Connect restarts no failed task itself.
 
         Raises:
             ConnectorFailedError: It failed in a way that a restart does not cure.
+            CaptureStalledError: It says that it runs, and nothing moves.
+            PublicationDriftError: Its publication is gone.
         """
         self._await(applied_file(self.project).exists, 300.0, "the source is not captured yet")
         spec = capture_spec(self.project, self.source_dsn, self.endpoints)
         threading.Thread(target=keep_reading, args=(spec,), name="snapshots", daemon=True).start()
-        with closing(ConnectRest(spec.connect_url)) as rest:
-            watch = Watch(rest, spec.connector)
-            ready_file(self.project, WATCH).touch()
-            while True:
-                try:
-                    watch.look()
-                except ConnectUnavailableError as error:  # its server is being restarted
-                    _log.warning("connect does not answer", detail=error.detail)
-                time.sleep(_WATCH_S)
+        keep(spec, _WATCH_S, begun=ready_file(self.project, WATCH).touch)
 
     def run_job(self) -> int:
         """Keeps the views in this process until told to stop; returns its exit code."""

@@ -10,6 +10,7 @@ import secrets
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ import pytest
 
 from headwater import runtime
 from headwater.runtime import Endpoints, External, RuntimeSpec, ServiceName, Spawned
+from headwater.runtime.connect import secrets_folder
+from headwater.runtime.home import Home
 from headwater.supply.lock import read_lock
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ class _Server:
 _SERVERS: Final = {
     ServiceName.POSTGRES: _Server("--postgres-dsn", frozenset({"postgres_dsn", "database"})),
     ServiceName.KAFKA: _Server("--kafka-bootstrap", frozenset({"kafka_bootstrap", "connect_url"})),
-    ServiceName.CONNECT: _Server("--connect-url", frozenset({"connect_url"})),
+    ServiceName.CONNECT: _Server("--connect-url", frozenset({"connect_url", "connect_secrets"})),
     ServiceName.SEARCH: _Server("--search-url", frozenset({"search_url"})),
     ServiceName.CACHE: _Server("--cache-url", frozenset({"cache_url"})),
 }
@@ -44,6 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("headwater services")
     for name, server in _SERVERS.items():
         group.addoption(server.option, default=None, help=f"use a running {name}")
+    group.addoption(
+        "--connect-secrets", default=None, help="folder that Connect reads secrets from"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -78,9 +84,13 @@ def _only_asks_for_all(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="session")
-def services(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Endpoints]:
+def services_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Home folder of the shared stack."""
+    return tmp_path_factory.mktemp("services") / ".headwater"
+
+
+@pytest.fixture(scope="session")
+def services(request: pytest.FixtureRequest, services_home: Path) -> Iterator[Endpoints]:
     """Addresses of the shared stack."""
     wanted: dict[ServiceName, External | Spawned] = {
         name: Spawned() for name in _needed(request.session)
@@ -89,10 +99,20 @@ def services(
         address = request.config.getoption(server.option)
         if address:
             wanted[name] = External(address)
-    home = tmp_path_factory.mktemp("services") / ".headwater"
-    spec = RuntimeSpec(home=home, services=wanted, lifeline=True)
+    spec = RuntimeSpec(home=services_home, services=wanted, lifeline=True)
     yield runtime.up(spec, timeout_s=240)
-    runtime.down(home)
+    runtime.down(services_home)
+
+
+@pytest.fixture(scope="session")
+def connect_secrets(
+    request: pytest.FixtureRequest, services: Endpoints, services_home: Path
+) -> Path:
+    """Folder that the shared Connect reads secrets from."""
+    if request.config.getoption("--connect-url"):
+        folder = request.config.getoption("--connect-secrets")
+        return Path(folder) if folder else pytest.skip("give --connect-secrets")
+    return secrets_folder(Home(services_home))
 
 
 @pytest.fixture(scope="session")

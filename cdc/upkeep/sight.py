@@ -40,8 +40,13 @@ def look(
     return Sight(worker, answers, sent, _arrived(spec) if arrivals else None)
 
 
-def observe(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Flow:
-    """Says how a capture stands; waits up to `WINDOW_S` where one look cannot tell."""
+def observe(
+    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec
+) -> tuple[Flow, Sight]:
+    """Says how a capture stands, and what was seen last.
+
+    Waits up to `WINDOW_S` where one look cannot tell.
+    """
     limit_s = stall_limit_s(spec.heartbeat_interval_ms)
     first = last = look(connection, rest, spec)
     deadline = time.monotonic() + WINDOW_S
@@ -49,8 +54,13 @@ def observe(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -
         if last is not first and last.moved_since(first):
             break
         time.sleep(_POLL_S)
-        last = look(connection, rest, spec)
-    return judge(first, last, limit_s)
+        # who has not answered once is not waited for again
+        last = look(connection, rest, spec) if first.answers else _again(connection, spec)
+    return judge(first, last, limit_s), last
+
+
+def _again(connection: Connection[Any], spec: CaptureSpec) -> Sight:
+    return Sight(None, False, delivery.look(connection, spec.slot), _arrived(spec))
 
 
 def _worker(rest: ConnectRest, connector: str) -> tuple[bool, ConnectorState | None]:

@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 from headwater import __version__, extra
-from headwater.cli import data, db, demo, doctor, events, init, run, services, source, view
+from headwater.cli import data, db, demo, doctor, events, init, plan, run, services, source, view
 from headwater.cli.output import (
     EXIT_INTERRUPTED,
     PLATFORM_ERRORS,
@@ -27,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (demo, services, run, init, doctor, data):
+for part in (demo, services, run, init, doctor, plan, data):
     part.register(app)
 app.add_typer(db.app, name="db")
 app.add_typer(events.app, name="events")

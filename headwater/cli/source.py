@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import typer
+from rich.markup import escape
 
 from cdc import source as capture
 from cdc.connect.errors import ConnectorFailedError
+from cdc.postgres.errors import PublicationDriftError
+from cdc.upkeep.errors import CaptureStalledError
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
@@ -17,6 +20,7 @@ from headwater.cli.output import (
     stderr,
     stdout,
 )
+from headwater.cli.plan import show
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from headwater.wiring import capture_spec
@@ -50,18 +54,28 @@ def status(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show the connector, its task, the slot and the topics. Exits 3 when capture stands still."""
+    """Show whether changes flow, the connector, the slot, the topics, and what drifted.
+
+    STALLED means that the connector says it runs, and nothing moves; it is told by heartbeats that
+    travel the whole way. Exits 3 when capture stands still or is not as it was applied.
+    """
     found = capture.status(_spec(config, home, profile))
     if as_json:
         topics = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
         print_json({**asdict(found), "end_offsets": topics})
     else:
         out = stdout()
+        _print_flow(found.flow)
         out.print(f"connector  {found.connector_state}, task {found.task_state}")
+        if found.failure:
+            out.print(f"failure    {escape(found.failure)}", soft_wrap=True)
         if found.slot is not None:
             out.print(f"slot       {_slot_line(found.slot)}")
         rows = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
         print_rows(rows, as_json=False, title="", empty="no topic yet")
+        if found.drift:
+            stderr.print("not as it was applied; headwater apply makes it so again:")
+            show(found.drift)
     if not found.healthy:
         raise typer.Exit(EXIT_UNHEALTHY)
 
@@ -102,11 +116,11 @@ def resume(*, config: Config = None, home: HomeFolder = None, profile: Profile =
 
 @app.command("watch", hidden=True)
 def watch(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
-    """Restart the connector's failed tasks, until stopped; `headwater up` runs this."""
+    """Keep the connector at work: restart what fails or stalls, log drift; `up` runs this."""
     project = open_project(config, home=home, profile=profile)
     try:
         Platform(project, settings_file(config, home=home)).watch()
-    except ConnectorFailedError as error:
+    except (ConnectorFailedError, CaptureStalledError, PublicationDriftError) as error:
         print_error(error, as_json=False)
         raise typer.Exit(EXIT_UNHEALTHY) from None
 
@@ -115,6 +129,14 @@ def _spec(config: Config, home: HomeFolder, profile: Profile) -> capture.Capture
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     return capture_spec(project, platform.source_dsn, platform.endpoints)
+
+
+def _print_flow(flow: capture.Flow) -> None:
+    since = f" since {flow.since:%Y-%m-%d %H:%M:%S} UTC" if flow.since else ""
+    # the newest heartbeat that came through is what a stall begins with
+    stands = since if flow.state is capture.FlowState.STALLED else ""
+    stdout().print(f"flow       {flow.state}{stands}")
+    stdout().print(f"seen       {escape(flow.seen)}", soft_wrap=True)
 
 
 def _topic_row(topic: str, partition: int, end: int) -> dict[str, object]:

@@ -1,0 +1,145 @@
+"""The keeper: looks after one capture while it runs, and repairs nothing but by a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from psycopg import Error
+
+from cdc.broker.errors import BrokerError
+from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
+from cdc.connect.rest import ConnectRest
+from cdc.connect.supervision import Watch
+from cdc.postgres import publication, session
+from cdc.postgres.errors import PostgresError, PublicationDriftError
+from cdc.upkeep import reconcile, sight
+from cdc.upkeep.flow import Sight, stall_limit_s
+from cdc.upkeep.stall import StallWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.upkeep.difference import Difference
+
+DRIFT_EVERY_S: Final = 30.0
+_WORKER_S: Final = 5.0
+_log = structlog.get_logger(__name__)
+
+
+class Keeper:
+    """Restarts what failed and what stalled, with growing pauses; logs what drifts.
+
+    Args:
+        spec: What is captured.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, spec: CaptureSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._rest = ConnectRest(spec.connect_url, retry_s=0.0, timeout_s=_WORKER_S)
+        self._connection: Connection[Any] | None = None
+        self._watch = Watch(self._rest, spec.connector, clock)
+        limit_s = stall_limit_s(spec.heartbeat_interval_ms)
+        self._stall = StallWatch(
+            spec.connector, self._sight, self._restart, limit_s=limit_s, clock=clock
+        )
+        self._drift: tuple[Difference, ...] = ()
+        self._drift_due_at = 0.0
+
+    @property
+    def restarts(self) -> int:
+        """Restarts so far of what failed, and of what has stalled since it last moved."""
+        return self._watch.restarts + self._stall.restarts
+
+    def look(self) -> None:
+        """Looks once; a server that does not answer now is looked at again next time.
+
+        Raises:
+            ConnectorFailedError: The connector failed in a way that a restart does not cure.
+            CaptureStalledError: Nothing moves, and restarts have not helped.
+            PublicationDriftError: The publication is gone: nothing can be captured any more.
+        """
+        try:
+            self._watch.look()
+        except ConnectUnavailableError as error:  # its server is being restarted
+            _log.warning("connect does not answer", detail=error.detail)
+        try:
+            self._stall.look()
+            if self._clock() >= self._drift_due_at:
+                self._look_for_drift()
+        except PublicationDriftError:
+            raise
+        except (Error, PostgresError) as error:
+            _log.warning("the source does not answer", kind=type(error).__name__)
+            self._disconnect()
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self._disconnect()
+        self._rest.close()
+
+    def _sight(self, arrivals: bool) -> Sight:
+        return sight.look(self._connected(), self._rest, self._spec, arrivals=arrivals)
+
+    def _restart(self) -> None:
+        try:
+            self._rest.restart(self._spec.connector, only_failed=False)
+        except (ConnectUnavailableError, ConnectorRefusedError) as error:
+            _log.warning("connector cannot be restarted", detail=error.detail)
+
+    def _look_for_drift(self) -> None:
+        self._drift_due_at = self._clock() + DRIFT_EVERY_S
+        connection = self._connected()
+        if publication.find(connection, self._spec.publication) is None:
+            raise PublicationDriftError(
+                f"publication {self._spec.publication} is gone: changes are missing",
+                hint="headwater source status; headwater plan says what repairs it",
+            )
+        try:
+            found = tuple(reconcile.drift(connection, self._rest, self._spec))
+        except (BrokerError, ConnectUnavailableError):
+            return  # it is somebody else's to say so
+        if found != self._drift:
+            for difference in found:
+                if difference not in self._drift:
+                    _log.warning("capture is not as it was applied", what=str(difference))
+            if not found:
+                _log.info("capture is as it was applied again")
+        self._drift = found
+
+    def _connected(self) -> Connection[Any]:
+        if self._connection is None:
+            self._connection = session.connect(self._spec.dsn)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(Error):
+                self._connection.close()
+            self._connection = None
+
+
+def keep(spec: CaptureSpec, every_s: float, *, begun: Callable[[], None] = lambda: None) -> None:
+    """Looks again and again, for good.
+
+    Args:
+        spec: What is captured.
+        every_s: Pause between two looks, seconds.
+        begun: Called once it looks.
+
+    Raises:
+        CdcError: See `Keeper.look`.
+    """
+    with closing(Keeper(spec)) as keeper:
+        begun()
+        while True:
+            keeper.look()
+            time.sleep(every_s)

@@ -1,0 +1,91 @@
+"""`headwater plan` and `headwater apply`: what differs from what is declared, and making it so."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc.upkeep.difference import Difference
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("plan")(plan)
+    app.command("apply")(apply)
+
+
+def plan(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what differs from what is declared: connector, publication, slot, topics, views.
+
+    Changes nothing; secrets are masked. Exits 3 when there is a difference.
+    """
+    found = _platform(config, home, profile).plan()
+    if as_json:
+        print_json({"differences": [asdict(difference) for difference in found]})
+    else:
+        show(found)
+    if found:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def apply(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Make the source be captured as declared: do what `headwater plan` shows.
+
+    Nothing else is changed. Exits 3 when something is left that another command repairs.
+    """
+    platform = _platform(config, home, profile)
+    changes = platform.apply()
+    left = platform.plan()
+    if as_json:
+        print_json({"changes": changes, "left": [asdict(difference) for difference in left]})
+    else:
+        for change in changes:
+            stdout().print(change, markup=False, soft_wrap=True)
+        if not changes:
+            stderr.print("nothing to change")
+        show(left)
+    if left:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def show(found: Sequence[Difference]) -> None:
+    """Prints differences as a table for people, with what repairs those that apply does not."""
+    rows = [
+        {
+            "part": str(difference.part),
+            "name": difference.name,
+            "property": difference.aspect or None,
+            "from": difference.have,
+            "to": difference.want,
+            "repair": None if difference.repaired else (difference.hint or "see above"),
+        }
+        for difference in found
+    ]
+    print_rows(rows, as_json=False, title="", empty="everything is as declared")
+
+
+def _platform(config: Config, home: HomeFolder, profile: Profile) -> Platform:
+    project = open_project(config, home=home, profile=profile)
+    return Platform(project, settings_file(config, home=home))

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from cdc import source
+from cdc.broker import topics
+from cdc.connect.rest import ConnectRest
+from cdc.postgres import session, slot
+from cdc.postgres.errors import PublicationDriftError
+from cdc.table import TableName
+from cdc.upkeep import flow
+from cdc.upkeep.difference import Part
+from cdc.upkeep.flow import FlowState
+from cdc.upkeep.keeper import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fix_capture import Captured
+
+pytestmark = pytest.mark.integration
+
+TABLES = (
+    "CREATE TABLE notes (id int PRIMARY KEY, body text)",
+    "CREATE TABLE tags (id int PRIMARY KEY)",
+)
+
+
+@pytest.fixture
+def notes(capture: Callable[..., Captured], database: str) -> Captured:
+    """Two captured tables; the heartbeat is quick, so that a stall is told soon."""
+    with session.connect(database) as connection:
+        for statement in TABLES:
+            connection.execute(statement)
+    return capture("public.notes", "public.tags", heartbeat_interval_ms=200)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A stall is a stall after seconds; returns after how many."""
+    monkeypatch.setattr(flow, "GRACE_S", 2.0)
+    return flow.stall_limit_s(200)
+
+
+def until(reached: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def sender(captured: Captured) -> int:
+    with session.connect(captured.spec.dsn) as connection:
+        found = slot.status(connection, captured.spec.slot)
+    assert found is not None
+    assert found.active_pid is not None
+    return found.active_pid
+
+
+def listener(url: str) -> int:
+    port = urlsplit(url).port
+    return next(
+        c.pid
+        for c in psutil.net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid
+    )
+
+
+def test_a_plan_shows_what_apply_then_does_and_is_empty_after_it(
+    database: str, kafka_bootstrap: str, connect_url: str
+) -> None:
+    with session.connect(database) as connection:
+        connection.execute(TABLES[0])
+    spec = source.CaptureSpec(
+        name=f"p_{os.urandom(3).hex()}",
+        dsn=database,
+        tables=(TableName.parse("notes"),),
+        connect_url=connect_url,
+        kafka_bootstrap=kafka_bootstrap,
+    )
+    before = source.plan(spec)
+    again = source.plan(spec)
+    try:
+        changes = source.apply(spec)
+        after = source.plan(spec)
+    finally:
+        source.remove(spec, with_topics=True)
+
+    assert before == again, "looking has changed something"
+    assert {Part.SCHEMA, Part.PUBLICATION, Part.SLOT, Part.TOPIC, Part.CONNECTOR, Part.TABLE} == {
+        difference.part for difference in before
+    }
+    assert all(difference.repaired for difference in before)
+    assert len(before) == len(changes)
+    assert [] == after
+
+
+def test_drift_is_told_by_name_and_only_apply_repairs_it(notes: Captured) -> None:
+    spec = notes.spec
+    topic = f"{spec.name}.public.notes"
+    password = urlsplit(spec.dsn).password or ""
+    with closing(ConnectRest(spec.connect_url)) as rest:
+        config = rest.config(spec.connector) or {}
+        config.pop("name")
+        rest.put_config(spec.connector, config | {"max.batch.size": "17"})
+        topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": "60000", "segment.ms": "9000"})
+
+        status = source.status(spec)
+        found = {(d.part, d.name, d.aspect): (d.have, d.want) for d in source.plan(spec)}
+        repaired = source.apply(spec)
+        left = source.plan(spec)
+
+    kept_ms = str(spec.topic_retention_ms)
+    assert {
+        (Part.CONNECTOR, spec.connector, "max.batch.size"): ("17", "8192"),
+        (Part.TOPIC, topic, "retention.ms"): ("60000", kept_ms),
+        (Part.TOPIC, topic, "segment.ms"): ("9000", None),
+    } == found
+    assert len(status.drift) == len(found)
+    assert not status.healthy
+    assert password not in str(status)
+    assert f"changed connector {spec.connector}" in repaired
+    assert [] == left
+
+
+def test_a_table_taken_out_of_the_publication_is_told_and_not_put_back_in_silence(
+    notes: Captured,
+) -> None:
+    spec = notes.spec
+    until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
+    notes.execute(f"ALTER PUBLICATION {spec.publication} DROP TABLE tags")
+
+    drift = source.status(spec).drift
+    planned = source.plan(spec)
+
+    assert [(Part.PUBLICATION, "public.tags")] == [(d.part, d.aspect) for d in drift]
+    assert not any(difference.repaired for difference in planned)
+    with pytest.raises(PublicationDriftError):
+        source.apply(spec)
+
+
+def test_a_table_that_is_declared_no_more_leaves_the_publication(notes: Captured) -> None:
+    fewer = replace(notes.spec, tables=notes.spec.tables[:1])
+
+    planned = {(d.part, d.aspect) for d in source.plan(fewer)}
+    source.apply(fewer)
+
+    assert (Part.PUBLICATION, "public.tags") in planned
+    assert (Part.CONNECTOR, "table.include.list") in planned
+    assert [] == source.plan(fewer)
+
+
+def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick: float) -> None:
+    spec = notes.spec
+    until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
+    time.sleep(quick + 1)  # the very case: nobody writes for longer than a stall takes
+    assert FlowState.RUNNING is source.status(spec).flow.state
+
+    with frozen(sender(notes)), closing(Keeper(spec)) as keeper:
+        until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
+        stalled = source.status(spec)
+        until(lambda: keeper.look() or keeper.restarts > 0, "the keeper restarts nothing")
+    with closing(Keeper(spec)) as keeper:
+        until(
+            lambda: keeper.look() or source.status(spec).flow.state is FlowState.RUNNING,
+            "a restart does not cure it",
+        )
+
+    assert ("RUNNING", False) == (stalled.connector_state, stalled.healthy)
+    assert stalled.flow.since is not None
+    assert "confirmed through" in stalled.flow.seen
+
+    source.pause(spec)
+    time.sleep(quick + 1)
+    assert FlowState.PAUSED is source.status(spec).flow.state
+
+
+def test_a_frozen_worker_is_a_stall_although_nobody_says_so(notes: Captured, quick: float) -> None:
+    spec = notes.spec
+    until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
+
+    with frozen(listener(spec.connect_url)):
+        until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
+        stalled = source.status(spec)
+
+    assert "Connect does not answer" in stalled.flow.seen
+    assert "UNREACHABLE" == stalled.connector_state
+    assert quick > 0
+    until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "it does not go on")
+
+
+def test_a_publication_that_is_gone_ends_the_keeper_at_once(notes: Captured) -> None:
+    notes.execute(f"DROP PUBLICATION {notes.spec.publication}")
+
+    with closing(Keeper(notes.spec)) as keeper, pytest.raises(PublicationDriftError):
+        keeper.look()
