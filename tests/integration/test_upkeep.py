@@ -58,6 +58,13 @@ def until(reached: Callable[[], bool], what: str, timeout_s: float = 60) -> None
         time.sleep(0.2)
 
 
+def stays(captured: Captured, expected: FlowState, for_s: float) -> None:
+    deadline = time.monotonic() + for_s
+    while time.monotonic() < deadline:
+        assert expected is source.status(captured.spec).flow.state
+        time.sleep(0.2)
+
+
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
@@ -171,8 +178,7 @@ def test_a_table_that_is_declared_no_more_leaves_the_publication(notes: Captured
 def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick: float) -> None:
     spec = notes.spec
     until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
-    time.sleep(quick + 1)  # the very case: nobody writes for longer than a stall takes
-    assert FlowState.RUNNING is source.status(spec).flow.state
+    stays(notes, FlowState.RUNNING, quick + 1)  # nobody writes for longer than a stall takes
 
     with frozen(sender(notes)), closing(Keeper(spec)) as keeper:
         until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
@@ -189,8 +195,7 @@ def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick
     assert "confirmed through" in stalled.flow.seen
 
     source.pause(spec)
-    time.sleep(quick + 1)
-    assert FlowState.PAUSED is source.status(spec).flow.state
+    stays(notes, FlowState.PAUSED, quick + 1)
 
 
 def test_a_frozen_worker_is_a_stall_although_nobody_says_so(notes: Captured, quick: float) -> None:
