@@ -30,7 +30,7 @@ class CaptureSpec:
         name: The source's name: lower-case letters, digits and `_`; prefix of its topics.
         dsn: The database, `postgresql://…`, with the role that sets capture up and keeps its state.
         capture_dsn: The same database with the role that captures: its connector and its reads;
-            see `cdc.postgres.role`. None if that is the role of `dsn`.
+            see `cdc.upkeep.role`. None if that is the role of `dsn`.
         tables: What to capture; the heartbeat table comes on top.
         outbox: Table whose inserted rows are sent as messages; see `cdc.connect.outbox`. None if
             the source has none.

@@ -39,6 +39,7 @@ __all__ = [
     "SlotStatus",
     "SourceStatus",
     "apply",
+    "checks",
     "pause",
     "plan",
     "remove",
@@ -98,7 +99,7 @@ def apply(spec: CaptureSpec) -> list[str]:
         CdcError: Postgres, Kafka or Connect refuses, or the connector's task does not run in time.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        _require(_checks(connection, spec))
+        _require(checks(connection, spec))
         changes = []
         if starts_anew(spec, rest.config(spec.connector)):
             changes += [f"removed {what}" for what in remove(spec)]
@@ -124,7 +125,7 @@ def plan(spec: CaptureSpec) -> list[Difference]:
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
         refused = [
             Difference(Part.SOURCE, check.name, "", check.message, "ready", False, check.hint)
-            for check in _checks(connection, spec)
+            for check in checks(connection, spec)
             if check.state is CheckState.FAIL
         ]
         config = rest.config(spec.connector)
@@ -220,14 +221,26 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
     return gone
 
 
-def _checks(connection: Connection[Any], spec: CaptureSpec) -> Iterable[Check]:
-    return preflight.checks(
-        connection,
-        source=spec.name,
-        tables=spec.required,
-        slot=spec.slot,
-        publication=spec.publication,
-    )
+def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
+    """Looks at everything that capture asks of a source, as the roles that it will be asked of.
+
+    Args:
+        connection: To the source database, as the role that sets capture up.
+        spec: What shall be captured.
+
+    Raises:
+        PostgresError: The role that captures cannot connect.
+    """
+    with session.connect(spec.reader_dsn) as reader:
+        found = preflight.checks(
+            connection,
+            source=spec.name,
+            tables=spec.required,
+            slot=spec.slot,
+            publication=spec.publication,
+            reader=reader,
+        )
+        return list(found)
 
 
 def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from cdc import source
 from cdc.errors import CdcError
-from cdc.postgres import preflight, session
+from cdc.postgres import session
 from cdc.postgres.check import Check, CheckState
 from headwater.errors import HeadwaterError
 from headwater.runtime import ports, postgres, valkey
@@ -56,13 +57,7 @@ def source_checks(spec: CaptureSpec) -> Iterator[Check]:
     try:
         with session.connect(spec.dsn) as connection:
             yield Check("source connection", CheckState.OK, spec.name, None, None)
-            yield from preflight.checks(
-                connection,
-                source=spec.name,
-                tables=spec.required,
-                slot=spec.slot,
-                publication=spec.publication,
-            )
+            yield from source.checks(connection, spec)
     except CdcError as error:
         yield _failed("source connection", error)
 

@@ -19,7 +19,7 @@ BEAT: Final = (
 
 TABLES: Final = ("heartbeat", "view_positions", "captures", "snapshots")
 
-_SCHEMA: Final = """
+SQL: Final = """
 CREATE SCHEMA IF NOT EXISTS headwater;
 CREATE TABLE IF NOT EXISTS headwater.heartbeat (
     id int PRIMARY KEY,
@@ -68,6 +68,8 @@ CREATE TABLE IF NOT EXISTS headwater.snapshots (
 CREATE INDEX IF NOT EXISTS snapshots_by_table
     ON headwater.snapshots (source, epoch, table_schema, table_name, id);
 """
+"""What makes the schema; it may be run again at any time."""
+
 _EXISTS: Final = """
 SELECT bool_and(to_regclass('headwater.' || name) IS NOT NULL) FROM unnest(%s::text[]) AS name
 """
@@ -84,5 +86,5 @@ def ensure(connection: Connection[Any]) -> list[str]:
     if exists(connection):
         return []  # a role without CREATE may run it when an owner has prepared the schema
     with connection.transaction():
-        connection.execute(_SCHEMA)
+        connection.execute(SQL)
     return ["created schema headwater"]

@@ -18,7 +18,7 @@ from cdc.postgres.catalog import list_tables
 from cdc.postgres.check import Check, CheckState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from psycopg import Connection
 
@@ -40,7 +40,10 @@ SELECT c.relkind, c.relpersistence, c.relreplident,
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
                   AND i.indimmediate) AS has_key,
        has_schema_privilege(n.oid, 'USAGE') AS usage,
-       has_table_privilege(c.oid, 'SELECT') AS readable,
+       (SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}')
+          FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+           AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')) AS hidden,
        EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid)
            AND row_security_active(c.oid) AS filtered
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -60,14 +63,24 @@ SELECT extract(epoch FROM clock_timestamp() - beat_at)::int,
 """
 _SILENCE_MAX_S: Final = 60
 
+_HEARTBEAT_GRANTS: Final = """
+SELECT has_schema_privilege(n.oid, 'USAGE'),
+       has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+           AND has_table_privilege(c.oid, 'UPDATE')
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = 'headwater' AND c.relname = 'heartbeat'
+"""
 
-def checks(
+
+def checks(  # noqa: PLR0913  # what it looks at
     connection: Connection[Any],
     *,
     source: str,
     tables: Sequence[TableName],
     slot: str,
     publication: str,
+    reader: Connection[Any] | None = None,
+    columns: Mapping[TableName, Sequence[str]] | None = None,
 ) -> Iterator[Check]:
     """Looks at everything that capture asks of a source.
 
@@ -77,18 +90,22 @@ def checks(
         tables: What shall be captured.
         slot: Name of the replication slot that capture will use.
         publication: Name of its publication.
+        reader: The same with the role that captures, if that is another.
+        columns: Tables of which these columns alone are read.
     """
+    reader = reader or connection
     yield _version(connection)
     yield _primary(connection)
     yield _wal_level(connection)
-    yield _replication_role(connection)
+    yield _replication_role(reader)
     yield _slots(connection, slot)
     yield from _slot(connection, slot)
     yield _publication(connection, publication, tables)
     yield _heartbeat(connection, slot)
+    yield from _heartbeat_grants(reader)
     yield from _topics(source, tables)
     for table in tables:
-        yield from _table(connection, table)
+        yield from _table(reader, table, (columns or {}).get(table))
 
 
 def _row(connection: Connection[Any], query: str, arguments: tuple[Any, ...] = ()) -> Any:
@@ -209,7 +226,9 @@ def _topics(source: str, tables: Sequence[TableName]) -> Iterator[Check]:
             yield Check("topics", CheckState.FAIL, message, hint=hint)
 
 
-def _table(connection: Connection[Any], table: TableName) -> Iterator[Check]:
+def _table(
+    connection: Connection[Any], table: TableName, columns: Sequence[str] | None
+) -> Iterator[Check]:
     name = f"table {table}"
     found = _row(connection, _TABLE, (table.schema, table.name))
     if found is None:
@@ -220,30 +239,56 @@ def _table(connection: Connection[Any], table: TableName) -> Iterator[Check]:
         hint = f"did you mean {near[0]}?" if near else "check the name and its schema"
         yield Check(name, CheckState.FAIL, "does not exist", hint=hint)
         return
-    kind, persistence, identity, has_key, usage, readable, filtered = found
+    kind, persistence, identity, has_key, usage, hidden, filtered = found
     if kind not in "rp" or persistence != "p":
         what = _KINDS.get(kind, "an unlogged table" if persistence == "u" else "a temporary table")
         hint = "only ordinary, logged tables leave a trace in the log"
         yield Check(name, CheckState.FAIL, f"is {what}", hint=hint)
         return
-    yield from _grants(connection, table, usage=usage, readable=readable)
+    if columns is not None:
+        hidden = [column for column in columns if column in hidden]
+    yield from _grants(connection, table, usage=usage, hidden=hidden, columns=columns)
     if filtered:
-        hint = "use a role with BYPASSRLS, or exempt it from the table's policies"
+        role = sql.Identifier(connection.info.user).as_string(connection)
+        hint = f"ALTER ROLE {role} BYPASSRLS;  or exempt it from the table's policies"
         yield Check(name, CheckState.FAIL, "row security would hide rows from capture", hint=hint)
     yield _identity(connection, table, identity=identity, has_key=has_key)
 
 
 def _grants(
-    connection: Connection[Any], table: TableName, *, usage: bool, readable: bool
+    connection: Connection[Any],
+    table: TableName,
+    *,
+    usage: bool,
+    hidden: Sequence[str],
+    columns: Sequence[str] | None,
 ) -> Iterator[Check]:
     role = sql.Identifier(connection.info.user).as_string(connection)
     schema = sql.Identifier(table.schema).as_string(connection)
     quoted = sql.Identifier(table.schema, table.name).as_string(connection)
     missing = [] if usage else [f"GRANT USAGE ON SCHEMA {schema} TO {role};"]
-    missing += [] if readable else [f"GRANT SELECT ON {quoted} TO {role};"]
+    if hidden:
+        wanted = sql.SQL(", ").join(map(sql.Identifier, columns or ())).as_string(connection)
+        what = f"SELECT ({wanted})" if columns is not None else "SELECT"
+        missing.append(f"GRANT {what} ON {quoted} TO {role};")
     if missing:
         message = f"role {connection.info.user} may not read it"
         yield Check(f"table {table}", CheckState.FAIL, message, hint=" ".join(missing))
+
+
+def _heartbeat_grants(connection: Connection[Any]) -> Iterator[Check]:
+    """The connector writes the heartbeat; a schema that does not exist yet is its maker's own."""
+    row = _row(connection, _HEARTBEAT_GRANTS)
+    if row is None:
+        return
+    usage, writable = row
+    role = sql.Identifier(connection.info.user).as_string(connection)
+    missing = [] if usage else [f"GRANT USAGE ON SCHEMA headwater TO {role};"]
+    if not writable:
+        missing.append(f"GRANT SELECT, INSERT, UPDATE ON headwater.heartbeat TO {role};")
+    if missing:
+        message = f"role {connection.info.user} may not write it"
+        yield Check("heartbeat", CheckState.FAIL, message, hint=" ".join(missing))
 
 
 def _identity(

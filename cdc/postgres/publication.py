@@ -29,6 +29,7 @@ SELECT n.nspname, c.relname, r.prattrs IS NOT NULL OR r.prqual IS NOT NULL
   JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE p.pubname = %s
 """
+_CREATE: Final = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) 
     wanted = sorted(set(tables))
     found = find(connection, name)
     if found is None:
-        _run(connection, name, sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})"), wanted)
+        _run(connection, name, _CREATE, wanted)
         return [f"created publication {name} for {len(wanted)} tables"]
     changes = []
     if not found.complete:
@@ -116,23 +117,33 @@ def leave_out(connection: Connection[Any], name: str, tables: list[TableName]) -
     return [f"took {', '.join(map(str, tables))} out of publication {name}"]
 
 
+def creation(name: str, tables: list[TableName]) -> sql.Composed:
+    """Returns the statement that makes a publication as `ensure` does."""
+    return _statement(name, _CREATE, tables)
+
+
 def drop(connection: Connection[Any], name: str) -> bool:
-    """Drops a publication; returns whether there was one."""
-    if find(connection, name) is None:
+    """Drops a publication; returns whether it did: one that another role made for us stays."""
+    found = find(connection, name)
+    if found is None or not found.ours:
         return False
     _run(connection, name, sql.SQL("DROP PUBLICATION IF EXISTS {}"), [])
     return True
 
 
-def _run(
-    connection: Connection[Any], name: str, statement: sql.SQL, tables: list[TableName]
-) -> None:
+def _statement(name: str, statement: sql.SQL, tables: list[TableName]) -> sql.Composed:
     listed = sql.SQL(", ").join(sql.Identifier(table.schema, table.name) for table in tables)
     options = sql.SQL(
         "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
     )
+    return statement.format(sql.Identifier(name), listed, options)
+
+
+def _run(
+    connection: Connection[Any], name: str, statement: sql.SQL, tables: list[TableName]
+) -> None:
     try:
-        connection.execute(statement.format(sql.Identifier(name), listed, options))
+        connection.execute(_statement(name, statement, tables))
     except Error as error:
         raise PublicationDriftError(
             f"publication {name} cannot be made as it must be",

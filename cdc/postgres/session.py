@@ -53,12 +53,17 @@ _REASONS: Final[tuple[tuple[re.Pattern[str], type[PostgresError], str, str], ...
 )
 
 
-def connect(dsn: str, *, autocommit: bool = True) -> Connection[Any]:
+UNFILTERED: Final = "-c row_security=off"
+"""Option of a session that is refused where a policy would hide rows from it."""
+
+
+def connect(dsn: str, *, autocommit: bool = True, options: str = "") -> Connection[Any]:
     """Opens a session with the source database.
 
     Args:
         dsn: `postgresql://…`, or libpq's `key=value` form; never shown.
         autocommit: False for a session that opens transactions by itself.
+        options: Of the session, in the server's own form, after those of the DSN.
 
     Raises:
         PostgresError: Which of its kinds says what is wrong with the address.
@@ -70,7 +75,10 @@ def connect(dsn: str, *, autocommit: bool = True) -> Connection[Any]:
             "the DSN cannot be read", hint="postgresql://user:password@host:5432/database"
         ) from None
     timeout_s = place.get("connect_timeout") or CONNECT_TIMEOUT_S
-    conninfo = make_conninfo(dsn, connect_timeout=timeout_s, application_name=_LOG_NAME)
+    all_options = f"{place.get('options') or ''} {options}".strip()
+    conninfo = make_conninfo(
+        dsn, connect_timeout=timeout_s, application_name=_LOG_NAME, options=all_options or None
+    )
     try:
         return psycopg.connect(conninfo, autocommit=autocommit)
     except psycopg.OperationalError as error:

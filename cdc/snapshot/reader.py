@@ -53,12 +53,16 @@ def run(spec: CaptureSpec, stop: threading.Event | None = None) -> int:
     """
     stop = stop or threading.Event()
     done = 0
-    with session.connect(spec.dsn) as connection, producer(spec.kafka_bootstrap) as sender:
+    with (
+        session.connect(spec.dsn) as state,
+        session.connect(spec.reader_dsn, options=session.UNFILTERED) as connection,
+        producer(spec.kafka_bootstrap) as sender,
+    ):
         connection.execute(expression.SESSION)
-        for read in reads.of_source(connection, spec.name, spec.epoch):
+        for read in reads.of_source(state, spec.name, spec.epoch):
             if read.done or stop.is_set():
                 continue
-            done += _Reading(spec, connection, sender, read).run(stop)
+            done += _Reading(spec, state, connection, sender, read).run(stop)
     return done
 
 
@@ -78,9 +82,15 @@ def keep_reading(spec: CaptureSpec, stop: threading.Event | None = None) -> None
 
 class _Reading:
     def __init__(
-        self, spec: CaptureSpec, connection: Connection[Any], sender: Producer, read: Read
+        self,
+        spec: CaptureSpec,
+        state: Connection[Any],
+        connection: Connection[Any],
+        sender: Producer,
+        read: Read,
     ) -> None:
         self._spec = spec
+        self._state = state
         self._connection = connection
         self._sender = sender
         self._read = read
@@ -99,18 +109,18 @@ class _Reading:
                 read_point(self._connection, self._read.table, WRITERS_DEADLINE_S),
                 None,
             )
-            reads.begin(self._connection, self._read, read_lsn)
+            reads.begin(self._state, self._read, read_lsn)
         envelope = ReadEnvelope(self._spec.name, self._read.table, read_lsn)
         more = True
         while more and not stop.is_set():
             rows, after = self._send_chunk(schema, envelope, after)
             self._sender.flush()
-            reads.advance(self._connection, self._read, rows, {"after": after})
+            reads.advance(self._state, self._read, rows, {"after": after})
             more = rows == CHUNK_ROWS and bool(schema.key)
         if more:
             return False
         ends = offsets.end_offsets(self._spec.kafka_bootstrap, [self._topic])
-        reads.finish(self._connection, self._read, {part: end for (_, part), end in ends.items()})
+        reads.finish(self._state, self._read, {part: end for (_, part), end in ends.items()})
         _log.info("table read", table=str(self._read.table), position=str(read_lsn))
         return True
 

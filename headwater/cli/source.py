@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from cdc import source as capture
 from cdc.connect.errors import ConnectorFailedError
+from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.errors import PublicationDriftError
 from cdc.upkeep.errors import CaptureStalledError
+from cdc.upkeep.role import ROLE, statements
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
@@ -23,6 +26,7 @@ from headwater.cli.output import (
 from headwater.cli.plan import show
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
+from headwater.runtime import Endpoints
 from headwater.wiring import capture_spec
 
 app = typer.Typer(help="What is captured from Postgres.", no_args_is_help=True)
@@ -112,6 +116,36 @@ def resume(*, config: Config = None, home: HomeFolder = None, profile: Profile =
     """Go on capturing where `source pause` stopped."""
     capture.resume(_spec(config, home, profile))
     stderr.print("capturing")
+
+
+@app.command("role")
+def role(
+    *,
+    name: Annotated[str, typer.Option("--name", help="Name of the role.")] = ROLE,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="It keeps the state of capture too, so that `dsn` can be it."),
+    ] = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Print the SQL that lets a role capture the source and do nothing else; change nothing.
+
+    An administrator runs it once. The role is no superuser and owns nothing; it belongs into
+    `capture_dsn`. It gets no password here: psql's own word `password` sets one unseen.
+    """
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    spec = capture_spec(project, platform.source_dsn, Endpoints())
+    database = DatabaseAddress.parse(spec.dsn).database
+    found = statements(spec, database, name, alone=alone)
+    if as_json:
+        print_json([asdict(statement) for statement in found])
+        return
+    for statement in found:
+        typer.echo(f"-- {statement.why}\n{statement.sql}\n")
 
 
 @app.command("watch", hidden=True)

@@ -1,0 +1,125 @@
+"""The role that captures: what it needs, as SQL for an administrator, and no more than that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from psycopg import sql
+
+from cdc.capture import HEARTBEAT_TABLE
+from cdc.postgres import own_schema, publication
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cdc.capture import CaptureSpec
+    from cdc.table import TableName
+
+ROLE: Final = "headwater_capture"
+"""Its name, unless another is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement for an administrator.
+
+    Attributes:
+        sql: The statement, with its semicolon.
+        why: What it is for.
+    """
+
+    sql: str
+    why: str
+
+
+def statements(
+    spec: CaptureSpec,
+    database: str,
+    name: str = ROLE,
+    *,
+    alone: bool = False,
+    columns: Mapping[TableName, Sequence[str]] | None = None,
+) -> list[Statement]:
+    """Returns what an administrator runs so that a role may capture a source, and nothing else.
+
+    The role has LOGIN, REPLICATION and SELECT; it is no superuser, owns nothing and passes no
+    policy of row security. It gets no password here: psql sets one unseen (its word `password`).
+
+    Args:
+        spec: What is captured.
+        database: Name of the source's database.
+        name: Name of the role.
+        alone: The role also keeps the state of capture, so that no other is needed (`dsn`); else
+            it is only the one that captures (`capture_dsn`).
+        columns: Tables of which it may see these columns only.
+    """
+    role = sql.Identifier(name)
+    schemas = sorted({table.schema for table in spec.captured} | {HEARTBEAT_TABLE.schema})
+    return [
+        *_objects(spec),
+        _said("it logs in and reads the log", "CREATE ROLE {} LOGIN REPLICATION", role),
+        _said(
+            "it reaches the database",
+            "GRANT CONNECT ON DATABASE {} TO {}",
+            sql.Identifier(database),
+            role,
+        ),
+        _said(
+            "it finds the tables",
+            "GRANT USAGE ON SCHEMA {} TO {}",
+            _listed(sql.Identifier(schema) for schema in schemas),
+            role,
+        ),
+        *_reads(spec, role, columns or {}),
+        *_state(role, alone=alone),
+    ]
+
+
+def _objects(spec: CaptureSpec) -> list[Statement]:
+    """What the role may not make: the schema, and the publication, for which it would own all."""
+    made = publication.creation(spec.publication, sorted(set(spec.captured)))
+    return [
+        Statement(own_schema.SQL.strip(), "schema headwater: the heartbeat and what is captured"),
+        Statement(made.as_string(None) + ";", "what leaves the database"),
+    ]
+
+
+def _reads(
+    spec: CaptureSpec, role: sql.Identifier, columns: Mapping[TableName, Sequence[str]]
+) -> list[Statement]:
+    whole = [table for table in spec.required if table not in columns]
+    found = []
+    if whole:
+        tables = _listed(sql.Identifier(table.schema, table.name) for table in whole)
+        found.append(_said("it reads their rows", "GRANT SELECT ON {} TO {}", tables, role))
+    for table, names in columns.items():
+        found.append(
+            _said(
+                "it reads these columns alone",
+                "GRANT SELECT ({}) ON {} TO {}",
+                _listed(map(sql.Identifier, names)),
+                sql.Identifier(table.schema, table.name),
+                role,
+            )
+        )
+    return found
+
+
+def _state(role: sql.Identifier, *, alone: bool) -> list[Statement]:
+    heartbeat = sql.Identifier(HEARTBEAT_TABLE.schema, HEARTBEAT_TABLE.name)
+    if not alone:
+        grant = "GRANT SELECT, INSERT, UPDATE ON {} TO {}"
+        return [_said("it writes the heartbeat", grant, heartbeat, role)]
+    grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {} TO {}"
+    schema = sql.Identifier(HEARTBEAT_TABLE.schema)
+    return [_said("it keeps the state of capture", grant, schema, role)]
+
+
+def _said(why: str, template: str, *parts: sql.Composable) -> Statement:
+    # every template is a constant of this module
+    return Statement(sql.SQL(template).format(*parts).as_string(None) + ";", why)
+
+
+def _listed(parts: Iterable[sql.Composable]) -> sql.Composable:
+    return sql.SQL(", ").join(parts)
