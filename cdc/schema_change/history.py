@@ -1,0 +1,178 @@
+"""History of the shapes of captured tables: `headwater.schema_changes`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import Error, sql
+from psycopg.types.json import Jsonb
+
+from cdc.lsn import Lsn
+from cdc.schema_change.shape import BASELINE, ShapeVersion, TableHistory, TableShape
+from cdc.schema_change.trigger import SHAPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from psycopg import Connection
+
+    from cdc.table import TableName
+
+LOOKED: Final = "LOOKED"
+"""Command of a change that was found by looking."""
+
+_LOCK_MS: Final = 2000
+"""How long a look waits for DDL under way: the next one comes soon."""
+
+_SESSION: Final = (
+    "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL timezone = 'UTC';"
+    " SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'iso_8601';"
+    " SET LOCAL extra_float_digits = 1;"
+    f" SET LOCAL bytea_output = 'hex'; SET LOCAL lock_timeout = {_LOCK_MS}"
+)
+# The table of that name now; else the one that had it last, or has been renamed or dropped since.
+_OIDS: Final = """
+SELECT w.schema, w.name, coalesce(
+       (SELECT c.oid::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE n.nspname = w.schema AND c.relname = w.name AND c.relkind IN ('r', 'p')),
+       (SELECT table_oid FROM headwater.schema_changes
+         WHERE shape ->> 'schema' = w.schema AND shape ->> 'table' = w.name
+         ORDER BY id DESC LIMIT 1))
+  FROM unnest(%s::text[], %s::text[]) AS w (schema, name)
+"""
+_VERSIONS: Final = """
+SELECT table_oid, id, lsn::text, seen_after::text, shape, command, rewritten, noted_at
+  FROM headwater.schema_changes WHERE table_oid = ANY (%s) ORDER BY id
+"""
+_LAST: Final = """
+SELECT shape, id FROM headwater.schema_changes WHERE table_oid = %s ORDER BY id DESC LIMIT 1
+"""
+_NOTE: Final = """
+INSERT INTO headwater.schema_changes (table_oid, lsn, seen_after, command, shape)
+VALUES (%s, pg_current_wal_insert_lsn(), %s::pg_lsn, %s, %s)
+"""
+
+
+def latest_id(connection: Connection[Any]) -> int:
+    """Returns the number of the newest note; 0 without any."""
+    row = connection.execute("SELECT max(id) FROM headwater.schema_changes").fetchone()
+    return int(row[0]) if row and row[0] is not None else 0
+
+
+def of_tables(
+    connection: Connection[Any], tables: Iterable[TableName]
+) -> dict[TableName, TableHistory]:
+    """Returns what is known of each table, also of one that has another name by now.
+
+    A table that nobody has seen yet has no entry.
+    """
+    oids = {table: oid for table, oid in _oids(connection, tables).items() if oid is not None}
+    found: dict[int, list[ShapeVersion]] = defaultdict(list)
+    for oid, *fields in connection.execute(_VERSIONS, (list(oids.values()),)).fetchall():
+        found[oid].append(_version(*fields))
+    return {table: TableHistory.of(found[oid]) for table, oid in oids.items() if oid in found}
+
+
+def observe(
+    connection: Connection[Any], tables: Iterable[TableName], looked_at: Lsn | None = None
+) -> list[TableName]:
+    """Looks at tables and notes their first sight, and changes that the source did not note.
+
+    Args:
+        connection: In autocommit.
+        tables: The captured tables.
+        looked_at: Position before the caller's last look; changes lie after it.
+
+    Returns:
+        Tables of which something was noted.
+
+    Raises:
+        psycopg.errors.LockNotAvailable: DDL of a table stays open; look again later.
+    """
+    noted = []
+    for table, oid in _oids(connection, tables).items():
+        if oid is not None and _observe(connection, oid, looked_at):
+            noted.append(table)
+    return noted
+
+
+def position(connection: Connection[Any]) -> Lsn:
+    """Returns where the log of the source is written now."""
+    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    return Lsn.parse(str(row[0] if row else ""))
+
+
+def forget(connection: Connection[Any]) -> None:
+    """Removes all that was noted."""
+    connection.execute("DELETE FROM headwater.schema_changes")
+
+
+def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bool:
+    with connection.transaction():
+        connection.execute(_SESSION.encode())
+        _await_ddl(connection, oid)
+        row = connection.execute(SHAPE.format(oid="%s").encode(), (oid,)).fetchone()
+        shape = row[0] if row else None
+        last = connection.execute(_LAST, (oid,)).fetchone()
+        if shape == (last[0] if last else None):
+            return False
+        if last is None:
+            connection.execute(_NOTE, (oid, None, BASELINE, Jsonb(shape)))
+            return True
+        since = looked_at or _noted_at(connection, last[1])
+        noted = None if shape is None else Jsonb(shape)
+        connection.execute(_NOTE, (oid, str(since), LOOKED, noted))
+        return True
+
+
+def _await_ddl(connection: Connection[Any], oid: int) -> None:
+    """Waits for DDL under way: what it does lies before now in the log, and is not seen yet."""
+    row = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n"
+        " ON n.oid = c.relnamespace WHERE c.oid = %s",
+        (oid,),
+    ).fetchone()
+    if row is not None:
+        try:
+            with connection.transaction():
+                lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
+                connection.execute(lock.format(sql.Identifier(*row)))
+        except Error as error:
+            if error.sqlstate != "42P01":  # renamed or dropped just now: that is seen
+                raise
+
+
+def _noted_at(connection: Connection[Any], change_id: int) -> str:
+    row = connection.execute(
+        "SELECT lsn::text FROM headwater.schema_changes WHERE id = %s", (change_id,)
+    ).fetchone()
+    return str(row[0] if row else "")
+
+
+def _oids(connection: Connection[Any], tables: Iterable[TableName]) -> dict[TableName, int | None]:
+    wanted = list(tables)
+    names = ([table.schema for table in wanted], [table.name for table in wanted])
+    rows = connection.execute(_OIDS, names).fetchall()
+    by_name = {(schema, name): oid for schema, name, oid in rows}
+    return {table: by_name.get((table.schema, table.name)) for table in wanted}
+
+
+def _version(  # noqa: PLR0913, PLR0917  # the columns of a row
+    number: int,
+    lsn: str,
+    seen_after: str | None,
+    shape: dict[str, Any] | None,
+    command: str,
+    rewritten: bool | None,
+    noted_at: Any,
+) -> ShapeVersion:
+    return ShapeVersion(
+        number,
+        Lsn.parse(lsn),
+        Lsn.parse(seen_after) if seen_after else None,
+        None if shape is None else TableShape.of_json(shape),
+        command,
+        rewritten,
+        noted_at,
+    )

@@ -1,0 +1,159 @@
+"""TableShape: what a captured table looks like from a position of the log on.
+
+Columns are told apart by the number that Postgres gives each of them for good, so a rename is seen
+as a rename, and a column dropped and added again under its name is seen as another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cdc.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from cdc.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnShape:
+    """One captured column: alive and not generated.
+
+    Attributes:
+        number: Its number in the table (`attnum`), which no other column ever gets.
+        name: Its name.
+        type_name: Postgres' own name of its type with its modifiers.
+        type_id: Number of its type and its modifier, which outlive the type's name.
+        not_null: Whether the source forbids NULL.
+        default: Whether the source fills it in by itself: a default, an identity, a domain's.
+        missing: The value that rows older than the column have, as text; None if that is NULL,
+            or if Postgres wrote a value of its own into each of them.
+    """
+
+    number: int
+    name: str
+    type_name: str
+    type_id: tuple[int, int] = (0, -1)
+    not_null: bool = False
+    default: bool = False
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """A captured table at one moment.
+
+    Attributes:
+        oid: The table's own number, which outlives its name.
+        table: Its name.
+        columns: Its captured columns, by number.
+        key: Numbers of the columns that identify a row, in their order; empty without a key.
+        partitions: Names of the leaf partitions by their oid; empty for an ordinary table.
+    """
+
+    oid: int
+    table: TableName
+    columns: tuple[ColumnShape, ...]
+    key: tuple[int, ...] = ()
+    partitions: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def by_number(self) -> dict[int, ColumnShape]:
+        """Its columns by their number."""
+        return {column.number: column for column in self.columns}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of its columns."""
+        return frozenset(column.name for column in self.columns)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Names of the key's columns."""
+        return tuple(self.by_number[number].name for number in self.key)
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> TableShape:
+        """Reads the form that `trigger.SHAPE` writes."""
+        return cls(
+            int(fields["oid"]),
+            TableName(fields["schema"], fields["table"]),
+            tuple(
+                ColumnShape(
+                    c["number"],
+                    c["name"],
+                    c["type"],
+                    (c["type_id"][0], c["type_id"][1]),
+                    c["not_null"],
+                    c["default"],
+                    c["missing"],
+                )
+                for c in fields["columns"]
+            ),
+            tuple(fields["key"]),
+            tuple((int(oid), name) for oid, name in fields["partitions"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeVersion:
+    """A shape and from where in the log it holds.
+
+    Attributes:
+        id: Number of the note.
+        lsn: Every change of a row at this position or later has this shape, until the next one.
+        seen_after: Where the change was only found by looking: it lies between this position and
+            `lsn`, nobody knows where. None where the source noted it itself.
+        shape: The shape; None from when the table is gone.
+        command: Tag of the command, such as `ALTER TABLE`; `BASELINE` for the first sight.
+        rewritten: Whether rows got values that are not in the log; None if nobody knows.
+        noted_at: When.
+    """
+
+    id: int
+    lsn: Lsn
+    seen_after: Lsn | None
+    shape: TableShape | None
+    command: str
+    rewritten: bool | None
+    noted_at: datetime | None = None
+
+
+BASELINE = "BASELINE"
+"""Command of a table's first sight."""
+
+CREATED = "CREATE TABLE"
+"""Command that makes a partition, which is empty then."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableHistory:
+    """All that is known of the shapes of one table (one oid), the oldest first."""
+
+    versions: tuple[ShapeVersion, ...] = ()
+
+    @classmethod
+    def of(cls, versions: Iterable[ShapeVersion]) -> TableHistory:
+        """Orders what was noted of one table."""
+        return cls(tuple(sorted(versions, key=lambda version: (version.lsn, version.id))))
+
+    @property
+    def latest(self) -> ShapeVersion | None:
+        """What is known last."""
+        return self.versions[-1] if self.versions else None
+
+    def place(self, lsn: int) -> int:
+        """Returns which version held for a change at a position; -1 before the first sight."""
+        place = -1
+        for number, version in enumerate(self.versions):
+            if version.lsn.value <= lsn:
+                place = number
+        return place
+
+    def numbered(self, change_id: int) -> ShapeVersion | None:
+        """Returns the newest version whose note is not later than this one."""
+        found = [version for version in self.versions if version.id <= change_id]
+        return found[-1] if found else None

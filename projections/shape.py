@@ -1,0 +1,176 @@
+"""Rows of whatever age, carried over to the columns that a view has.
+
+A record has the columns that its table had when the row was written. Which those were is known from
+the history of the table; columns are followed by their number, so a renamed one is carried over, a
+new one gets what Postgres itself gives to old rows, and one that was dropped is left out. What only
+Postgres knows is left to the read that such a change asks for; what nobody knows is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.schema_change.difference import ChangeKind, differences
+from cdc.table import ColumnKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cdc.schema_change.shape import ShapeVersion, TableHistory, TableShape
+    from cdc.table import Column, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class TableShapes:
+    """How the columns of a plan follow from those that its table had in the course of time.
+
+    Attributes:
+        history: The table's shapes.
+        numbers: Number of each of the plan's columns in the table, by its name in the view.
+    """
+
+    history: TableHistory
+    numbers: Mapping[str, int]
+
+    @property
+    def settled_lsn(self) -> int:
+        """Position before which a row with the plan's column names may mean something else."""
+        versions = self.history.versions
+        settled = 0
+        for place, version in enumerate(versions):
+            if version.shape is None or version.shape.names != self.numbers.keys():
+                continue
+            numbers = {column.name: column.number for column in version.shape.columns}
+            if numbers != self.numbers or _filled_since(versions[place:]):
+                last = place + 1 == len(versions)
+                settled = _NEVER if last else versions[place + 1].lsn.value
+        return settled
+
+
+_NEVER: Final = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    """How rows of one shape become rows of the plan."""
+
+    carried: tuple[tuple[str, str], ...]
+    constant: Mapping[str, Any]
+
+    def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: row[old] for name, old in self.carried} | dict(self.constant)
+
+
+class Fitting:
+    """Carries rows of one table over to a plan's columns.
+
+    Args:
+        schema: The plan's columns.
+        shapes: How they came about.
+    """
+
+    def __init__(self, schema: TableSchema, shapes: TableShapes) -> None:
+        self._columns = schema.by_name
+        self._numbers = shapes.numbers
+        self._versions = shapes.history.versions
+        self._history = shapes.history
+        self._known: dict[tuple[range, frozenset[str]], _Mapping | None] = {}
+        self.settled_lsn = shapes.settled_lsn
+
+    def fit(self, row: Mapping[str, Any], lsn: int, *, read: bool) -> dict[str, Any] | None:
+        """Returns a row in the plan's columns; None where only a read can tell what it is now.
+
+        Args:
+            row: A record's row, its values as they travel.
+            lsn: The record's position.
+            read: Whether it was read from the table, perhaps later than at its position.
+
+        Raises:
+            LookupError: No known shape explains the row's columns.
+        """
+        known = self._candidates(lsn, read=read), frozenset(row)
+        if known not in self._known:
+            self._known[known] = self._mapping(*known)
+        mapping = self._known[known]
+        return None if mapping is None else mapping.row(row)
+
+    def _candidates(self, lsn: int, *, read: bool) -> range:
+        """Which versions a row may have: a read sees a later one, a look does not tell when."""
+        place = self._history.place(lsn)
+        end = place + 1
+        if read:
+            end = len(self._versions)
+        elif end < len(self._versions):
+            since = self._versions[end].seen_after
+            if since is not None and since.value <= lsn:
+                end += 1
+        return range(max(place, 0), end)
+
+    def _mapping(self, candidates: range, names: frozenset[str]) -> _Mapping | None:
+        found: list[_Mapping | None] = []
+        for place in candidates:
+            shape = self._versions[place].shape
+            if shape is not None and self._explains(shape, names):
+                mapping = self._from(place, shape)
+                if mapping not in found:
+                    found.append(mapping)
+        if not found:
+            raise LookupError
+        # of two that differ nobody knows which; both changes have asked for a read
+        return found[0] if len(found) == 1 else None
+
+    def _explains(self, shape: TableShape, names: frozenset[str]) -> bool:
+        """Columns may be left out at capture, but none that the view has."""
+        wanted = {c.name for c in shape.columns if c.number in self._numbers.values()}
+        return wanted <= names <= shape.names
+
+    def _from(self, place: int, shape: TableShape) -> _Mapping | None:
+        later = self._versions[place + 1 :]
+        if _filled_since(self._versions[place:]):
+            return None
+        by_number = shape.by_number
+        carried, constant = [], {}
+        for name, number in self._numbers.items():
+            if number in by_number:
+                carried.append((name, by_number[number].name))
+            else:
+                constant[name] = _missing(self._columns[name], number, later)
+        return _Mapping(tuple(carried), constant)
+
+
+def _filled_since(versions: tuple[ShapeVersion, ...]) -> bool:
+    """Whether rows of the first version got values since then that the log does not have."""
+    return any(map(_filled, versions, versions[1:]))
+
+
+def _filled(earlier: ShapeVersion, later: ShapeVersion) -> bool:
+    if earlier.shape is None or later.shape is None or earlier.shape.oid != later.shape.oid:
+        return True
+    if later.rewritten is not None:
+        return later.rewritten
+    return any(
+        change.kind is ChangeKind.RETYPED or change.computed
+        for change in differences(earlier.shape, later.shape, None)
+    )
+
+
+def _missing(column: Column, number: int, later: tuple[ShapeVersion, ...]) -> Any:
+    """What Postgres gives to rows that are older than a column, as it travels."""
+    for version in later:
+        added = version.shape.by_number.get(number) if version.shape is not None else None
+        if added is not None:
+            return None if added.missing is None else travelling(column.kind, added.missing)
+    return None  # dropped before: a view that ignores that keeps the column without a value
+
+
+def travelling(kind: ColumnKind, text: str) -> Any:
+    """Returns the form in which a value travels, from the text that Postgres prints."""
+    if kind is ColumnKind.BOOLEAN:
+        return text == "t"
+    if kind is ColumnKind.INTEGER:
+        return int(text)
+    if kind is ColumnKind.BYTES:
+        return base64.b64encode(bytes.fromhex(text.removeprefix("\\x"))).decode("ascii")
+    return text
