@@ -1,7 +1,8 @@
-"""Values: from Debezium's JSON forms to exact Python values, and on to one JSON form for stores.
+"""Values: from the forms in which they travel to exact Python values, and on to one JSON form.
 
-The connector sends what JSON cannot hold exactly as text (`decimal.handling.mode=string`,
-`time.precision.mode=isostring`, `binary.handling.mode=base64`), so nothing passes through a float.
+Logical values and whole numbers travel as JSON's own, bytes as base64, and everything else as the
+text that Postgres prints for it (UTC, ISO dates, shortest floats that are exact). The connector's
+converter and our own reads both write these forms, so equal values are equal in bytes.
 A value that Python's own types cannot hold (infinite or pre-historic times) is refused by name,
 never altered.
 """
@@ -10,23 +11,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import math
-import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
-from uuid import UUID
 
 from cdc.errors import SchemaMismatchError, ValueDecodeError
 from cdc.table import Column, ColumnKind, TableSchema
 
 Json = str | int | float | bool | None
 
-UNCHANGED_PLACEHOLDER: Final = "__headwater_unchanged_5f1d7c2e9a__"
-"""What the connector sends (`unavailable.value.placeholder`) for a large value that an update left
-as it was: Postgres does not log it again."""
+UNCHANGED_PLACEHOLDER: Final = "\0unchanged"
+"""What the converter sends for a large value that an update left as it was: Postgres does not log
+it again. It begins with U+0000, which no text of Postgres holds, so no value can look like it."""
 
 
 class Unchanged:
@@ -40,34 +38,8 @@ class Unchanged:
 
 
 UNCHANGED: Final = Unchanged()
-
-_PLACEHOLDER_BYTES: Final = UNCHANGED_PLACEHOLDER.encode()
-_PLACEHOLDER_BASE64: Final = base64.b64encode(_PLACEHOLDER_BYTES).decode()
-_PLACEHOLDER_UUID: Final = str(
-    UUID(bytes=hashlib.md5(_PLACEHOLDER_BYTES, usedforsecurity=False).digest(), version=3)
-)
-_UNCHANGED_TEXTS: Final = (UNCHANGED_PLACEHOLDER, _PLACEHOLDER_BASE64)
-_UNCHANGED_ARRAYS: Final = (
-    [UNCHANGED_PLACEHOLDER],
-    list(_PLACEHOLDER_BYTES),  # integers: its bytes, one by one
-    [_PLACEHOLDER_UUID],  # uuids: the one that Java derives from its bytes
-)
-UNCHANGED_MARKS: Final = (
-    _PLACEHOLDER_BYTES,
-    _PLACEHOLDER_BASE64.encode(),
-    ",".join(map(str, _PLACEHOLDER_BYTES)).encode(),
-    _PLACEHOLDER_UUID.encode(),
-)
+UNCHANGED_MARKS: Final = (b"\\u0000unchanged",)
 """One of these is in the bytes of every record that has an unchanged value."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FLOAT_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-# Debezium's words for what Postgres calls NaN and ±Infinity
-_NUMERIC_WORDS: Final = {
-    "NAN": Decimal("NaN"),
-    "POSITIVE_INFINITY": Decimal("Infinity"),
-    "NEGATIVE_INFINITY": Decimal("-Infinity"),
-}
-_ARRAY_QUOTED: Final = re.compile(r'[{}",\\\s]|^$|^null$', re.IGNORECASE)
 
 Decode = Callable[[Any], object]
 
@@ -76,7 +48,7 @@ def decoder(schema: TableSchema) -> Callable[[Mapping[str, Any]], dict[str, obje
     """Prepares the decoding of a table's rows.
 
     Returns:
-        A function from Debezium's row to exact Python values by column name. It raises
+        A function from a record's row to exact Python values by column name. It raises
         `SchemaMismatchError` where the row's columns are not the table's, `ValueDecodeError`
         where a value does not fit; neither tells the value.
     """
@@ -98,7 +70,7 @@ def decoder(schema: TableSchema) -> Callable[[Mapping[str, Any]], dict[str, obje
 
 
 def decode(column: Column, raw: object) -> object:
-    """Returns the exact Python value of one of Debezium's JSON forms.
+    """Returns the exact Python value of the form in which it travels.
 
     Raises:
         ValueDecodeError: It does not fit the column's type or Python's range.
@@ -152,7 +124,7 @@ def _misfit(schema: TableSchema, column: Column) -> ValueDecodeError:
     return ValueDecodeError(
         f"a value does not fit column {schema.table}.{column.name}",
         detail=f"type {column.type_name}",
-        hint="stores cannot hold infinite times, years before 1 or after 9999",
+        hint="stores cannot hold infinite times, years before 1 or after 9999, nor 24:00",
     )
 
 
@@ -169,74 +141,43 @@ def _integer(raw: Any) -> int:
 
 
 def _numeric(raw: Any) -> object:
-    if type(raw) is not str:
-        raise TypeError
-    if raw == UNCHANGED_PLACEHOLDER:
-        return UNCHANGED
-    return _NUMERIC_WORDS[raw] if raw in _NUMERIC_WORDS else Decimal(raw)
+    return UNCHANGED if raw == UNCHANGED_PLACEHOLDER else Decimal(_string(raw))
 
 
 def _float(raw: Any) -> float:
-    if type(raw) is str:
-        return _FLOAT_WORDS[raw] if raw in _FLOAT_WORDS else float(raw)
-    if type(raw) is bool:
-        raise TypeError
-    return float(raw)
+    return float(_string(raw))
 
 
 def _text(raw: Any) -> object:
-    if type(raw) is str:
-        return UNCHANGED if raw in _UNCHANGED_TEXTS else raw
-    if isinstance(raw, list):
-        return UNCHANGED if raw in _UNCHANGED_ARRAYS else _array(raw)
-    return _scalar(raw)
-
-
-def _scalar(raw: Any) -> str:
-    if type(raw) is bool:
-        return "t" if raw else "f"
-    if type(raw) is not int and type(raw) is not str:
+    if type(raw) is not str:
         raise TypeError
-    return str(raw)
-
-
-def _array(items: list[Any]) -> str:
-    """Postgres' own text form of an array of texts, integers or booleans."""
-    return "{" + ",".join(_array_item(item) for item in items) + "}"
-
-
-def _array_item(item: Any) -> str:
-    if item is None:
-        return "NULL"
-    if isinstance(item, list):
-        return _array(item)
-    text = _scalar(item)
-    if type(item) is str and _ARRAY_QUOTED.search(text):
-        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return text
+    return UNCHANGED if raw == UNCHANGED_PLACEHOLDER else raw
 
 
 def _bytes(raw: Any) -> object:
-    if raw == _PLACEHOLDER_BASE64:
+    if raw == UNCHANGED_PLACEHOLDER:
         return UNCHANGED
     try:
-        return base64.b64decode(raw, validate=True)
+        return base64.b64decode(_string(raw), validate=True)
     except binascii.Error as error:
         raise ValueError from error
 
 
 def _date(raw: Any) -> date:
-    if type(raw) is int:
-        return (_EPOCH + timedelta(days=raw)).date()
-    return date.fromisoformat(raw.removesuffix("Z"))
+    return date.fromisoformat(raw)
 
 
 def _time(raw: Any) -> time:
-    return time.fromisoformat(raw.removesuffix("Z"))
+    if _string(raw).startswith("24"):
+        raise ValueError  # newer Pythons read it as the day's beginning
+    return time.fromisoformat(raw)
 
 
 def _timestamp(raw: Any) -> datetime:
-    return datetime.fromisoformat(raw.removesuffix("Z"))
+    parsed = datetime.fromisoformat(raw)
+    if parsed.tzinfo is not None:
+        raise ValueError
+    return parsed
 
 
 def _timestamptz(raw: Any) -> datetime:
@@ -244,6 +185,12 @@ def _timestamptz(raw: Any) -> datetime:
     if parsed.tzinfo is None:
         raise ValueError
     return parsed if parsed.tzinfo is UTC else parsed.astimezone(UTC)
+
+
+def _string(raw: Any) -> str:
+    if type(raw) is not str:
+        raise TypeError
+    return raw
 
 
 def _numeric_text(value: Any) -> str:

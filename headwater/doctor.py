@@ -5,9 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from cdc import source
+from cdc.connect import converter
+from cdc.connect.connector import CONNECTOR_CLASS
+from cdc.connect.rest import ConnectRest
 from cdc.errors import CdcError
 from cdc.postgres import session
 from cdc.postgres.check import Check, CheckState
@@ -60,6 +64,17 @@ def source_checks(spec: CaptureSpec) -> Iterator[Check]:
             yield from source.checks(connection, spec)
     except CdcError as error:
         yield _failed("source connection", error)
+
+
+def converter_check(connect_url: str) -> Check:
+    """Checks whether a Kafka Connect that is not ours has our converter."""
+
+    def look() -> str:
+        with closing(ConnectRest(connect_url, retry_s=3.0)) as rest:
+            converter.require(rest.complaints(CONNECTOR_CLASS, converter.PROBE))
+        return f"{connect_url} has it"
+
+    return _tried("converter", look)
 
 
 def _program(path: Path) -> str:
@@ -117,7 +132,7 @@ def _ports(settings: Settings) -> Iterator[Check]:
 def _tried(name: str, attempt: Callable[[], str]) -> Check:
     try:
         return Check(name, CheckState.OK, attempt(), None, None)
-    except HeadwaterError as error:
+    except (HeadwaterError, CdcError) as error:
         return _failed(name, error)
 
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.broker.producer import RECORD_BYTES_MAX
 from cdc.change_event import EPOCH_HEADER
-from cdc.connect import outbox, secrets
+from cdc.connect import converter, outbox, secrets
 from cdc.postgres import own_schema
 from cdc.retention import Retention
-from cdc.values import UNCHANGED_PLACEHOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,16 +24,10 @@ _MIB: Final = 1024 * 1024
 _REGEX_SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
 
 _VALUES: Final = {
-    # What JSON cannot hold exactly travels as text.
-    "decimal.handling.mode": "string",
-    "time.precision.mode": "isostring",
-    "interval.handling.mode": "string",
-    # The converter writes base64; with Debezium's own, a large unchanged value arrives as NULL.
-    "binary.handling.mode": "bytes",
-    "hstore.handling.mode": "json",
+    # Each value travels as the text that Postgres prints, all but logicals and whole numbers.
+    **converter.properties(),
     # Types that Debezium does not know would be left out in silence.
     "include.unknown.datatypes": "true",
-    "unavailable.value.placeholder": UNCHANGED_PLACEHOLDER,
     "schema.refresh.mode": "columns_diff_exclude_unchanged_toast",
 }
 
@@ -183,6 +176,7 @@ def _with_outbox(spec: CaptureSpec, table: TableName) -> dict[str, str]:
         **outbox.router(spec, table),
         **outbox.message_topics(spec, topic_config(spec)),
         **outbox.converters(_CONVERTERS),
+        **converter.properties(bytes_of=table),
     }
 
 

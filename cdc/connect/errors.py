@@ -4,7 +4,8 @@ ConnectError
 ├── ConnectUnavailableError    HW-C020  the worker does not answer
 ├── ConnectorRefusedError      HW-C021  the worker does not take the configuration
 ├── ConnectorFailedError       HW-C022  the connector or its task failed for good
-└── ConnectorNotRunningError   HW-C023  the connector did not run in time
+├── ConnectorNotRunningError   HW-C023  the connector did not run in time
+└── ConverterMissingError      HW-C024  the worker lacks our converter
 """
 
 from __future__ import annotations
@@ -42,3 +43,9 @@ class ConnectorNotRunningError(ConnectError):
 
     code = "HW-C023"
     retriable = True
+
+
+class ConverterMissingError(ConnectError):
+    """The worker does not have the class that sends values exactly, or has an older one."""
+
+    code = "HW-C024"

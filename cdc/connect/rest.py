@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import orjson
 
+from cdc.connect import converter
 from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.lsn import Lsn
 
@@ -82,8 +83,23 @@ class ConnectRest:
         self._pool = urllib3.PoolManager(timeout=urllib3.Timeout(timeout_s), retries=False)
 
     def put_config(self, name: str, config: Mapping[str, str]) -> None:
-        """Registers a connector or changes its configuration; the worker validates it first."""
-        self._call("PUT", f"/connectors/{quote(name)}/config", config)
+        """Registers a connector or changes its configuration; the worker validates it first.
+
+        Raises:
+            ConverterMissingError: The worker does not have our converter.
+            ConnectorRefusedError: The worker does not take the configuration.
+        """
+        try:
+            self._call("PUT", f"/connectors/{quote(name)}/config", config)
+        except ConnectorRefusedError as error:
+            converter.require([error.detail or ""])
+            raise
+
+    def complaints(self, plugin: str, config: Mapping[str, str]) -> list[str]:
+        """Returns what a worker has against a configuration, without registering anything."""
+        path = f"/connector-plugins/{quote(plugin)}/config/validate"
+        found = self._call("PUT", path, {**config, "connector.class": plugin})
+        return [error for part in found["configs"] for error in part["value"]["errors"]]
 
     def config(self, name: str) -> dict[str, str] | None:
         """Returns a connector's configuration, secrets included; None where there is none."""

@@ -1,7 +1,8 @@
-"""SQL that writes a row as the JSON text which the connector would have sent for it."""
+"""SQL that writes a row as the JSON text which the connector sends for it, and its key as well."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -10,17 +11,32 @@ from psycopg import sql
 from cdc.table import ColumnKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cdc.table import Column, TableSchema
 
 SESSION: Final = (
     "SET timezone = 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'iso_8601'; "
-    "SET extra_float_digits = 1; SET bytea_output = 'hex'"
+    "SET extra_float_digits = 1; SET bytea_output = 'hex'; SET lc_monetary = 'C'"
 )
 """What a session must be set to, so that values print as they do in the stream."""
 
-_AS_JSON: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.FLOAT}
+_AS_JSON: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER}
+# Of these, a cast to text prints what the type itself prints, without anything to escape in it.
+_PLAIN: Final = {
+    ColumnKind.NUMERIC,
+    ColumnKind.FLOAT,
+    ColumnKind.UUID,
+    ColumnKind.DATE,
+    ColumnKind.TIME,
+    ColumnKind.TIMESTAMP,
+    ColumnKind.TIMESTAMPTZ,
+}
+_TEXT_TYPE: Final = re.compile(r"text|character varying(\(\d+\))?|jsonb?")
+_ARGUMENTS_MAX: Final = 90  # a function of Postgres takes a hundred at most
+
+# What Java's JSON library escapes in another way than Postgres.
+_ESCAPED_OTHERWISE: Final = re.compile(r"\\\\|\\u00[01][0-9a-f]|[\U00010000-\U0010ffff]")
 
 
 def row_json(schema: TableSchema) -> sql.Composable:
@@ -29,29 +45,58 @@ def row_json(schema: TableSchema) -> sql.Composable:
 
 
 def key_json(schema: TableSchema) -> sql.Composable:
-    """Returns an expression for a JSON object of the key's columns, as text."""
+    """Returns an expression for a JSON object of the key's columns, as text; see `key_bytes`."""
     return _object([schema.by_name[name] for name in schema.key])
+
+
+def key_bytes(key: bytes) -> bytes:
+    """Returns a key that Postgres wrote byte for byte as the connector writes it.
+
+    Equal keys must be equal bytes: the bytes choose the partition, and tell keys apart.
+    """
+    if key.isascii() and b"\\u00" not in key:
+        return key
+    return _ESCAPED_OTHERWISE.sub(_escape, key.decode()).encode()
+
+
+def _escape(found: re.Match[str]) -> str:
+    if found[0] == "\\\\":
+        return found[0]  # a backslash, and no beginning of anything
+    if found[0][0] == "\\":
+        return "\\u" + found[0][2:].upper()
+    units = found[0].encode("utf-16-be").hex().upper()
+    return f"\\u{units[:4]}\\u{units[4:]}"
 
 
 def _object(columns: Iterable[Column]) -> sql.Composable:
     parts: list[sql.Composable] = []
     for column in columns:
         before = "," if parts else "{"
-        name = orjson.dumps(column.name).decode()
+        name = key_bytes(orjson.dumps(column.name)).decode()
         parts += [sql.Literal(f"{before}{name}:"), _value(column)]
-    return sql.SQL(" || ").join([*parts, sql.SQL("'}'")])
+    return _concat([*parts, sql.SQL("'}'")])
+
+
+def _concat(parts: Sequence[sql.Composable]) -> sql.Composable:
+    if len(parts) > _ARGUMENTS_MAX:
+        groups = [parts[at : at + _ARGUMENTS_MAX] for at in range(0, len(parts), _ARGUMENTS_MAX)]
+        return _concat([_concat(group) for group in groups])
+    return sql.SQL("concat({})").format(sql.SQL(", ").join(parts))
 
 
 def _value(column: Column) -> sql.Composable:
-    name = sql.Identifier(column.name)
     if column.kind in _AS_JSON:
-        text = sql.SQL("to_json({})::text")
+        form = "{0}::text"
+    elif column.kind in _PLAIN:
+        form = """'"' || {0}::text || '"'"""
     elif column.kind is ColumnKind.BYTES:
-        # the text form breaks its lines
-        text = sql.SQL("""'"' || translate(encode({}, 'base64'), E'\\n', '') || '"'""")
+        # Postgres breaks the lines of base64
+        form = """'"' || translate(encode({0}, 'base64'), E'\\n', '') || '"'"""
+    elif _TEXT_TYPE.fullmatch(column.type_name):
+        form = "to_json({0}::text)::text"
     else:
-        # a cast to text would cut the padding of a character(n), which belongs to its value
-        text = sql.SQL("to_json(format('%s', {}))::text")
-    return sql.SQL("coalesce(CASE WHEN {} IS NOT NULL THEN {} END, 'null')").format(
-        name, text.format(name)
-    )
+        # A cast may print something else than the type does: the padding of a character(n) goes.
+        # Nor is NULL simple: a row of NULLs `IS NULL` as well, but it is a value.
+        form = "to_json(CASE WHEN num_nulls({0}) = 0 THEN format('%s', {0}) END)::text"
+    text = sql.SQL(form).format(sql.Identifier(column.name))
+    return sql.SQL("coalesce({}, 'null')").format(text)

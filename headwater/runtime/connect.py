@@ -1,10 +1,11 @@
-"""Kafka Connect, distributed mode with one worker, Debezium on its class path."""
+"""Kafka Connect, distributed mode with one worker; Debezium and our converter on its class path."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from cdc.connect import converter
 from headwater.runtime.java_server import JAVA_ENV, JavaProgram
 from headwater.runtime.probe import connect_answers
 from headwater.runtime.process import Launch
@@ -76,7 +77,8 @@ class Connect:
     def launch(self) -> Launch:
         """How to start it."""
         conf = self.home.conf(self.name)
-        argv = self.program.command(
+        program = JavaProgram(self.program.java, (*self.program.jars, converter.JAR))
+        argv = program.command(
             "org.apache.kafka.connect.cli.ConnectDistributed",
             str(conf / "connect-distributed.properties"),
             heap_mb=self.memory_mb,

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cdc.capture import CaptureSpec
+from cdc.connect import converter
 from cdc.connect.connector import connector_config, stock_config, table_pattern
 from cdc.connect.supervision import cause
 from cdc.postgres.address import DatabaseAddress
@@ -48,8 +49,8 @@ def test_a_dsn_that_names_no_one_server_is_refused_without_repeating_it(dsn: str
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("decimal.handling.mode", "string"),
-        ("time.precision.mode", "isostring"),
+        ("exact.type", converter.CLASS),
+        ("database.connection.factory.class", converter.CLASS),
         ("value.converter.replace.null.with.default", "false"),
         ("include.unknown.datatypes", "true"),
         ("event.converting.failure.handling.mode", "fail"),

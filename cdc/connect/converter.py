@@ -1,0 +1,69 @@
+"""The converter: a class of ours inside the connector that sends every value as Postgres prints it.
+
+Debezium parses many values before anybody sees them, and not every one survives that.
+`java/ExactValues.java` keeps them text; the jar is built from it by
+`python setup/converter.py`, and its manifest names the source that it was built from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cdc.connect.errors import ConverterMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cdc.table import TableName
+
+CLASS: Final = "headwater.connect.v1.ExactValues"
+"""Its package has the version of the forms in which it sends values."""
+
+_FOLDER: Final = Path(__file__).resolve().parent / "java"
+SOURCE: Final = _FOLDER / "ExactValues.java"
+JAR: Final = _FOLDER / "headwater-exact-values.jar"
+"""What a worker needs on its class path, or in the folder of Debezium's plugin."""
+
+
+def properties(bytes_of: TableName | None = None) -> dict[str, str]:
+    """Returns the connector's properties that put the class to work.
+
+    Args:
+        bytes_of: A table whose `bytea` columns stay bytes, for what reads them in the connector.
+    """
+    return {
+        **({} if bytes_of is None else {"exact.bytes.of": str(bytes_of)}),
+        "converters": "exact",
+        "exact.type": CLASS,
+        # Names of types are learned over connections; it changes them on the way.
+        "database.connection.factory.class": CLASS,
+    }
+
+
+# Without the class the rest is not looked at: no database is asked.
+PROBE: Final = {
+    "name": "headwater-converter",
+    "topic.prefix": "headwater",
+    "database.hostname": "localhost",
+    "database.port": "1",
+    "database.user": "nobody",
+    "database.dbname": "nothing",
+    "database.connection.factory.class": CLASS,
+}
+"""A configuration that says, when a worker validates it, whether the worker has the class."""
+
+
+def require(complaints: Iterable[str]) -> None:
+    """Takes what a worker says against a configuration.
+
+    Raises:
+        ConverterMissingError: It says that it does not have the class.
+    """
+    for complaint in complaints:
+        if f"find class {CLASS}" in complaint:
+            raise ConverterMissingError(
+                "Kafka Connect does not have Headwater's converter, or has an older one",
+                detail=f"class {CLASS}",
+                hint=f"copy {JAR} beside Debezium's jars on every worker, and restart the workers",
+            )
