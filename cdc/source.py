@@ -19,7 +19,7 @@ from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
 from cdc.snapshot import reads
-from cdc.upkeep import reconcile, sight
+from cdc.upkeep import compaction, reconcile, sight
 from cdc.upkeep.difference import Difference, Part
 from cdc.upkeep.flow import Flow, FlowState
 from cdc.upkeep.reconcile import topic_specs
@@ -240,7 +240,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
             publication=spec.publication,
             reader=reader,
         )
-        return list(found)
+        return [*found, *compaction.checks(connection, spec)]
 
 
 def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:

@@ -13,6 +13,7 @@ from cdc import source as capture
 from cdc.broker.tail import first_change
 from cdc.lsn import Lsn
 from cdc.postgres import catalog, own_schema, session
+from cdc.postgres.check import Check, CheckState
 from cdc.snapshot.reader import keep_reading
 from cdc.upkeep.difference import Difference, Part
 from cdc.upkeep.keeper import keep
@@ -125,6 +126,13 @@ class Platform:
         self.plans()
         spec = capture_spec(self.project, self.source_dsn, self.endpoints)
         return [*capture.plan(spec), *self._views_to_build()]
+
+    def warnings(self) -> list[Check]:
+        """Returns what works at the source and somebody should know; changes nothing."""
+        spec = capture_spec(self.project, self.source_dsn, self.endpoints)
+        with session.connect(spec.dsn) as connection:
+            found = capture.checks(connection, spec)
+        return [check for check in found if check.state is CheckState.WARN]
 
     def _views_to_build(self) -> list[Difference]:
         """Views that no job has ever kept in a store of theirs."""

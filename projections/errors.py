@@ -16,7 +16,8 @@ ProjectionError
 │   ├── JobSpecError         HW-P024  the description of the job cannot be read
 │   ├── QueryFailedError     HW-P025  a streaming query fails again and again
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
-│   └── EventUnreadableError HW-P027  an event is not what this program's declarations say
+│   ├── EventUnreadableError HW-P027  an event is not what this program's declarations say
+│   └── RecordsLostError     HW-P028  records that a query wants next are gone
 └── VerificationError        HW-P030  views could not be compared
     └── NotCaughtUpError     HW-P031  views did not reach the position in time
 """
@@ -160,6 +161,15 @@ class EventUnreadableError(JobError):
     """
 
     code = "HW-P027"
+
+
+class RecordsLostError(JobError):
+    """Records that a query wants next are gone: its topic has dropped them, or was made anew.
+
+    The detail names topic, partition and both offsets; starting the query again does not help.
+    """
+
+    code = "HW-P028"
 
 
 class VerificationError(ProjectionError):

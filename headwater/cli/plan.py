@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
+from rich.markup import escape
 
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
@@ -35,11 +36,20 @@ def plan(
 
     Changes nothing; secrets are masked. Exits 3 when there is a difference.
     """
-    found = _platform(config, home, profile).plan()
+    platform = _platform(config, home, profile)
+    found, warnings = platform.plan(), platform.warnings()
     if as_json:
-        print_json({"differences": [asdict(difference) for difference in found]})
+        print_json(
+            {
+                "differences": [asdict(difference) for difference in found],
+                "warnings": [asdict(check) for check in warnings],
+            }
+        )
     else:
         show(found)
+        for check in warnings:
+            told = f"{check.name}: {check.message}" + (f"; {check.detail}" if check.detail else "")
+            stderr.print(f"[yellow]warning[/] {escape(told)}", soft_wrap=True)
     if found:
         raise typer.Exit(EXIT_UNHEALTHY)
 

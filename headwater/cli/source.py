@@ -24,12 +24,14 @@ from headwater.cli.output import (
     stdout,
 )
 from headwater.cli.plan import show
+from headwater.cli.retention import retention
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from headwater.runtime import Endpoints
 from headwater.wiring import capture_spec
 
 app = typer.Typer(help="What is captured from Postgres.", no_args_is_help=True)
+app.command("retention")(retention)
 
 
 @app.command("list")

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from cdc.broker import topics
 from cdc.broker.errors import BrokerError
+from projections import loss
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.sinks.lock import WriterLock
@@ -105,7 +106,13 @@ class _Job:
         self._add(ARCHIVE, lambda: start_archive(session, self._spec))
 
     def _add(self, name: str, start: Any) -> None:
-        self._queries[str(name)] = SupervisedQuery(str(name), start, QueryProgress())
+        self._queries[str(name)] = SupervisedQuery(
+            str(name), start, QueryProgress(), lambda: self._loss(name)
+        )
+
+    def _loss(self, query: str) -> Fault | None:
+        error = loss.find(self._spec, query)
+        return None if error is None else Fault.of(error)
 
     def _start_store(self, session: SparkSession, store: Store) -> StreamingQuery:
         prepare_store(session, self._spec, store)

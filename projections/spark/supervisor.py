@@ -42,6 +42,7 @@ class SupervisedQuery:
         name: Its name: a store, or `archive`.
         start: Starts it.
         progress: Its batches so far.
+        explain: Looks for a cause that Spark's own words do not tell; None if it finds none.
         query: It, while it runs.
         fault: Why it is given up; None while it is not.
     """
@@ -49,6 +50,7 @@ class SupervisedQuery:
     name: str
     start: Callable[[], StreamingQuery]
     progress: QueryProgress
+    explain: Callable[[], Fault | None] = lambda: None
     query: StreamingQuery | None = None
     fault: Fault | None = None
     _failures: int = 0
@@ -101,8 +103,10 @@ class SupervisedQuery:
 
     def _failed(self, text: str) -> None:
         self._failures += 1
-        fault = Fault.find(text) or Fault(
-            _UNKNOWN_CODE, f"query {self.name} fails", _first_line(text), _LOG_HINT, True
+        fault = (
+            Fault.find(text)
+            or self.explain()
+            or Fault(_UNKNOWN_CODE, f"query {self.name} fails", _first_line(text), _LOG_HINT, True)
         )
         self.progress.error = fault
         wait_s = _WAITS_S[min(self._failures, len(_WAITS_S)) - 1]

@@ -1,0 +1,70 @@
+"""What compaction asks of a table: its topic keeps the latest record of every key, and no other.
+
+An update that leaves a large value as it was does not log it again: the value is in an older record
+of the key. Once that one is compacted away, the value is in no record any more. A store that holds
+the row still has it; whoever begins with the topic alone never gets it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import sql
+
+from cdc.postgres import catalog
+from cdc.postgres.check import Check, CheckState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.table import TableName
+
+_LEFT_OUT: Final = """
+SELECT c.relreplident = 'f',
+       (SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}') FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+           AND a.attgenerated = '' AND a.attlen = -1 AND a.attstorage <> 'p')
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
+    """Looks at the tables whose topics are compacted; reading only.
+
+    Args:
+        connection: To the source database.
+        spec: What is captured.
+    """
+    tables = [table for table, policy in spec.retention.items() if policy.latest]
+    described = catalog.describe(connection, tables)
+    for table in sorted(tables):
+        schema = described.get(table)
+        if schema is None:
+            continue  # that it does not exist is told elsewhere
+        name = f"retention {table}"
+        if not schema.key:
+            message = "latest needs a key: without one the topic would keep a single row"
+            hint = "give the table a primary key, or a retention of time or size"
+            yield Check(name, CheckState.FAIL, message, hint=hint)
+            continue
+        yield _values(connection, table, name)
+
+
+def _values(connection: Connection[Any], table: TableName, name: str) -> Check:
+    row = connection.execute(_LEFT_OUT, (table.schema, table.name)).fetchone()
+    whole, columns = row or (True, [])
+    if whole or not columns:
+        return Check(name, CheckState.OK, "every record of a key holds the whole row")
+    quoted = sql.Identifier(table.schema, table.name).as_string(connection)
+    return Check(
+        name,
+        CheckState.WARN,
+        "latest may be a record without its large values, which are then in no record",
+        f"columns {', '.join(columns)}: an update that does not change them leaves them out; "
+        "stores that hold the row keep them, one built from the topic alone does not get them",
+        f"ALTER TABLE {quoted} REPLICA IDENTITY FULL;",
+    )

@@ -1,0 +1,167 @@
+"""How long the log lasts, and who is about to fall off its end.
+
+A topic keeps records for a time, or for so many bytes; where the rate is known, bytes are a time as
+well. A reader's distance to the end is what the topic keeps, less the age of the next record that
+it wants. A reader that has read everything is in no danger however old its last record is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from cdc.upkeep.errors import LogLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cdc.broker.extent import Extent, Place
+
+LEFT_MIN: Final = 0.25
+"""Share of what is kept that a reader should have left; below it there is an alert."""
+
+_FOREVER: Final = "-1"
+
+
+class ReaderState(StrEnum):
+    """How a reader stands to the end of its log; found by looking, stored nowhere."""
+
+    OK = "OK"
+    AT_RISK = "AT_RISK"  # less than a quarter of what is kept is left
+    LOST = "LOST"  # what it wants next is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One partition: what it holds and how long that lasts.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its number.
+        size_bytes: Bytes of one copy.
+        records: Records, those that compaction took away included.
+        bytes_per_second: What is appended.
+        held_s: Age of its oldest record; None if it is empty.
+        keeps_s: How long it keeps a record; None for ever.
+    """
+
+    topic: str
+    partition: int
+    size_bytes: int
+    records: int
+    bytes_per_second: float
+    held_s: float | None
+    keeps_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One reader in one partition.
+
+    Attributes:
+        name: Consumer group, or query of the job.
+        topic: The topic.
+        partition: The partition.
+        state: How it stands.
+        wanted: Offset that it wants next.
+        earliest: First offset that the partition has.
+        left_records: Records between the two.
+        left_s: Time until the wanted record is dropped; None if it never is.
+    """
+
+    name: str
+    topic: str
+    partition: int
+    state: ReaderState
+    wanted: int
+    earliest: int
+    left_records: int
+    left_s: float | None
+
+    def error(self) -> LogLostError:
+        """Returns the error that its reader ends with, once it is lost."""
+        return lost(self.name, self.topic, self.partition, self.wanted, self.earliest)
+
+
+def lost(name: str, topic: str, partition: int, wanted: int, earliest: int) -> LogLostError:
+    """Returns the error of a reader whose next record is gone."""
+    return LogLostError(
+        f"{name} wants records that topic {topic} has dropped",
+        detail=f"partition {partition}, wanted offset {wanted}, earliest {earliest}: "
+        f"{earliest - wanted} records are missing",
+        hint="headwater source resnapshot reads its tables anew; raise topic_retention_hours",
+    )
+
+
+def lasts_s(disk_bytes: float, bytes_per_second: float) -> float | None:
+    """Returns how long a disk holds a log that grows evenly; None if it does not grow."""
+    return disk_bytes / bytes_per_second if bytes_per_second > 0 else None
+
+
+def keeps_s(configs: Mapping[str, str], bytes_per_second: float) -> float | None:
+    """Returns how long a partition keeps a record; None for ever.
+
+    Args:
+        configs: Properties of its topic.
+        bytes_per_second: What is appended to the partition.
+    """
+    if "delete" not in configs.get("cleanup.policy", "delete"):
+        return None
+    limits = []
+    if (kept_ms := configs.get("retention.ms", _FOREVER)) != _FOREVER:
+        limits.append(int(kept_ms) / 1000)
+    if (kept_bytes := configs.get("retention.bytes", _FOREVER)) != _FOREVER:
+        limits += [s for s in [lasts_s(int(kept_bytes), bytes_per_second)] if s is not None]
+    return min(limits, default=None)
+
+
+def rate(extent: Extent, grown_bytes: int, window_s: float) -> float:
+    """Returns bytes per second: what was appended just now, or else over all that is held."""
+    if grown_bytes > 0 and window_s > 0:
+        return grown_bytes / window_s
+    if extent.oldest_at_s is None or extent.newest_at_s is None:
+        return 0.0
+    span_s = extent.newest_at_s - extent.oldest_at_s
+    return extent.size_bytes / span_s if span_s > 0 else 0.0
+
+
+def kept(
+    place: Place, extent: Extent, configs: Mapping[str, str], bytes_per_second: float, now_s: float
+) -> Kept:
+    """Describes a partition; see `Kept`."""
+    held_s = None if extent.oldest_at_s is None else max(0.0, now_s - extent.oldest_at_s)
+    return Kept(
+        *place,
+        extent.size_bytes,
+        extent.end - extent.earliest,
+        bytes_per_second,
+        held_s,
+        keeps_s(configs, bytes_per_second),
+    )
+
+
+def reader(  # noqa: PLR0913, PLR0917  # the parts of one line
+    name: str, found: Kept, extent: Extent, wanted: int, wanted_at_s: float | None, now_s: float
+) -> Reader:
+    """Describes a reader in a partition.
+
+    Args:
+        name: Consumer group or query.
+        found: The partition, as it keeps.
+        extent: The partition, as it is.
+        wanted: Offset that the reader wants next.
+        wanted_at_s: When the record there was sent; None if there is none yet.
+        now_s: Seconds since 1970.
+    """
+    left_s: float | None = None
+    state = ReaderState.OK
+    if wanted < extent.earliest:
+        state, left_s = ReaderState.LOST, 0.0
+    elif wanted < extent.end and found.keeps_s is not None and wanted_at_s is not None:
+        left_s = max(0.0, found.keeps_s - (now_s - wanted_at_s))
+        if left_s < LEFT_MIN * found.keeps_s:
+            state = ReaderState.AT_RISK
+    left = wanted - extent.earliest
+    place = found.topic, found.partition
+    return Reader(name, *place, state, wanted, extent.earliest, left, left_s)

@@ -1,0 +1,127 @@
+"""`headwater source retention`: how long the log lasts, and who is about to fall off its end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdc.upkeep.retention import ReaderState, lasts_s
+from cdc.upkeep.tail import WINDOW_S, look
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import (
+    EXIT_UNHEALTHY,
+    print_error,
+    print_json,
+    print_rows,
+    stderr,
+    stdout,
+)
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from headwater.wiring import capture_spec
+from projections.checkpoint import positions
+
+if TYPE_CHECKING:
+    from cdc.upkeep.tail import Tail
+
+_HOUR_S = 3600
+_MIB = 1024 * 1024
+
+
+def retention(
+    *,
+    bytes_per_second: Annotated[
+        float | None,
+        typer.Option("--bytes-per-second", min=1, help="Suppose this rate; else it is measured."),
+    ] = None,
+    disk_bytes: Annotated[
+        float | None, typer.Option("--disk-bytes", min=1, help="What the log may take.")
+    ] = None,
+    window_s: Annotated[
+        float, typer.Option("--window-s", min=0, max=600, help="How long to measure, seconds.")
+    ] = WINDOW_S,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show how long the log lasts, topic by topic, and how far each reader is from its end.
+
+    With both a rate and a disk it only computes. Exits 3 when a reader has less than a quarter of
+    the retention left, or wants what is gone already.
+    """
+    tail = None
+    if bytes_per_second is None or disk_bytes is None:
+        tail = _look(config, home, profile, window_s)
+    rate = bytes_per_second or (tail.bytes_per_second if tail else 0.0)
+    seconds = lasts_s(disk_bytes, rate) if disk_bytes else None
+    if as_json:
+        print_json(
+            {
+                "bytes_per_second": rate,
+                "disk_bytes": disk_bytes,
+                "lasts_hours": _hours(seconds),
+                "topics": [asdict(kept) for kept in tail.kept] if tail else [],
+                "readers": [asdict(reader) for reader in tail.readers] if tail else [],
+            }
+        )
+    else:
+        _print(tail, rate, disk_bytes, seconds)
+    if tail is not None and not tail.healthy:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _look(config: Config, home: HomeFolder, profile: Profile, window_s: float) -> Tail:
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    spec = capture_spec(project, platform.source_dsn, platform.endpoints)
+    return look(spec, positions(project.settings.home, spec.name), window_s)
+
+
+def _print(tail: Tail | None, rate: float, disk_bytes: float | None, seconds: float | None) -> None:
+    if disk_bytes is not None:
+        lasts = f"last {_hours(seconds)} hours" if seconds is not None else "last: nothing is added"
+        stdout().print(f"{disk_bytes / 1e12:g} TB at {rate / 1e6:g} MB/s {lasts}")
+    if tail is None:
+        return
+    rows = [
+        {
+            "topic": kept.topic,
+            "partition": kept.partition,
+            "MiB": round(kept.size_bytes / _MIB, 1),
+            "records": kept.records,
+            "KiB/s": round(kept.bytes_per_second / 1024, 1),
+            "held h": _hours(kept.held_s),
+            "keeps h": _hours(kept.keeps_s),
+        }
+        for kept in tail.kept
+    ]
+    print_rows(rows, as_json=False, title="", empty="no topic yet")
+    readers = [
+        {
+            "reader": reader.name,
+            "topic": reader.topic,
+            "partition": reader.partition,
+            "state": str(reader.state),
+            "wants": reader.wanted,
+            "left records": reader.left_records,
+            "left h": _hours(reader.left_s),
+        }
+        for reader in tail.readers
+    ]
+    print_rows(readers, as_json=False, title="", empty="nobody reads it yet")
+    for reader in tail.readers:
+        if reader.state is ReaderState.LOST:
+            print_error(reader.error(), as_json=False)
+        elif reader.state is ReaderState.AT_RISK:
+            stderr.print(
+                f"[yellow]warning[/] {reader.name} is about to fall off topic {reader.topic}: "
+                f"{_hours(reader.left_s)} hours and {reader.left_records} records are left",
+                soft_wrap=True,
+            )
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds / _HOUR_S, 1)
