@@ -47,6 +47,7 @@ class CaptureSpec:
             are written there and the configuration only refers to them. None if it has no such.
         connector_password: What stands for the password in the configuration instead: a reference
             in Connect's form, `${provider:path:key}`. None puts the password there, in clear.
+        snapshot_workers: Ranges of tables that are read at once.
         deadline_s: Longest wait for the connector's task to run.
 
     Raises:
@@ -69,6 +70,7 @@ class CaptureSpec:
     connector_dsn: str | None = field(default=None, repr=False)
     secrets_folder: Path | None = None
     connector_password: str | None = None
+    snapshot_workers: int = 2
     deadline_s: float = 60.0
 
     def __post_init__(self) -> None:

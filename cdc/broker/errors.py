@@ -4,7 +4,9 @@ BrokerError (CdcError)
 ├── BrokerUnreachableError  HW-C030  no broker answers
 ├── TopicRefusedError       HW-C031  a topic cannot be made as it must be
 ├── TopicMissingError       HW-C032  a topic that should be there is not
-└── RecordRefusedError      HW-C033  brokers did not take a record
+├── RecordRefusedError      HW-C033  brokers did not take a record
+├── GroupRefusedError       HW-C034  the brokers do not let a group read
+└── RecordTooLargeError     HW-C035  a record is larger than any that is sent
 """
 
 from __future__ import annotations
@@ -42,3 +44,15 @@ class RecordRefusedError(BrokerError):
 
     code = "HW-C033"
     retriable = True
+
+
+class GroupRefusedError(BrokerError):
+    """The brokers do not let this group, or this member of it, read."""
+
+    code = "HW-C034"
+
+
+class RecordTooLargeError(BrokerError):
+    """A record is larger than any that is sent."""
+
+    code = "HW-C035"

@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS headwater.snapshots (
     table_name text NOT NULL,
     predicate text,          -- SQL condition of a read in part; NULL reads the whole table
     state text NOT NULL DEFAULT 'waiting'
-        CHECK (state IN ('waiting', 'reading', 'done', 'failed')),
+        CHECK (state IN ('waiting', 'reading', 'done', 'failed', 'cancelled')),
     read_lsn pg_lsn,         -- every change that the read does not see has a later position
     rows_expected bigint,
     rows_read bigint NOT NULL DEFAULT 0,
@@ -63,7 +63,9 @@ CREATE TABLE IF NOT EXISTS headwater.snapshots (
     failure text,
     asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     begun_at timestamptz,
-    ended_at timestamptz
+    ended_at timestamptz,
+    resumed_at timestamptz,  -- when the reader that is at it took it over
+    rows_resumed bigint NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS snapshots_by_table
     ON headwater.snapshots (source, epoch, table_schema, table_name, id);
@@ -88,3 +90,4 @@ def ensure(connection: Connection[Any]) -> list[str]:
     with connection.transaction():
         connection.execute(SQL)
     return ["created schema headwater"]
+    keys jsonb,              -- keys of a read of those, as lists of texts

@@ -1,7 +1,12 @@
 """Errors of reading tables.
 
-SnapshotError (CdcError)
-└── WritersInTheWayError  HW-C061  transactions that write to a table stay open
+SnapshotError (CdcError)     HW-C060  a table cannot be read
+├── WritersInTheWayError     HW-C061  transactions that write to a table stay open
+├── ReadRefusedError         HW-C062  what is asked for cannot be read
+├── ReadUnknownError         HW-C063  there is no such read under way
+├── SourceWentBackError      HW-C064  the source's log is behind a position that it was read at
+├── TableChangedError        HW-C065  a table has become another one while it was read
+└── ReadDelayedError         HW-C066  a table cannot be read now
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from cdc.errors import CdcError
 
 
 class SnapshotError(CdcError):
-    """A table could not be read."""
+    """A table cannot be read."""
 
     code = "HW-C060"
 
@@ -19,4 +24,39 @@ class WritersInTheWayError(SnapshotError):
     """Transactions that write to a table stay open; what they write could not be placed."""
 
     code = "HW-C061"
+    retriable = True
+
+
+class ReadRefusedError(SnapshotError):
+    """What is asked for cannot be read: no such table, key or condition."""
+
+    code = "HW-C062"
+
+
+class ReadUnknownError(SnapshotError):
+    """There is no such read, or it has ended already."""
+
+    code = "HW-C063"
+
+
+class SourceWentBackError(SnapshotError):
+    """The source's log is behind a position at which it was read: it was restored, or failed over.
+
+    Rows that carry the greater position would win over every change to come.
+    """
+
+    code = "HW-C064"
+
+
+class TableChangedError(SnapshotError):
+    """A table has become another one while it was read; the read begins anew."""
+
+    code = "HW-C065"
+    retriable = True
+
+
+class ReadDelayedError(SnapshotError):
+    """A table cannot be read now; it is tried again."""
+
+    code = "HW-C066"
     retriable = True

@@ -1,10 +1,17 @@
 """The position that a read of a table stands for.
 
-Take the log's insert position. Then wait until every transaction that holds a lock to write to the
-table has ended. Whatever a snapshot taken after that does not see was written by a transaction that
-took its lock later, so its rows lie after the position in the log. A row that is read with this
-position therefore loses to every change that the read has not seen, and wins against every older
-one: a read can never bring an old value back.
+Take the log's insert position. Then wait until every transaction has ended that had written by
+then and holds a lock to write to the table. Whatever a snapshot taken after that does not see was
+written by a transaction that wrote to the table later, so its rows lie behind the position in the
+log. A row that is read with this position therefore loses to every change that the read has not
+seen, and wins against every older one: a read can never bring an old value back, however late it
+comes and however often it is repeated.
+
+The next record of the log begins exactly at the insert position. So the position of a read is one
+byte before it: records begin at multiples of eight, and no change ever has the position of a read.
+
+A transaction keeps its number when it is prepared for a second phase, but not its session; so it
+is waited for by number. One that has no number has written nothing yet, however long it is open.
 
 DBLog brackets each chunk with two marks in the log instead (Andreakis, Papapanagiotou: DBLog: A
 Watermark Based Change-Data-Capture Framework, 2020), which needs writes to the source.
@@ -12,68 +19,126 @@ Watermark Based Change-Data-Capture Framework, 2020), which needs writes to the 
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.lsn import Lsn
-from cdc.snapshot.errors import WritersInTheWayError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from psycopg import Connection
 
     from cdc.table import TableName
 
 _POSITION: Final = "SELECT pg_current_wal_insert_lsn()::text"
-# prepared transactions have no pid; partitions are written to under locks of their own
+# The locks are looked at once: two looks could miss a lock that changes hands in between.
+# Partitions are written to under locks of their own. DML always takes the first of these modes;
+# the others are those of TRUNCATE and its like.
 _WRITERS: Final = """
-SELECT DISTINCT l.virtualtransaction, l.pid
-  FROM pg_locks AS l
- WHERE l.locktype = 'relation' AND l.granted
-   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-   AND l.relation IN (SELECT %(root)s::oid UNION ALL
-                      SELECT relid FROM pg_partition_tree(%(root)s::oid))
-   AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted),
+     tree AS (SELECT %(root)s::oid AS relid
+              UNION SELECT relid::oid FROM pg_partition_tree(%(root)s::oid))
+SELECT DISTINCT x.transactionid::text, x.pid
+  FROM locks AS w
+  JOIN locks AS x ON x.virtualtransaction = w.virtualtransaction
+                 AND x.pid IS NOT DISTINCT FROM w.pid
+                 AND x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock'
+ WHERE w.locktype = 'relation'
+   AND w.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND w.relation IN (SELECT relid FROM tree)
+   AND w.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
                   'AccessExclusiveLock')
-   AND l.pid IS DISTINCT FROM pg_backend_pid()
 """
-_POLL_S: Final = 0.02
+# Of somebody else's session the server tells the process only, unless the role may know more.
+_SESSIONS: Final = """
+SELECT a.pid, coalesce(a.application_name, ''), a.xact_start, NULL
+  FROM pg_stat_activity AS a WHERE a.pid = ANY(%(pids)s)
+UNION ALL
+SELECT NULL, 'prepared transaction', prepared, gid
+  FROM pg_prepared_xacts WHERE transaction::text = ANY(%(xids)s)
+ ORDER BY 3 NULLS LAST, 1
+"""
 
 
-def read_point(connection: Connection[Any], table: TableName, deadline_s: float) -> Lsn:
-    """Returns the position for which a snapshot taken from now on stands.
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who is in the way of a read.
+
+    Attributes:
+        pid: Server process; None of a prepared transaction.
+        application: As the session calls itself.
+        since: When its transaction began, or was prepared; None if this role may not know.
+        prepared: Name of a prepared transaction.
+    """
+
+    pid: int | None
+    application: str
+    since: datetime | None
+    prepared: str | None = None
+
+    def __str__(self) -> str:
+        since = f", since {self.since:%Y-%m-%d %H:%M:%S%z}" if self.since else ""
+        if self.prepared is not None:
+            return f"prepared transaction {self.prepared}{since}"
+        name = f" ({self.application})" if self.application else ""
+        return f"process {self.pid}{name}{since}"
+
+
+class ReadPoint:
+    """A position that is being waited for.
 
     Args:
         connection: In autocommit: each look has to see the present.
-        table: The table, or the root of a partitioned one.
-        deadline_s: Longest wait for transactions that write to it, seconds.
-
-    Raises:
-        WritersInTheWayError: One of them did not end in time.
+        root: The table's oid, or that of the root of a partitioned one.
     """
-    position = Lsn.parse(_one(connection, _POSITION, {}))
-    root = _one(
-        connection,
-        "SELECT to_regclass(format('%%I.%%I', %(s)s::text, %(t)s::text))::oid",
-        {"s": table.schema, "t": table.name},
-    )
-    deadline = time.monotonic() + deadline_s
-    waited_for = _writers(connection, root)
-    while waited_for and (waited_for := waited_for & _writers(connection, root)):
-        if time.monotonic() > deadline:
-            pids = sorted(str(pid or "prepared") for _, pid in waited_for)
-            raise WritersInTheWayError(
-                f"transactions that write to {table} stay open",
-                detail=f"after {deadline_s:.0f} s: server processes {', '.join(pids)}",
-                hint="end them (pg_stat_activity, pg_prepared_xacts); the read is tried again",
-            )
-        time.sleep(_POLL_S)
-    return position
+
+    def __init__(self, connection: Connection[Any], root: int) -> None:
+        self._connection = connection
+        self._root = root
+        self.position = before(_text(connection, _POSITION))
+        self._waited_for = writers(connection, root)
+
+    def reached(self) -> bool:
+        """Tells whether a snapshot taken from now on stands for the position."""
+        if self._waited_for:
+            now = writers(self._connection, self._root)
+            self._waited_for = {xid: now[xid] for xid in self._waited_for if xid in now}
+        return not self._waited_for
+
+    def in_the_way(self) -> list[Writer]:
+        """Returns who is still waited for, the longest first."""
+        return sessions(self._connection, self._waited_for)
 
 
-def _writers(connection: Connection[Any], root: int) -> set[tuple[str, int | None]]:
-    return set(connection.execute(_WRITERS, {"root": root}).fetchall())
+def before(insert_position: str) -> Lsn:
+    """Returns the position of a read that begins at an insert position."""
+    return Lsn(Lsn.parse(insert_position).value - 1)
 
 
-def _one(connection: Connection[Any], query: str, arguments: dict[str, Any]) -> Any:
-    row = connection.execute(query, arguments).fetchone()
+def writers(connection: Connection[Any], root: int) -> dict[str, int | None]:
+    """Returns every transaction that may have written to a table, by number, with its process.
+
+    A prepared transaction has none.
+    """
+    return dict(connection.execute(_WRITERS, {"root": root}).fetchall())
+
+
+def sessions(connection: Connection[Any], transactions: dict[str, int | None]) -> list[Writer]:
+    """Describes the sessions of transactions, and the prepared ones, the longest open first."""
+    pids = sorted({pid for pid in transactions.values() if pid})
+    rows = connection.execute(_SESSIONS, {"pids": pids, "xids": list(transactions)}).fetchall()
+    return [Writer(*row) for row in rows]
+
+
+def oid(connection: Connection[Any], table: TableName) -> int | None:
+    """Returns a table's oid; None if there is no such table."""
+    row = connection.execute(
+        "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", (table.schema, table.name)
+    ).fetchone()
     return row[0] if row else None
+
+
+def _text(connection: Connection[Any], query: str) -> str:
+    row = connection.execute(query.encode()).fetchone()
+    return str(row[0] if row else "")

@@ -1,69 +1,68 @@
-"""The reader: sends the rows of tables that are to be read, one chunk after another."""
+"""The reader: sends the rows of tables that are to be read, several ranges at once.
+
+One thread decides what comes next and notes how far each range is; a few workers read and send.
+What a worker has sent is noted only after Kafka has acknowledged it. So whoever is killed, at any
+moment, is followed by somebody who sends at most the chunks under way again.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 import structlog
-from psycopg import Error, sql
 
-from cdc.broker import offsets
-from cdc.broker.producer import Producer, producer
-from cdc.change_event import EPOCH_HEADER
 from cdc.errors import CdcError
-from cdc.postgres import catalog, session
-from cdc.snapshot import expression, reads
-from cdc.snapshot.errors import SnapshotError
-from cdc.snapshot.read_point import read_point
-from cdc.snapshot.record import ReadEnvelope
+from cdc.postgres import session
+from cdc.snapshot import failure, reads
+from cdc.snapshot.errors import SourceWentBackError, TableChangedError, WritersInTheWayError
+from cdc.snapshot.progress import Progress
+from cdc.snapshot.read_point import ReadPoint
+from cdc.snapshot.reading import Reading, Stage
+from cdc.snapshot.table_facts import look
+from cdc.snapshot.worker import Start, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from psycopg import Connection
 
     from cdc.capture import CaptureSpec
-    from cdc.snapshot.reads import Read
-    from cdc.table import TableSchema
+    from cdc.snapshot.chunk import Chunk
+    from cdc.snapshot.table_facts import TableFacts
 
-CHUNK_ROWS: Final = 50_000
-"""Rows between two notes of progress: what is sent again after a crash, at most."""
+DEADLINE_S: Final = 60.0
+"""How long `run` tries again what fails, and waits for writers."""
 
-WRITERS_DEADLINE_S: Final = 60.0
-IDLE_S: Final = 1.0
-"""Between two looks for reads that are asked for."""
+IDLE_S: Final = 0.5
+"""Between two looks for reads that are asked for or cancelled."""
+
+_TICK_S: Final = 0.02
+_SAY_WAITING_S: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
 
-def run(spec: CaptureSpec, stop: threading.Event | None = None) -> int:
+def run(
+    spec: CaptureSpec, stop: threading.Event | None = None, deadline_s: float = DEADLINE_S
+) -> int:
     """Does every read of a source that is asked for and not done; returns how many were done.
 
-    Whoever is killed in between is followed by somebody who goes on after its last chunk. Two at
-    once do no harm: rows arrive twice, which every view takes.
+    A read that somebody else is at is left to them.
 
     Args:
         spec: The source.
-        stop: Ends it after the chunk under way.
+        stop: Ends it at once; what has been noted stays.
+        deadline_s: How long to go on after the first failure that may pass.
 
     Raises:
-        SnapshotError: A table cannot be read.
-        BrokerError: Kafka does not take the rows.
+        SnapshotError: A table cannot be read; all others were.
+        CdcError: Postgres or Kafka does not answer.
     """
-    stop = stop or threading.Event()
-    done = 0
-    with (
-        session.connect(spec.dsn) as state,
-        session.connect(spec.reader_dsn, options=session.UNFILTERED) as connection,
-        producer(spec.kafka_bootstrap) as sender,
-    ):
-        connection.execute(expression.SESSION)
-        for read in reads.of_source(state, spec.name, spec.epoch):
-            if read.done or stop.is_set():
-                continue
-            done += _Reading(spec, state, connection, sender, read).run(stop)
-    return done
+    with _Reader(spec, stop or threading.Event()) as reader:
+        return reader.run(deadline_s)
 
 
 def keep_reading(spec: CaptureSpec, stop: threading.Event | None = None) -> None:
@@ -74,103 +73,255 @@ def keep_reading(spec: CaptureSpec, stop: threading.Event | None = None) -> None
     stop = stop or threading.Event()
     while not stop.is_set():
         try:
-            run(spec, stop)
-        except CdcError as error:
-            _log.warning("tables are not read", code=error.code, what=error.message)
-        stop.wait(IDLE_S)
+            with _Reader(spec, stop) as reader:
+                reader.run(None)
+        except (CdcError, psycopg.Error) as error:
+            code = getattr(error, "code", None) or getattr(error, "sqlstate", None)
+            _log.warning("tables are not read", code=code, error=type(error).__name__)
+            stop.wait(IDLE_S)
 
 
-class _Reading:
-    def __init__(
-        self,
-        spec: CaptureSpec,
-        state: Connection[Any],
-        connection: Connection[Any],
-        sender: Producer,
-        read: Read,
-    ) -> None:
+class _Reader:
+    def __init__(self, spec: CaptureSpec, stop: threading.Event) -> None:
         self._spec = spec
-        self._state = state
-        self._connection = connection
-        self._sender = sender
-        self._read = read
-        self._topic = spec.table_topics[read.table]
-        self._headers = [(EPOCH_HEADER, str(spec.epoch).encode())]
-        self._number = 0
+        self._stop = stop
+        self._connection: Connection[Any] = session.connect(spec.dsn)
+        self._pool = ThreadPoolExecutor(spec.snapshot_workers, thread_name_prefix="snapshot")
+        self._mine = threading.local()
+        self._workers: list[Worker] = []
+        self._readings: dict[int, Reading] = {}
+        self._work: dict[Future[Any], tuple[Reading, int | None]] = {}
+        self._looked_at = 0.0
+        self._done = 0
+        self._failure: CdcError | None = None
 
-    def run(self, stop: threading.Event) -> bool:
-        schema = catalog.describe(self._connection, [self._read.table]).get(self._read.table)
-        if schema is None:
-            raise SnapshotError(f"there is no table {self._read.table} to read")
-        read_lsn = self._read.read_lsn
-        after = (self._read.progress or {}).get("after")
-        if read_lsn is None or not schema.key:  # without a key there is no place to go on from
-            read_lsn, after = (
-                read_point(self._connection, self._read.table, WRITERS_DEADLINE_S),
-                None,
+    def __enter__(self) -> _Reader:  # noqa: PYI034
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in list(self._workers):
+            worker.cancel()
+        self._pool.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.close()
+        self._connection.close()
+
+    def run(self, deadline_s: float | None) -> int:
+        """Does reads until none is left, or, without a deadline, until stopped."""
+        deadline = None if deadline_s is None else time.monotonic() + deadline_s
+        while not self._stop.is_set():
+            self._look()
+            for reading in list(self._readings.values()):
+                if reading.due and not reading.busy:
+                    self._step(reading)
+            self._hand_out()
+            if deadline is not None and not self._readings:
+                break
+            if deadline is not None and not self._work and time.monotonic() > deadline:
+                self._give_up()
+                break
+            self._collect()
+        if self._failure is not None and deadline is not None:
+            raise self._failure
+        return self._done
+
+    def _look(self) -> None:
+        """Takes reads that are asked for, and drops those that were taken away."""
+        if time.monotonic() < self._looked_at + IDLE_S and self._looked_at:
+            return
+        self._looked_at = time.monotonic()
+        found = {
+            read.id: read
+            for read in reads.open_reads(self._connection, self._spec.name, self._spec.epoch)
+        }
+        for number, reading in list(self._readings.items()):
+            if number not in found and not reading.busy:
+                self._drop(reading)
+        at_work = {r.read.table for r in self._readings.values() if r.read.whole}
+        for number, read in found.items():
+            if number in self._readings or (read.whole and read.table in at_work):
+                continue
+            if read.table in self._spec.table_topics and reads.take(self._connection, read):
+                self._readings[number] = Reading(read)
+                at_work |= {read.table} if read.whole else set()
+
+    def _step(self, reading: Reading) -> None:
+        """Takes a read one stage further, as far as that needs no worker."""
+        if reading.stage is Stage.ASKED:
+            try:
+                with session.connect(
+                    self._spec.reader_dsn, options=session.UNFILTERED
+                ) as connection:
+                    reading.table = look(connection, reading.read.table, self._spec.publication)
+                self._place(reading, reading.table)
+            except (CdcError, psycopg.Error) as error:
+                if self._connection.closed:
+                    raise
+                self._failed(reading, failure.named(reading.read, error))
+        if reading.stage is Stage.PLACING and reading.point is not None:
+            if reading.point.reached():
+                reading.stage = Stage.PLACED
+            elif time.monotonic() > reading.not_before + _SAY_WAITING_S:
+                self._say_waiting(reading)
+
+    def _place(self, reading: Reading, table: TableFacts) -> None:
+        reading.not_before = 0.0
+        if not table.key:
+            reading.stage = Stage.PLACED  # its position is taken by the worker
+            return
+        reading.point = ReadPoint(self._connection, table.oid)
+        self._refuse_step_back(reading)
+        reading.stage = Stage.PLACING
+
+    def _refuse_step_back(self, reading: Reading) -> None:
+        before, point = reading.read.read_lsn, reading.point
+        if before is not None and point is not None and point.position <= before:
+            raise SourceWentBackError(
+                f"the source's log ends before the position that {reading.read.table} was read at",
+                detail=f"read at {before}, the log is at {point.position}",
+                hint="headwater source repair: the source was restored or has failed over",
             )
-            reads.begin(self._state, self._read, read_lsn)
-        envelope = ReadEnvelope(self._spec.name, self._read.table, read_lsn)
-        more = True
-        while more and not stop.is_set():
-            rows, after = self._send_chunk(schema, envelope, after)
-            self._sender.flush()
-            reads.advance(self._state, self._read, rows, {"after": after})
-            more = rows == CHUNK_ROWS and bool(schema.key)
-        if more:
+
+    def _say_waiting(self, reading: Reading) -> None:
+        assert reading.point is not None  # noqa: S101  # of this stage
+        text = failure.text(failure.writers(reading.read.table, reading.point.in_the_way()))
+        reads.fail(self._connection, reading.read.id, text, final=False)
+        reading.not_before = time.monotonic()
+
+    def _hand_out(self) -> None:
+        """Gives free workers the most urgent pieces of work."""
+        for reading in sorted(self._readings.values(), key=lambda r: r.rank):
+            while len(self._work) < self._spec.snapshot_workers and reading.due:
+                read = reading.read
+                if reading.stage is Stage.PLACED and not reading.busy:
+                    if reading.table is not None and not reading.table.key:
+                        self._submit(reading, None, Worker.keyless, read, self._stop.is_set)
+                    else:
+                        self._submit(reading, None, Worker.start, read)
+                elif reading.stage is Stage.READ and not reading.busy:
+                    self._submit(reading, None, Worker.end_offsets, read)
+                elif (number := reading.next_part()) is not None:
+                    part, last = reading.parts[number], reading.last.get(number)
+                    self._submit(reading, number, Worker.chunk, read, part, last)
+                else:
+                    break
+
+    def _submit(self, reading: Reading, number: int | None, work: Any, *arguments: Any) -> None:
+        def do() -> Any:
+            worker = self._worker()
+            try:
+                return work(worker, *arguments)
+            except BaseException:
+                worker.close()  # nobody knows what state it is in
+                raise
+
+        reading.busy.add(number)
+        self._work[self._pool.submit(do)] = reading, number
+
+    def _worker(self) -> Worker:
+        worker = getattr(self._mine, "worker", None)
+        if worker is None:
+            worker = self._mine.worker = Worker(self._spec)
+            self._workers.append(worker)
+        return worker
+
+    def _collect(self) -> None:
+        """Waits a little for work that is done, and notes what came of it."""
+        if not self._work:
+            self._stop.wait(_TICK_S)
+            return
+        done, _ = wait(self._work, timeout=_TICK_S, return_when=FIRST_COMPLETED)
+        for future in done:
+            reading, number = self._work.pop(future)
+            reading.busy.discard(number)
+            if self._stop.is_set() or reading.stage is Stage.OVER:
+                continue
+            error = future.exception()
+            if error is None:
+                self._take(reading, number, future.result())
+            elif isinstance(error, CdcError | psycopg.Error):
+                self._failed(reading, failure.named(reading.read, error))
+            else:
+                raise error
+
+    def _take(self, reading: Reading, number: int | None, result: Any) -> None:
+        """Notes what a worker has done."""
+        kept = True
+        if number is not None:
+            kept = self._advanced(reading, number, result)
+        elif reading.stage is Stage.READ:
+            kept = self._finished(reading, result)
+        elif isinstance(result, Start):
+            kept = self._begun(reading, result)
+        elif result is None:
+            kept = False
+        else:
+            reading.read, found = result
+            reading.go_on([found.part])
+            assert reading.read.read_lsn is not None  # noqa: S101  # it has begun
+            reads.count(self._connection, reading.read.id, reading.read.read_lsn, found.rows)
+        reading.failures = 0
+        if not kept:
+            self._drop(reading)
+
+    def _begun(self, reading: Reading, start: Start) -> bool:
+        point, table = reading.point, reading.table
+        assert point is not None  # noqa: S101  # of this stage
+        assert table is not None  # noqa: S101
+        if (start.facts.identity, start.facts.shape) != (table.identity, table.shape):
+            reading.anew()  # the position is from before that
+            return True
+        progress = Progress(table.identity, table.shape, start.ranges)
+        expected = start.rows_expected
+        if not reads.begin(self._connection, reading.read, point.position, progress, expected):
             return False
-        ends = offsets.end_offsets(self._spec.kafka_bootstrap, [self._topic])
-        reads.finish(self._state, self._read, {part: end for (_, part), end in ends.items()})
-        _log.info("table read", table=str(self._read.table), position=str(read_lsn))
+        reading.read = replace(
+            reading.read, read_lsn=point.position, progress=progress, rows_expected=expected
+        )
+        reading.go_on(list(start.ranges))
         return True
 
-    def _send_chunk(
-        self, schema: TableSchema, envelope: ReadEnvelope, after: Sequence[str] | None
-    ) -> tuple[int, list[str] | None]:
-        """Sends the rows after a key; returns how many, and the last one's key."""
-        query = _chunk(schema, self._read, after)
-        rows, last = 0, list[bytes]()
-        try:
-            with self._connection.cursor().copy(query) as copy:
-                copy.set_types(["bytea"] * (2 + len(schema.key)))
-                for row_json, key_json, *place in copy.rows():
-                    rows, last = rows + 1, place
-                    self._number += 1
-                    value = envelope.of_row(row_json, 0 if schema.key else self._number)
-                    self._sender.send(self._topic, key_json, value, self._headers)
-        except Error as error:
-            raise SnapshotError(
-                f"table {self._read.table} cannot be read",
-                detail=error.diag.message_primary or error.sqlstate or type(error).__name__,
-            ) from None
-        return rows, [part.decode() for part in last] or None
+    def _advanced(self, reading: Reading, number: int, found: Chunk) -> bool:
+        read = reading.read
+        reading.last[number], reading.parts[number] = found, found.part
+        if reading.stage is Stage.READING and all(part.done for part in reading.parts):
+            reading.stage = Stage.READ
+        return reads.advance(self._connection, read, number, found.part, found.rows)
 
+    def _finished(self, reading: Reading, ends: dict[int, int]) -> bool:
+        read = reading.read
+        assert read.read_lsn is not None  # noqa: S101  # it has begun
+        if reads.finish(self._connection, read.id, read.read_lsn, ends):
+            self._done += 1
+            _log.info("table read", table=str(read.table), position=str(read.read_lsn))
+        return False
 
-def _chunk(schema: TableSchema, read: Read, after: Sequence[str] | None) -> sql.Composed:
-    key = [sql.Identifier(name) for name in schema.key]
-    columns: list[sql.Composable] = [
-        expression.row_json(schema),
-        expression.key_json(schema) if key else sql.SQL("NULL::text"),
-        *(sql.SQL("format('%s', {})").format(name) for name in key),
-    ]
-    conditions: list[sql.Composable] = []
-    if read.predicate is not None:
-        conditions.append(sql.SQL("({})").format(sql.SQL(read.predicate)))
-    if after:
-        conditions.append(
-            sql.SQL("({}) > ({})").format(
-                sql.SQL(", ").join(key), sql.SQL(", ").join(map(sql.Literal, after))
-            )
+    def _failed(self, reading: Reading, error: CdcError) -> None:
+        read = reading.read
+        if isinstance(error, TableChangedError):
+            # a second worker may still tell the same of the table before
+            if reading.stage is Stage.READING:
+                reading.anew()
+            return
+        reads.fail(self._connection, read.id, failure.text(error), final=not error.retriable)
+        _log.warning(
+            "table is not read", table=str(read.table), code=error.code, what=error.message
         )
-    where = sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("")
-    ordered = (
-        sql.SQL(" ORDER BY {} LIMIT {}").format(sql.SQL(", ").join(key), sql.Literal(CHUNK_ROWS))
-        if key
-        else sql.SQL("")
-    )
-    return sql.SQL("COPY (SELECT {} FROM {}{}{}) TO STDOUT (FORMAT binary)").format(
-        sql.SQL(", ").join(columns),
-        sql.Identifier(schema.table.schema, schema.table.name),
-        where,
-        ordered,
-    )
+        reading.failed()
+        if not error.retriable:
+            self._failure = self._failure or error
+            self._drop(reading)
+        elif reading.stage in (Stage.PLACING, Stage.PLACED):
+            reading.anew()
+
+    def _give_up(self) -> None:
+        for reading in self._readings.values():
+            if reading.stage is Stage.PLACING and reading.point is not None:
+                in_the_way = reading.point.in_the_way()
+                self._failure = self._failure or failure.writers(reading.read.table, in_the_way)
+        self._failure = self._failure or WritersInTheWayError("tables were not read in time")
+
+    def _drop(self, reading: Reading) -> None:
+        reading.stage = Stage.OVER
+        self._readings.pop(reading.read.id, None)
+        reads.let_go(self._connection, reading.read)

@@ -1,46 +1,117 @@
-"""Reads: what of a source is to be read, under way, or done; in `headwater.snapshots`."""
+"""Reads: what of a source is to be read, under way, or done; in `headwater.snapshots`.
+
+A read stands for one position from the moment it begins, whoever carries it on. Only a table that
+has become another one meanwhile, and a table without a key, is begun anew, with a new position.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from psycopg.types.json import Json
+from psycopg.types.json import Jsonb
 
 from cdc.lsn import Lsn
+from cdc.snapshot.progress import Progress
 from cdc.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
 
     from psycopg import Connection
 
+    from cdc.snapshot.progress import KeyRange
+
+Key = tuple[str, ...]
+"""Values of a key's columns, in the key's order, as the text that Postgres reads."""
+
+OPEN: Final = ("waiting", "reading")
+"""States of a read that is not at its end."""
+
 _COLUMNS: Final = (
-    "id, source, epoch, table_schema, table_name, predicate, state, read_lsn::text, rows_expected,"
-    " rows_read, progress, end_offsets"
+    "id, source, epoch, table_schema, table_name, predicate, keys, state, read_lsn::text,"
+    " rows_expected, rows_read, progress, end_offsets, failure, asked_at, begun_at, ended_at,"
+    " resumed_at, rows_resumed"
 )
-_OF_SOURCE: Final = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND epoch = %s"  # noqa: S608
 _ASK_INITIAL: Final = """
-INSERT INTO headwater.snapshots (source, epoch, table_schema, table_name, rows_expected)
-SELECT %(source)s, %(epoch)s, %(schema)s, %(name)s,
-       (SELECT greatest(sum(reltuples), 0)::bigint FROM pg_class
-         WHERE oid IN (SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text))
-                       UNION ALL SELECT relid FROM pg_partition_tree(
-                         to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text)))))
+INSERT INTO headwater.snapshots (source, epoch, table_schema, table_name)
+SELECT %(source)s, %(epoch)s, %(schema)s, %(name)s
  WHERE NOT EXISTS (SELECT FROM headwater.snapshots
                     WHERE source = %(source)s AND epoch = %(epoch)s
                       AND table_schema = %(schema)s AND table_name = %(name)s
-                      AND predicate IS NULL)
+                      AND predicate IS NULL AND keys IS NULL
+                      AND state NOT IN ('failed', 'cancelled'))
 RETURNING id
+"""
+# One that waits already will do; one that has begun stands for an earlier position.
+_ASK: Final = """
+INSERT INTO headwater.snapshots
+       (source, epoch, table_schema, table_name, predicate, keys, rows_expected)
+SELECT %(source)s, %(epoch)s, %(schema)s, %(name)s, %(predicate)s, %(keys)s::jsonb, %(expected)s
+ WHERE NOT EXISTS (SELECT FROM headwater.snapshots
+                    WHERE source = %(source)s AND epoch = %(epoch)s
+                      AND table_schema = %(schema)s AND table_name = %(name)s
+                      AND predicate IS NOT DISTINCT FROM %(predicate)s
+                      AND keys IS NOT DISTINCT FROM %(keys)s::jsonb
+                      AND state = 'waiting')
+RETURNING id
+"""
+_ASKED: Final = """
+SELECT max(id) FROM headwater.snapshots
+ WHERE source = %(source)s AND epoch = %(epoch)s
+   AND table_schema = %(schema)s AND table_name = %(name)s
+   AND predicate IS NOT DISTINCT FROM %(predicate)s
+   AND keys IS NOT DISTINCT FROM %(keys)s::jsonb
 """
 _UNREAD: Final = """
 WITH latest AS (SELECT max(epoch) AS epoch FROM headwater.snapshots WHERE source = %(source)s)
 SELECT table_schema, table_name
   FROM headwater.snapshots CROSS JOIN latest
- WHERE source = %(source)s AND predicate IS NULL
+ WHERE source = %(source)s AND predicate IS NULL AND keys IS NULL
  GROUP BY table_schema, table_name
 HAVING NOT bool_or(state = 'done' AND snapshots.epoch = latest.epoch)
 """
+_WHOLE: Final = """
+SELECT DISTINCT ON (table_schema, table_name)
+       table_schema, table_name, id, epoch, read_lsn::text, end_offsets
+  FROM headwater.snapshots
+ WHERE source = %s AND predicate IS NULL AND keys IS NULL AND state = 'done'
+ ORDER BY table_schema, table_name, epoch DESC, read_lsn DESC
+"""
+# Nobody may take the position of rows away that somebody else has sent meanwhile.
+_BEGIN: Final = """
+UPDATE headwater.snapshots
+   SET state = 'reading', read_lsn = %(lsn)s::pg_lsn, rows_read = 0, progress = %(progress)s,
+       rows_expected = coalesce(%(expected)s, rows_expected), failure = NULL,
+       begun_at = clock_timestamp(), resumed_at = clock_timestamp(), rows_resumed = 0
+ WHERE id = %(id)s AND state IN ('waiting', 'reading')
+   AND read_lsn IS NOT DISTINCT FROM %(before)s::pg_lsn
+RETURNING id
+"""
+_ADVANCE: Final = """
+UPDATE headwater.snapshots
+   SET rows_read = rows_read + %(rows)s, failure = NULL,
+       progress = jsonb_set(progress, ARRAY['ranges', %(number)s::text], %(range)s)
+ WHERE id = %(id)s AND state = 'reading' AND read_lsn = %(lsn)s::pg_lsn
+RETURNING id
+"""
+_FINISH: Final = """
+UPDATE headwater.snapshots
+   SET state = 'done', end_offsets = %(ends)s, rows_expected = rows_read, failure = NULL,
+       ended_at = clock_timestamp()
+ WHERE id = %(id)s AND state = 'reading' AND read_lsn = %(lsn)s::pg_lsn
+RETURNING id
+"""
+_FAIL: Final = """
+UPDATE headwater.snapshots
+   SET failure = %(failure)s,
+       state = CASE WHEN %(final)s THEN 'failed' ELSE state END,
+       ended_at = CASE WHEN %(final)s THEN clock_timestamp() END
+ WHERE id = %(id)s AND state IN ('waiting', 'reading')
+"""
+_LOCK_CLASS: Final = 0x4857
+"""First number of the advisory locks of reads; the second is the read's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +123,21 @@ class Read:
         source: Name of the source.
         epoch: Incarnation of the source.
         table: The table.
-        predicate: SQL condition of a read in part; None reads the whole table.
-        state: `waiting`, `reading`, `done` or `failed`.
+        predicate: SQL condition of a read in part.
+        keys: Keys that are read; None of other reads.
+        state: `waiting`, `reading`, `done`, `failed` or `cancelled`.
         read_lsn: Position that its rows stand for; None before it began.
-        rows_expected: As many as the server believes there are; None if it does not know.
+        rows_expected: As many as the server believes there are, and when it is done as many as
+            there were; None if it does not know.
         rows_read: Sent so far.
-        progress: What a reader needs to go on after a crash.
+        progress: Where to go on; None before it began.
         end_offsets: Next offset of each partition of the topic once all rows are there.
+        failure: Why it failed, or what it waits for.
+        asked_at: When it was asked for.
+        begun_at: When its position was taken.
+        ended_at: When it was done, given up or cancelled.
+        resumed_at: When the reader that is at it now took it over.
+        rows_resumed: Rows that had been sent by then.
     """
 
     id: int
@@ -66,29 +145,78 @@ class Read:
     epoch: int
     table: TableName
     predicate: str | None
+    keys: tuple[Key, ...] | None
     state: str
     read_lsn: Lsn | None
     rows_expected: int | None
     rows_read: int
-    progress: Mapping[str, Any] | None
+    progress: Progress | None
     end_offsets: Mapping[int, int] | None
+    failure: str | None
+    asked_at: datetime
+    begun_at: datetime | None
+    ended_at: datetime | None
+    resumed_at: datetime | None
+    rows_resumed: int
 
     @property
     def done(self) -> bool:
         """Whether every row is in the topic."""
         return self.state == "done"
 
+    @property
+    def whole(self) -> bool:
+        """Whether it reads the whole table."""
+        return self.predicate is None and self.keys is None
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRead:
+    """The newest read of a whole table that is done.
+
+    Whatever a view still has of the table with a version older than `(epoch, read_lsn)` is a row
+    that was gone by then: once the view has applied everything below `end_offsets`, it goes.
+
+    Attributes:
+        id: Number of the read.
+        epoch: Incarnation of the source.
+        read_lsn: Position that the rows stand for.
+        end_offsets: Next offset of each partition of the topic once all rows are there.
+    """
+
+    id: int
+    epoch: int
+    read_lsn: Lsn
+    end_offsets: Mapping[int, int]
+
 
 def of_source(connection: Connection[Any], source: str, epoch: int) -> list[Read]:
     """Returns all reads of a source's incarnation, the oldest first."""
-    rows = connection.execute(f"{_OF_SOURCE} ORDER BY id".encode(), (source, epoch)).fetchall()
-    return [_read(*row) for row in rows]
+    query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND epoch = %s"  # noqa: S608
+    rows = connection.execute(f"{query} ORDER BY id".encode(), (source, epoch)).fetchall()
+    return [_read(row) for row in rows]
+
+
+def open_reads(connection: Connection[Any], source: str, epoch: int) -> list[Read]:
+    """Returns the reads that are not at their end, the oldest first."""
+    return [read for read in of_source(connection, source, epoch) if read.state in OPEN]
+
+
+def find(connection: Connection[Any], source: str, number: int) -> Read | None:
+    """Returns a read; None if there is none of that number."""
+    query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND id = %s"  # noqa: S608
+    row = connection.execute(query.encode(), (source, number)).fetchone()
+    return _read(row) if row else None
 
 
 def ask_initial(
     connection: Connection[Any], source: str, epoch: int, tables: Iterable[TableName]
 ) -> list[TableName]:
-    """Asks for a whole read of every table that never had one; returns those tables."""
+    """Asks for a whole read of every table that has had none, nor is having one.
+
+    Returns:
+        Those tables.
+    """
     asked = []
     for table in tables:
         place = {"source": source, "epoch": epoch, "schema": table.schema, "name": table.name}
@@ -97,38 +225,161 @@ def ask_initial(
     return asked
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What of a table is to be read: all of it, some keys, or the rows of a condition.
+
+    Attributes:
+        table: The table.
+        keys: Keys; None of other reads.
+        predicate: SQL condition; None of other reads.
+    """
+
+    table: TableName
+    keys: tuple[Key, ...] | None = None
+    predicate: str | None = None
+
+
+def ask(
+    connection: Connection[Any],
+    source: str,
+    epoch: int,
+    wish: Wish,
+    rows_expected: int | None = None,
+) -> tuple[int, bool]:
+    """Asks for a read; `cdc.snapshot.request` looks at the wish first.
+
+    Returns:
+        Its number, and whether it is new: the same read may be waiting already.
+    """
+    wanted = {
+        "source": source,
+        "epoch": epoch,
+        "schema": wish.table.schema,
+        "name": wish.table.name,
+        "predicate": wish.predicate,
+        "keys": None if wish.keys is None else Jsonb(sorted(set(wish.keys))),
+        "expected": rows_expected,
+    }
+    with connection.transaction():
+        # two who ask at once: the second shall see what the first has asked for
+        connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
+        row = connection.execute(_ASK, wanted).fetchone()
+        found = row or connection.execute(_ASKED, wanted).fetchone()
+    return (int(found[0]) if found else 0), row is not None
+
+
+def cancel(connection: Connection[Any], source: str, number: int) -> bool:
+    """Ends a read; what it has sent stays, and is true. Returns whether it was open."""
+    row = connection.execute(
+        "UPDATE headwater.snapshots SET state = 'cancelled', ended_at = clock_timestamp()"
+        " WHERE source = %s AND id = %s AND state = ANY(%s) RETURNING id",
+        (source, number, list(OPEN)),
+    ).fetchone()
+    return row is not None
+
+
 def unread_topics(connection: Connection[Any], source: str) -> frozenset[str]:
     """Returns the topics of those tables of a source that were never read as a whole."""
     rows = connection.execute(_UNREAD, {"source": source}).fetchall()
     return frozenset(TableName(schema, name).topic(source) for schema, name in rows)
 
 
-def begin(connection: Connection[Any], read: Read, read_lsn: Lsn) -> None:
-    """Notes the position that a read stands for."""
+def whole_reads(connection: Connection[Any], source: str) -> dict[str, WholeRead]:
+    """Returns the newest whole read of each table that has one done, by the table's topic."""
+    found = {}
+    for schema, name, number, epoch, lsn, ends in connection.execute(_WHOLE, (source,)).fetchall():
+        offsets = {int(partition): end for partition, end in (ends or {}).items()}
+        topic = TableName(schema, name).topic(source)
+        found[topic] = WholeRead(number, epoch, Lsn.parse(lsn), offsets)
+    return found
+
+
+def take(connection: Connection[Any], read: Read) -> bool:
+    """Makes this session the only one that carries a read on; returns whether it is free.
+
+    The server frees it when the session ends, however it ends.
+    """
+    row = connection.execute(
+        "SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, _lock_number(read))
+    ).fetchone()
+    if not (row and row[0]):
+        return False
     connection.execute(
-        "UPDATE headwater.snapshots SET state = 'reading', read_lsn = %s::pg_lsn, rows_read = 0,"
-        " progress = NULL, failure = NULL, begun_at = clock_timestamp() WHERE id = %s",
-        (str(read_lsn), read.id),
+        "UPDATE headwater.snapshots SET resumed_at = clock_timestamp(), rows_resumed = rows_read"
+        " WHERE id = %s",
+        (read.id,),
+    )
+    return True
+
+
+def let_go(connection: Connection[Any], read: Read) -> None:
+    """Lets others carry a read on."""
+    connection.execute("SELECT pg_advisory_unlock(%s, %s)", (_LOCK_CLASS, _lock_number(read)))
+
+
+def begin(
+    connection: Connection[Any],
+    read: Read,
+    read_lsn: Lsn,
+    progress: Progress,
+    rows_expected: int | None,
+) -> bool:
+    """Notes the position that a read stands for; returns False if it was taken away meanwhile."""
+    values = {
+        "id": read.id,
+        "lsn": str(read_lsn),
+        "before": str(read.read_lsn) if read.read_lsn else None,
+        "progress": Jsonb(progress.to_json()),
+        "expected": rows_expected,
+    }
+    return connection.execute(_BEGIN, values).fetchone() is not None
+
+
+def advance(connection: Connection[Any], read: Read, place: int, part: KeyRange, rows: int) -> bool:
+    """Notes rows of one range that Kafka has acknowledged, and where to go on after them.
+
+    Returns:
+        False if the read was cancelled, or begun anew by somebody else.
+    """
+    values = {
+        "id": read.id,
+        "lsn": str(read.read_lsn),
+        "number": place,
+        "range": Jsonb(part.to_json()),
+        "rows": rows,
+    }
+    return connection.execute(_ADVANCE, values).fetchone() is not None
+
+
+def count(connection: Connection[Any], number: int, read_lsn: Lsn, rows: int) -> None:
+    """Notes how many rows of a table without a key have been sent so far."""
+    connection.execute(
+        "UPDATE headwater.snapshots SET rows_read = %s"
+        " WHERE id = %s AND state = 'reading' AND read_lsn = %s::pg_lsn",
+        (rows, number, str(read_lsn)),
     )
 
 
-def advance(
-    connection: Connection[Any], read: Read, rows: int, progress: Mapping[str, Any]
-) -> None:
-    """Notes rows that Kafka has acknowledged, and where to go on after them."""
-    connection.execute(
-        "UPDATE headwater.snapshots SET rows_read = rows_read + %s, progress = %s WHERE id = %s",
-        (rows, Json(dict(progress)), read.id),
-    )
-
-
-def finish(connection: Connection[Any], read: Read, end_offsets: Mapping[int, int]) -> None:
+def finish(
+    connection: Connection[Any], number: int, read_lsn: Lsn, end_offsets: Mapping[int, int]
+) -> bool:
     """Notes that every row of a read is in its topic."""
-    connection.execute(
-        "UPDATE headwater.snapshots SET state = 'done', end_offsets = %s,"
-        " ended_at = clock_timestamp() WHERE id = %s",
-        (Json({str(number): end for number, end in end_offsets.items()}), read.id),
-    )
+    ends = Jsonb({str(partition): end for partition, end in end_offsets.items()})
+    values = {"id": number, "lsn": str(read_lsn), "ends": ends}
+    return connection.execute(_FINISH, values).fetchone() is not None
+
+
+def fail(connection: Connection[Any], number: int, failure: str | None, *, final: bool) -> None:
+    """Notes what keeps a read from going on.
+
+    Args:
+        connection: To the source database.
+        number: The read.
+        failure: What is in the way, with its code; None once nothing is.
+        final: It is given up.
+    """
+    connection.execute(_FAIL, {"id": number, "failure": failure, "final": final})
 
 
 def forget(
@@ -146,18 +397,25 @@ def forget(
         )
 
 
-def _read(number: int, source: str, epoch: int, schema: str, name: str, *rest: Any) -> Read:
-    predicate, state, lsn, expected, rows, progress, ends = rest
+def _lock_number(read: Read) -> int:
+    return read.id % (1 << 31)
+
+
+def _read(row: Sequence[Any]) -> Read:
+    number, source, epoch, schema, name, predicate, keys, state, lsn, *rest = row
+    expected, rows, progress, ends, *times = rest
     return Read(
         number,
         source,
         epoch,
         TableName(schema, name),
         predicate,
+        None if keys is None else tuple(tuple(key) for key in keys),
         state,
         Lsn.parse(lsn) if lsn else None,
         expected,
         rows,
-        progress,
-        {int(number): end for number, end in ends.items()} if ends is not None else None,
+        Progress.from_json(progress) if progress else None,
+        {int(partition): end for partition, end in ends.items()} if ends is not None else None,
+        *times,
     )

@@ -35,7 +35,10 @@ class ReadEnvelope:
             "ts_ms": now_us // 1000,
             "ts_us": now_us,
         }
-        self._between = b',"source":' + orjson.dumps(about) + b',"op":"%s","transaction":'
+        # not by `%`, which a name may hold
+        self._about = b',"source":' + orjson.dumps(about) + b',"op":"'
+        self._read = self._about + b'r","transaction":{"total_order":'
+        self._read_of_key = self._read + b"0}}"
 
     def of_row(self, row_json: bytes, number: int = 0) -> bytes:
         """Returns the value of a row's record.
@@ -44,10 +47,10 @@ class ReadEnvelope:
             row_json: Its columns, a JSON object.
             number: What tells it from other rows of a table without a key; 0 with a key.
         """
-        rest = self._between % b"r" + (b'{"total_order":%d}}' % number)
+        rest = self._read_of_key if not number else self._read + b"%d}}" % number
         return b'{"before":null,"after":' + row_json + rest
 
     def of_absence(self, key_json: bytes) -> bytes:
         """Returns the value of a record that says: there is no row of this key."""
-        rest = self._between % b"d" + b'{"total_order":0}}'
+        rest = self._about + b'd","transaction":{"total_order":0}}'
         return b'{"before":' + key_json + b',"after":null' + rest

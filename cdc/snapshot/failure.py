@@ -1,0 +1,51 @@
+"""What keeps a table from being read, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from cdc.errors import CdcError
+from cdc.snapshot.errors import ReadDelayedError, SnapshotError, WritersInTheWayError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc.snapshot.read_point import Writer
+    from cdc.snapshot.reads import Read
+    from cdc.table import TableName
+
+
+def named(read: Read, error: CdcError | psycopg.Error) -> CdcError:
+    """Returns the error that says why a read does not go on, and whether it will."""
+    if isinstance(error, CdcError):
+        return error
+    said = error.diag.message_primary or type(error).__name__
+    if isinstance(error, psycopg.DataError):
+        said = f"{type(error).__name__} ({error.sqlstate})"  # the server's words show the value
+    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+        passing = read.predicate is None  # the next look at the table says what is so
+    else:
+        passing = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
+    if passing:
+        return ReadDelayedError(f"table {read.table} cannot be read now", detail=said)
+    return SnapshotError(
+        f"table {read.table} cannot be read",
+        detail=said,
+        hint=f"remove the cause, then headwater source resnapshot {read.table}",
+    )
+
+
+def writers(table: TableName, in_the_way: Sequence[Writer]) -> WritersInTheWayError:
+    """Returns the error that names the sessions which a read waits for."""
+    return WritersInTheWayError(
+        f"transactions that write to {table} stay open",
+        detail="; ".join(map(str, in_the_way)),
+        hint="end them (pg_terminate_backend, ROLLBACK PREPARED); the read goes on by itself",
+    )
+
+
+def text(error: CdcError) -> str:
+    """Returns what is noted with a read."""
+    return f"{error.code} {error.message}" + (f": {error.detail}" if error.detail else "")

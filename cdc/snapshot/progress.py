@@ -1,0 +1,71 @@
+"""Progress: how far a read is in each range of its table's keys, as it is kept in the source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """A range of keys, and how far it has been read; keys are texts that Postgres reads.
+
+    Attributes:
+        above: Keys after this one; None from the first.
+        through: Up to this one; None up to the last.
+        at: The last key whose row is in the topic; None before the first. Of a list of keys, how
+            many of them have been read, as text.
+        done: Whether all of its rows are.
+    """
+
+    above: tuple[str, ...] | None = None
+    through: tuple[str, ...] | None = None
+    at: tuple[str, ...] | None = None
+    done: bool = False
+
+    def reached(self, at: tuple[str, ...] | None, *, done: bool) -> KeyRange:
+        """Returns the range after more of it has been read."""
+        return replace(self, at=at or self.at, done=done)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the form in which it is kept."""
+        return {"above": self.above, "through": self.through, "at": self.at, "done": self.done}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> KeyRange:
+        """Reads the form in which it is kept."""
+        above, through, at = (_key(kept[name]) for name in ("above", "through", "at"))
+        return cls(above, through, at, bool(kept["done"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a read is.
+
+    Attributes:
+        identity: Of the table when the read began; see `TableFacts`.
+        shape: Name and type of the columns that it reads.
+        ranges: What the table was cut into.
+    """
+
+    identity: str
+    shape: tuple[tuple[str, str], ...]
+    ranges: tuple[KeyRange, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the form in which it is kept."""
+        ranges = [part.to_json() for part in self.ranges]
+        return {"identity": self.identity, "shape": self.shape, "ranges": ranges}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Progress:
+        """Reads the form in which it is kept."""
+        shape = tuple((name, type_name) for name, type_name in kept["shape"])
+        return cls(kept["identity"], shape, tuple(map(KeyRange.from_json, kept["ranges"])))
+
+
+def _key(kept: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if kept is None else tuple(kept)

@@ -1,0 +1,114 @@
+"""The position of a read of a table without a key: it must be exact, for nothing can be compared.
+
+Rows without a key are told apart by where they come from, so a row that is both read and streamed
+is there twice. The read has to see exactly the changes before its position and none behind it. That
+holds if nobody was writing to the table when the snapshot was taken, and it can be seen without
+holding anybody up: take the snapshot and then the position; a transaction that the snapshot does
+not see and that wrote before the position either still holds its lock, or has ended within the few
+microseconds since, and both show. Where writers leave no such moment they are held up for one, by
+a lock that waits for them briefly and is let go at once; without the right to it the read waits.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import errors
+
+from cdc.snapshot import read_point
+from cdc.snapshot.errors import WritersInTheWayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from psycopg import Connection
+
+    from cdc.lsn import Lsn
+    from cdc.snapshot.table_facts import TableFacts
+
+LOOKS_S: Final = 3.0
+"""How long a moment without writers is looked for before they are held up for one."""
+
+_PAUSE_S: Final = 0.005
+_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_SEEN: Final = "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
+_NOW: Final = "SELECT pg_current_snapshot()::text"
+_HOLD: Final = "SET LOCAL lock_timeout = '2s'; LOCK TABLE {} IN SHARE MODE"
+
+
+def begin(
+    reader: Connection[Any],
+    other: Connection[Any],
+    facts: TableFacts,
+    stopped: Callable[[], bool],
+) -> Lsn:
+    """Begins a transaction that sees exactly what is before a position, and returns that.
+
+    Args:
+        reader: The session that reads; in autocommit, and in a transaction afterwards.
+        other: Another session, in autocommit.
+        facts: The table.
+        stopped: Tells to give up.
+
+    Raises:
+        WritersInTheWayError: Writers leave no moment, and may not be held up, or not so long.
+    """
+    deadline = time.monotonic() + LOOKS_S
+    while time.monotonic() < deadline and not stopped():
+        position = _at_rest(reader, other, facts)
+        if position is not None:
+            return position
+        reader.execute("ROLLBACK")
+        time.sleep(_PAUSE_S)
+    return _held(reader, other, facts)
+
+
+def ended_between(earlier: str, later: str) -> bool:
+    """Tells whether a transaction that one snapshot does not see had ended by a later one.
+
+    Args:
+        earlier: `xmin:xmax:running,…`, as Postgres writes a snapshot.
+        later: The same, of a snapshot taken afterwards.
+    """
+    _, unborn, running = _parts(earlier)
+    _, unborn_later, running_later = _parts(later)
+    unseen = running | set(range(unborn, unborn_later))
+    return bool(unseen - running_later)
+
+
+def _at_rest(reader: Connection[Any], other: Connection[Any], facts: TableFacts) -> Lsn | None:
+    reader.execute(_BEGIN)
+    seen, position = _row(reader, _SEEN)
+    if read_point.writers(other, facts.oid):
+        return None
+    (now,) = _row(other, _NOW)
+    return None if ended_between(seen, now) else read_point.before(position)
+
+
+def _held(reader: Connection[Any], other: Connection[Any], facts: TableFacts) -> Lsn:
+    name = facts.relation.as_string(other).removeprefix("ONLY ")
+    try:
+        with other.transaction():
+            other.execute(_HOLD.format(name).encode())
+            reader.execute(_BEGIN)
+            _, position = _row(reader, _SEEN)
+    except (errors.LockNotAvailable, errors.InsufficientPrivilege) as error:
+        writers = read_point.sessions(other, read_point.writers(other, facts.oid))
+        seen = [error.diag.message_primary or type(error).__name__, *map(str, writers)]
+        raise WritersInTheWayError(
+            f"table {facts.schema.table} has no key, and is never without a writer",
+            detail="; ".join(seen),
+            hint="give it a primary key, stop its writers for a moment, or let the role lock it "
+            f"(GRANT MAINTAIN ON {facts.schema.table})",
+        ) from None
+    return read_point.before(position)
+
+
+def _parts(snapshot: str) -> tuple[int, int, set[int]]:
+    low, high, running = snapshot.split(":")
+    return int(low), int(high), {int(xid) for xid in running.split(",") if xid}
+
+
+def _row(connection: Connection[Any], query: str) -> Any:
+    return connection.execute(query.encode()).fetchone()

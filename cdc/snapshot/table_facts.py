@@ -1,0 +1,132 @@
+"""What a reader has to know of a table before each chunk: its columns, and that it is the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from psycopg import sql
+
+from cdc.postgres import catalog
+from cdc.snapshot.errors import SnapshotError
+from cdc.snapshot.read_point import oid
+from cdc.table import TableSchema
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from cdc.table import TableName
+
+Shape = tuple[tuple[str, str], ...]
+"""Name and type of columns."""
+
+# A table that is truncated or written anew gets a new file, one that is made anew a new oid, a
+# server that was promoted a new timeline. `FROM parent` would read tables that inherit from it,
+# whose changes have topics of their own; of a partitioned root it must.
+_FACTS: Final = """
+WITH tree AS (SELECT %(root)s::oid AS relid
+              UNION SELECT relid::oid FROM pg_partition_tree(%(root)s::oid)),
+     members AS (SELECT c.oid, c.relfilenode, c.relpages
+                   FROM pg_class c JOIN tree ON tree.relid = c.oid)
+SELECT (SELECT relkind = 'r' FROM pg_class WHERE oid = %(root)s::oid),
+       (SELECT hashtextextended(string_agg(oid || ':' || relfilenode, ',' ORDER BY oid), 0)::text
+          FROM members),
+       left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
+       (SELECT sum(greatest(relpages, 0))::bigint FROM members),
+       EXISTS (SELECT FROM pg_publication p
+                WHERE p.pubname = %(publication)s
+                  AND (p.puballtables
+                       OR EXISTS (SELECT FROM pg_publication_rel r
+                                   WHERE r.prpubid = p.oid AND r.prrelid = %(root)s::oid)
+                       OR EXISTS (SELECT FROM pg_publication_namespace n
+                                    JOIN pg_class c ON c.relnamespace = n.pnnspid
+                                   WHERE n.pnpubid = p.oid AND c.oid = %(root)s::oid)))
+"""
+# An index may sort by another collation than its column; the key is unique in the index's.
+_COLLATIONS: Final = """
+SELECT a.attname, n.nspname, l.collname
+  FROM pg_index x
+ CROSS JOIN LATERAL unnest(x.indkey::int2[], x.indcollation::oid[]) AS k (attnum, collation_oid)
+  JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = k.attnum
+  JOIN pg_collation l ON l.oid = k.collation_oid
+  JOIN pg_namespace n ON n.oid = l.collnamespace
+ WHERE x.indrelid = %s::oid AND x.indisunique AND k.collation_oid <> a.attcollation
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A table as it is at one moment.
+
+    Attributes:
+        oid: Of the table, or of the root of a partitioned one.
+        schema: Its columns and key.
+        relation: How it stands in a FROM clause.
+        key: Its key's columns as they are compared and sorted.
+        identity: Differs once the table is another one, or has been truncated or written anew,
+            or the server has been promoted.
+        pages: Blocks that the server believes it has, all partitions together.
+        published: Whether the publication has it.
+    """
+
+    oid: int
+    schema: TableSchema
+    relation: sql.Composed
+    key: tuple[sql.Composable, ...]
+    identity: str
+    pages: int
+    published: bool
+
+    @property
+    def shape(self) -> Shape:
+        """Name and type of each column."""
+        return tuple((column.name, column.type_name) for column in self.schema.columns)
+
+    def of_shape(self, shape: Shape) -> TableFacts | None:
+        """Returns the table without columns that a shape does not have; None if it has lost any."""
+        if self.shape == shape:
+            return self
+        if not set(shape) <= set(self.shape):
+            return None
+        columns = tuple(self.schema.by_name[name] for name, _ in shape)
+        return replace(self, schema=TableSchema(self.schema.table, columns, self.schema.key))
+
+
+def look(connection: Connection[Any], table: TableName, publication: str) -> TableFacts:
+    """Describes a table.
+
+    Raises:
+        SnapshotError: It does not exist, or is not captured, so that changes of it are missing.
+    """
+    root = oid(connection, table)
+    schema = catalog.describe(connection, [table]).get(table)
+    if root is None or schema is None:
+        raise SnapshotError(f"there is no table {table} to read")
+    found = connection.execute(_FACTS, {"root": root, "publication": publication}).fetchone()
+    plain, files, timeline, pages, published = found or (True, "", "", 0, False)
+    if not published:
+        raise SnapshotError(
+            f"table {table} is not in the publication: its changes would be missing",
+            detail=f"publication {publication}",
+            hint=f"headwater source resnapshot {table} adds it and reads it anew",
+        )
+    relation = sql.SQL("ONLY {}" if plain else "{}").format(
+        sql.Identifier(table.schema, table.name)
+    )
+    key = _key(connection, root, schema)
+    identity = orjson.dumps([timeline, files, schema.key]).decode()
+    return TableFacts(root, schema, relation, key, identity, int(pages or 0), published)
+
+
+def _key(connection: Connection[Any], root: int, schema: TableSchema) -> tuple[Any, ...]:
+    others = {
+        column: sql.Identifier(space, name)
+        for column, space, name in connection.execute(_COLLATIONS, (root,)).fetchall()
+    }
+    return tuple(
+        sql.SQL("{} COLLATE {}").format(sql.Identifier(name), others[name])
+        if name in others
+        else sql.Identifier(name)
+        for name in schema.key
+    )

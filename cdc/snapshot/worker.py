@@ -1,0 +1,197 @@
+"""A worker: what one thread of a reader needs, and the pieces of work that it does with it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from psycopg import Error
+
+from cdc.broker import offsets
+from cdc.broker.producer import Producer, producer
+from cdc.change_event import EPOCH_HEADER
+from cdc.postgres import session
+from cdc.snapshot import chunk, quiet_moment, ranges, reads
+from cdc.snapshot.chunk import Chunk, Target
+from cdc.snapshot.errors import SnapshotError, TableChangedError
+from cdc.snapshot.progress import KeyRange, Progress
+from cdc.snapshot.record import ReadEnvelope
+from cdc.snapshot.table_facts import look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.snapshot.reads import Read
+    from cdc.snapshot.table_facts import TableFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a read begins with.
+
+    Attributes:
+        facts: The table.
+        ranges: What it is cut into.
+        rows_expected: Its rows, about; None if nobody knows.
+    """
+
+    facts: TableFacts
+    ranges: tuple[KeyRange, ...]
+    rows_expected: int | None
+
+
+class Worker:
+    """Reads and sends, in one thread; opened when it is needed first, anew after a failure.
+
+    Args:
+        spec: The source.
+    """
+
+    def __init__(self, spec: CaptureSpec) -> None:
+        self._spec = spec
+        self._headers = [(EPOCH_HEADER, str(spec.epoch).encode())]
+        self._stack = ExitStack()
+        self._connection: Connection[Any] | None = None
+        self._sender: Producer | None = None
+        self._open: set[str] = set()
+
+    def close(self) -> None:
+        """Gives up session and connection to Kafka."""
+        self._connection = self._sender = None
+        self._open.clear()
+        stack, self._stack = self._stack, ExitStack()
+        stack.close()
+
+    def cancel(self) -> None:
+        """Cancels the statement under way; any thread may ask for it."""
+        connection, sender = self._connection, self._sender
+        if sender is not None:
+            sender.give_up()
+        if connection is not None and not connection.closed:
+            with suppress(Error):
+                connection.cancel_safe(timeout=2.0)
+
+    def start(self, read: Read) -> Start:
+        """Finds out what a read has to read; its position has been reached.
+
+        Raises:
+            SnapshotError: The table cannot be read.
+        """
+        connection = self._session()
+        facts = look(connection, read.table, self._spec.publication)
+        if read.keys is not None:
+            return Start(facts, (KeyRange(),), len(read.keys))
+        expected = ranges.rows_expected(connection, facts, read.predicate)
+        # what satisfies a condition may lie anywhere
+        whole = expected if read.whole else 0
+        return Start(facts, ranges.split(connection, facts, whole or 0), expected)
+
+    def chunk(self, read: Read, part: KeyRange, last: Chunk | None) -> Chunk:
+        """Sends the next chunk of a range; returns once Kafka has it.
+
+        Args:
+            read: The read, which has begun.
+            part: The range, as far as it has been read.
+            last: What came of the chunk before it.
+
+        Raises:
+            TableChangedError: The table is not the one that the read began with.
+            SnapshotError: It cannot be read.
+            BrokerError: Kafka does not take the rows.
+        """
+        connection = self._session()
+        facts, target = self._same(connection, read), self._target(read)
+        if read.keys is not None:
+            found = chunk.read_keys(connection, facts, read.keys, part, target)
+        else:
+            limit = chunk.rows_of_next(last)
+            found = chunk.read_range(connection, facts, part, target, limit)
+        # rows that are in Kafka before a TRUNCATE is committed go with it; others would stay
+        self._same(connection, read)
+        return found
+
+    def keyless(self, read: Read, stopped: Callable[[], bool]) -> tuple[Read, Chunk] | None:
+        """Reads a table without a key as a whole, at one moment.
+
+        Args:
+            read: The read.
+            stopped: Tells to give up.
+
+        Returns:
+            The read as it stands then, and what was sent; None if it was taken away.
+
+        Raises:
+            SnapshotError: It cannot be read, or has no moment without writers.
+            BrokerError: Kafka does not take the rows.
+        """
+        connection = self._session()
+        facts = look(connection, read.table, self._spec.publication)
+        expected = ranges.rows_expected(connection, facts, None)
+        part = KeyRange()
+        with session.connect(self._spec.dsn) as other:
+            position = quiet_moment.begin(connection, other, facts, stopped)
+            try:
+                progress = Progress(facts.identity, facts.shape, (part,))
+                if not reads.begin(other, read, position, progress, expected):
+                    return None
+                begun = replace(read, read_lsn=position, progress=progress)
+                found = chunk.read_keyless(
+                    connection,
+                    facts,
+                    part,
+                    self._target(begun),
+                    lambda rows: reads.count(other, read.id, position, rows),
+                )
+            finally:
+                if not connection.closed:
+                    connection.execute("ROLLBACK")
+        return begun, found
+
+    def end_offsets(self, read: Read) -> dict[int, int]:
+        """Returns the next offset of each partition of a read's topic."""
+        topic = self._spec.table_topics[read.table]
+        ends = offsets.end_offsets(self._spec.kafka_bootstrap, [topic])
+        return {partition: end for (_, partition), end in ends.items()}
+
+    def _same(self, connection: Connection[Any], read: Read) -> TableFacts:
+        """Describes the table as it was when the read began: later columns are left out."""
+        facts = look(connection, read.table, self._spec.publication)
+        begun = read.progress
+        if begun is None or facts.identity != begun.identity:
+            raise TableChangedError(f"table {read.table} was truncated or made anew")
+        kept = facts.of_shape(begun.shape)
+        if kept is None:
+            raise TableChangedError(f"columns of table {read.table} were changed")
+        return kept
+
+    def _target(self, read: Read) -> Target:
+        assert read.read_lsn is not None  # noqa: S101  # it has begun
+        topic = self._spec.table_topics[read.table]
+        envelope = ReadEnvelope(self._spec.name, read.table, read.read_lsn)
+        return Target(self._opened(topic), topic, envelope, read.predicate)
+
+    def _session(self) -> Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self.close()
+            connection = session.connect(self._spec.reader_dsn, options=session.UNFILTERED)
+            self._stack.callback(connection.close)
+            try:
+                connection.execute(chunk.SESSION.encode())
+            except Error as error:
+                raise SnapshotError(
+                    "a session cannot be set up to read", detail=error.diag.message_primary
+                ) from None
+            self._connection = connection
+        return self._connection
+
+    def _opened(self, topic: str) -> Producer:
+        if self._sender is None:
+            self._sender = self._stack.enter_context(producer(self._spec.kafka_bootstrap))
+        if topic not in self._open:
+            self._sender.open(topic, self._headers)
+            self._open.add(topic)
+        return self._sender
