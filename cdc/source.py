@@ -18,6 +18,7 @@ from cdc.postgres import own_schema, preflight, publication, session, slot
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
+from cdc.schema_change import check as renamed
 from cdc.snapshot import reads
 from cdc.upkeep import compaction, reconcile, sight
 from cdc.upkeep.difference import Difference, Part
@@ -240,6 +241,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
             publication=spec.publication,
             reader=reader,
         )
+        found += renamed.checks(connection, spec.tables)
         return [*found, *compaction.checks(connection, spec)]
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc.table import TableSchema
 from projections.change import RowChange
 from projections.errors import PlanError
 from projections.event_form import KEY, STORED, EventForm
+from projections.shape import TableShapes
 from projections.view import ARCHIVED_EVENTS, EVENT_TABLES, EVENTS, EventsView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from cdc.schema_change.shape import TableHistory
     from cdc.table import TableName
     from projections.view import MirrorView, Store, View
 
@@ -82,6 +84,14 @@ class ViewPlan:
             only ever inserted.
         to: Stores it lives in.
         events: Of a view of events, what it needs as such; None of a mirror.
+        shapes: By topic, how its table came by its columns; without it, every record must have
+            exactly the columns of the plan.
+        former: Topics that its table had under other names.
+        absent: Columns that only the view still has.
+        renamed: What its columns are called in the table by now, where that is another name.
+        left_to_read: Records of versions before this one are left to a read of the whole table.
+        kept_since: Rows stored with versions before this one lack something of what their table
+            has: they complete no change that keeps values.
     """
 
     name: str
@@ -91,11 +101,19 @@ class ViewPlan:
     keys: tuple[str, ...]
     to: frozenset[Store]
     events: EventsPlan | None = None
+    shapes: Mapping[str, TableShapes] = field(default_factory=dict)
+    former: tuple[str, ...] = ()
+    absent: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    left_to_read: int = 0
+    kept_since: int = 0
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
         """The captured table behind each topic that the view is made from."""
-        return {self.topic: self.schema} if self.events is None else self.events.tables
+        if self.events is not None:
+            return self.events.tables
+        return dict.fromkeys((self.topic, *self.former), self.schema)
 
     @property
     def append_only(self) -> bool:
@@ -113,25 +131,35 @@ def facts_of(plans: Iterable[ViewPlan], topic: str) -> Facts | None:
 
 
 def plan_views(
-    views: Iterable[View], schemas: Mapping[TableName, TableSchema]
+    views: Iterable[View],
+    schemas: Mapping[TableName, TableSchema],
+    histories: Mapping[TableName, TableHistory] | None = None,
 ) -> tuple[ViewPlan, ...]:
     """Binds views to tables.
 
     Args:
         views: Declared views of one source.
         schemas: The captured tables of that source, from its catalog.
+        histories: How they came to be what they are, as far as that is known.
 
     Raises:
         PlanError: A table is missing, a key column is missing or is not the table's key, a
             column's name is reserved, or an event type is unknown.
     """
+    known = histories or {}
     return tuple(
-        _plan_events(view, schemas) if isinstance(view, EventsView) else _plan(view, schemas)
+        _plan_events(view, schemas, known)
+        if isinstance(view, EventsView)
+        else _plan(view, schemas, known)
         for view in views
     )
 
 
-def _plan_events(view: EventsView, schemas: Mapping[TableName, TableSchema]) -> ViewPlan:
+def _plan_events(
+    view: EventsView,
+    schemas: Mapping[TableName, TableSchema],
+    histories: Mapping[TableName, TableHistory],
+) -> ViewPlan:
     tables = {}
     for table in EVENT_TABLES:
         found = schemas.get(table)
@@ -152,7 +180,8 @@ def _plan_events(view: EventsView, schemas: Mapping[TableName, TableSchema]) -> 
     _refuse_reserved(view.name, schema)
     plan = EventsPlan(form, tables)
     topic = EVENTS.topic(view.source)
-    return ViewPlan(view.name, view.source, topic, schema, (KEY,), view.to, plan)
+    shapes = _shapes(view, tables, histories)
+    return ViewPlan(view.name, view.source, topic, schema, (KEY,), view.to, plan, shapes)
 
 
 def _refuse_reserved(name: str, schema: TableSchema) -> None:
@@ -161,7 +190,11 @@ def _refuse_reserved(name: str, schema: TableSchema) -> None:
         raise PlanError(f"view {name}: column {min(reserved)} is reserved")
 
 
-def _plan(view: MirrorView, schemas: Mapping[TableName, TableSchema]) -> ViewPlan:
+def _plan(
+    view: MirrorView,
+    schemas: Mapping[TableName, TableSchema],
+    histories: Mapping[TableName, TableHistory],
+) -> ViewPlan:
     schema = schemas.get(view.table)
     if schema is None:
         raise PlanError(f"view {view.name}: source has no table {view.table}")
@@ -172,11 +205,35 @@ def _plan(view: MirrorView, schemas: Mapping[TableName, TableSchema]) -> ViewPla
             detail=f"declared {', '.join(view.keys)}; table has {', '.join(schema.key) or 'none'}",
             hint="a mirror follows the primary key (the replica identity) of its table",
         )
+    topic = view.table.topic(view.source)
     return ViewPlan(
         view.name,
         view.source,
-        view.table.topic(view.source),
+        topic,
         schema,
         schema.key or (ROW_ID_COLUMN,),
         view.to,
+        shapes=_shapes(view, {topic: schema}, histories),
     )
+
+
+def _shapes(
+    view: View,
+    tables: Mapping[str, TableSchema],
+    histories: Mapping[TableName, TableHistory],
+) -> dict[str, TableShapes]:
+    """The shapes of each table whose newest one is that of its schema."""
+    found = {}
+    for topic, schema in tables.items():
+        history = histories.get(schema.table)
+        latest = history.latest if history is not None else None
+        if history is None or latest is None or latest.shape is None:
+            continue
+        numbers = {column.name: column.number for column in latest.shape.columns}
+        if not schema.by_name.keys() <= numbers.keys():
+            raise PlanError(
+                f"view {view.name}: {schema.table} changes while it is looked at",
+                hint="try again; headwater source changes lists what was noted",
+            )
+        found[topic] = TableShapes(history, {name: numbers[name] for name in schema.by_name})
+    return found

@@ -29,10 +29,28 @@ class TableShapes:
     Attributes:
         history: The table's shapes.
         numbers: Number of each of the plan's columns in the table, by its name in the view.
+        until: Number of the newest note that was decided on: what it did not allow for is not
+            carried over. None allows for all of them.
     """
 
     history: TableHistory
     numbers: Mapping[str, int]
+    until: int | None = None
+
+    @property
+    def foreseen(self) -> int:
+        """How many of the versions rows are carried over from."""
+        versions = self.history.versions
+        if self.until is None:
+            return len(versions)
+        known = [place for place, version in enumerate(versions) if version.id <= self.until]
+        last = known[-1] if known else 0
+        shape = versions[last].shape
+        for place in range(last + 1, len(versions)):
+            later = versions[place].shape
+            if shape is None or later is None or _captured(later) != _captured(shape):
+                return place
+        return len(versions)
 
     @property
     def settled_lsn(self) -> int:
@@ -43,13 +61,18 @@ class TableShapes:
             if version.shape is None or version.shape.names != self.numbers.keys():
                 continue
             numbers = {column.name: column.number for column in version.shape.columns}
-            if numbers != self.numbers or _filled_since(versions[place:]):
+            unlike = numbers != self.numbers or place >= self.foreseen
+            if unlike or _filled_since(versions[place : self.foreseen]):
                 last = place + 1 == len(versions)
                 settled = _NEVER if last else versions[place + 1].lsn.value
         return settled
 
 
 _NEVER: Final = 1 << 64
+
+
+def _captured(shape: TableShape) -> list[tuple[int, str, tuple[int, int]]]:
+    return [(column.number, column.name, column.type_id) for column in shape.columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +97,7 @@ class Fitting:
     def __init__(self, schema: TableSchema, shapes: TableShapes) -> None:
         self._columns = schema.by_name
         self._numbers = shapes.numbers
-        self._versions = shapes.history.versions
+        self._versions = shapes.history.versions[: shapes.foreseen]
         self._history = shapes.history
         self._known: dict[tuple[range, frozenset[str]], _Mapping | None] = {}
         self.settled_lsn = shapes.settled_lsn
@@ -100,13 +123,14 @@ class Fitting:
         """Which versions a row may have: a read sees a later one, a look does not tell when."""
         place = self._history.place(lsn)
         end = place + 1
+        versions = self._history.versions
         if read:
-            end = len(self._versions)
-        elif end < len(self._versions):
-            since = self._versions[end].seen_after
+            end = len(versions)
+        elif end < len(versions):
+            since = versions[end].seen_after
             if since is not None and since.value <= lsn:
                 end += 1
-        return range(max(place, 0), end)
+        return range(max(place, 0), min(end, len(self._versions)))
 
     def _mapping(self, candidates: range, names: frozenset[str]) -> _Mapping | None:
         found: list[_Mapping | None] = []

@@ -41,12 +41,27 @@ class Store(StrEnum):
     CACHE = "cache"  # Valkey or Redis
 
 
+class SchemaPolicy(StrEnum):
+    """What a view does when the columns or the key of its table change.
+
+    Where nothing is declared, a view evolves with every change that loses nothing, and is paused by
+    one that does: a column retyped to what cannot hold its values, a key changed. Whatever is
+    declared, a table renamed or dropped pauses its views: nobody can say what is meant.
+    """
+
+    EVOLVE = "evolve"  # follows every change that a view can follow
+    PAUSE = "pause"  # stops in all its stores until `headwater view resume`
+    QUARANTINE = "quarantine"  # keeps its columns; records of another shape wait, key by key
+    IGNORE = "ignore"  # keeps its columns; new ones stay out, dropped ones get no new values
+
+
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A captured table, as a view names it."""
+    """A captured table, as a view names it, and what its source says of changes of it."""
 
     source: str
     table: TableName
+    on_schema_change: SchemaPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +84,13 @@ class Source:
         name: Its name.
         tables: What is captured; the event store's tables included, where it has one.
         eventstore: Whether it has an event store, whose outbox is captured too.
+        on_schema_change: What its views do when their table changes, unless they say otherwise.
     """
 
     name: str
     tables: tuple[TableName, ...]
     eventstore: bool = False
+    on_schema_change: SchemaPolicy | None = None
 
     def events(self, *types: str | type, registry: EventTypes = declared_events) -> EventsRef:
         """Names events of the source's event store, for `view.events`.
@@ -107,13 +124,13 @@ class Source:
                 f"source {self.name} does not capture {wanted}",
                 hint="captured: " + ", ".join(str(table) for table in self.tables),
             )
-        return TableRef(self.name, wanted)
+        return TableRef(self.name, wanted, self.on_schema_change)
 
     def __getattr__(self, name: str) -> TableRef:
         found = [table for table in self.tables if table.name == name]
         if name.startswith("__") or len(found) != 1:
             raise AttributeError(f"source {self.name} has no single table named {name}")
-        return TableRef(self.name, found[0])
+        return TableRef(self.name, found[0], self.on_schema_change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +143,7 @@ class MirrorView:
         table: The table it mirrors.
         keys: Columns that identify a row; empty means the table's own primary key.
         to: Stores it lives in.
+        on_schema_change: What it does when its table changes; None as `SchemaPolicy` says.
     """
 
     name: str
@@ -133,6 +151,7 @@ class MirrorView:
     table: TableName
     keys: tuple[str, ...]
     to: frozenset[Store]
+    on_schema_change: SchemaPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +191,13 @@ class Declarations:
 _current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)
 
 
-def source(name: str, tables: Sequence[str] = (), *, eventstore: bool = False) -> Source:
+def source(
+    name: str,
+    tables: Sequence[str] = (),
+    *,
+    eventstore: bool = False,
+    on_schema_change: str | None = None,
+) -> Source:
     """Declares a source.
 
     Args:
@@ -181,6 +206,8 @@ def source(name: str, tables: Sequence[str] = (), *, eventstore: bool = False) -
         eventstore: Whether the event store lives in this database (`headwater db upgrade`): its
             events are captured for `view.events`, and its outbox is sent to the topics
             `<name>.outbox.<topic>`.
+        on_schema_change: What its views do when their table changes: `evolve`, `pause`,
+            `quarantine` or `ignore`; see `SchemaPolicy` for what they do where nothing is said.
 
     Raises:
         DeclarationError: The name cannot be used, is taken, or a table is listed twice.
@@ -197,7 +224,8 @@ def source(name: str, tables: Sequence[str] = (), *, eventstore: bool = False) -
             f"source {name} lists {OUTBOX}",
             hint="eventstore=True sends its messages; it keeps no rows to be mirrored",
         )
-    declared = Source(_checked(name, "source"), names, eventstore)
+    policy = _policy(f"source {name}", on_schema_change)
+    declared = Source(_checked(name, "source"), names, eventstore, policy)
     declarations = _declarations()
     if name in declarations.sources:
         raise DeclarationError(f"two sources are named {name}")
@@ -210,6 +238,7 @@ def mirror(
     table: TableRef,
     keys: Sequence[str] = (),
     to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
+    on_schema_change: str | None = None,
 ) -> MirrorView:
     """Declares a mirror: the latest row of every key, in each of the given stores.
 
@@ -218,14 +247,16 @@ def mirror(
         table: A captured table, from a source.
         keys: Columns that identify a row; the primary key where nothing is said.
         to: Any of `table`, `search`, `cache`.
+        on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; its source's where nothing
+            is said, see `SchemaPolicy`.
 
     Raises:
-        DeclarationError: The name cannot be used or is taken, or a store is not known.
+        DeclarationError: The name cannot be used or is taken, or a store or policy is not known.
     """
     stores = _stores(name, to)
-    return _declare(
-        MirrorView(_checked(name, "view"), table.source, table.table, tuple(keys), stores)
-    )
+    policy = _policy(f"view {name}", on_schema_change) or table.on_schema_change
+    checked = _checked(name, "view")
+    return _declare(MirrorView(checked, table.source, table.table, tuple(keys), stores, policy))
 
 
 def events(
@@ -296,6 +327,16 @@ def _stores(name: str, to: Iterable[str]) -> frozenset[Store]:
     if not stores:
         raise DeclarationError(f"view {name} lives in no store")
     return stores
+
+
+def _policy(what: str, word: str | None) -> SchemaPolicy | None:
+    if word is None:
+        return None
+    try:
+        return SchemaPolicy(word)
+    except ValueError as error:
+        hint = "on_schema_change is " + ", ".join(SchemaPolicy)
+        raise DeclarationError(f"{what}: {error}", hint=hint) from None
 
 
 def _declarations() -> Declarations:

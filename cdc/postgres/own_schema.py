@@ -17,7 +17,15 @@ BEAT: Final = (
 )
 """What the connector runs at every heartbeat."""
 
-TABLES: Final = ("heartbeat", "view_positions", "captures", "snapshots")
+TABLES: Final = (
+    "heartbeat",
+    "view_positions",
+    "captures",
+    "snapshots",
+    "schema_changes",
+    "view_shapes",
+    "schema_outcomes",
+)
 
 SQL: Final = """
 CREATE SCHEMA IF NOT EXISTS headwater;
@@ -69,6 +77,42 @@ CREATE TABLE IF NOT EXISTS headwater.snapshots (
 );
 CREATE INDEX IF NOT EXISTS snapshots_by_table
     ON headwater.snapshots (source, epoch, table_schema, table_name, id);
+-- What each captured table looks like from a position of the log on; see cdc.schema_change.
+CREATE TABLE IF NOT EXISTS headwater.schema_changes (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    table_oid bigint NOT NULL,
+    lsn pg_lsn NOT NULL,     -- changes of rows from here on have this shape
+    seen_after pg_lsn,       -- only found by looking: it lies anywhere between this and lsn
+    command text NOT NULL,
+    rewritten boolean,       -- whether rows got values that are not in the log; NULL: unknown
+    shape jsonb,             -- NULL: the table is gone
+    noted_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX IF NOT EXISTS schema_changes_by_table ON headwater.schema_changes (table_oid, id);
+-- Which columns each view has, through which schema change it has followed its table, and why it
+-- is paused if it is.
+CREATE TABLE IF NOT EXISTS headwater.view_shapes (
+    view text PRIMARY KEY,
+    source text NOT NULL,
+    table_oid bigint NOT NULL,
+    tables jsonb NOT NULL,      -- names that the table had, [[schema, name]], the newest last
+    change_id bigint NOT NULL,  -- newest schema change of the table that was decided on
+    shape_id bigint NOT NULL,   -- the one since which the table has the view's columns
+    columns jsonb NOT NULL,
+    left_to_read bigint NOT NULL DEFAULT 0,  -- records of older versions are left to that read
+    kept_since bigint NOT NULL DEFAULT 0,    -- rows of older versions complete no change
+    read_id bigint,             -- read of the whole table that the view waits for
+    paused jsonb,               -- why it is paused; NULL: it is not
+    updated_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+-- What became of each schema change in each view.
+CREATE TABLE IF NOT EXISTS headwater.schema_outcomes (
+    change_id bigint,
+    view text,
+    outcome text NOT NULL,
+    decided_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (change_id, view)
+);
 """
 """What makes the schema; it may be run again at any time."""
 

@@ -97,15 +97,31 @@ def observe(
     return noted
 
 
+def unseen(connection: Connection[Any], tables: Iterable[TableName]) -> list[TableName]:
+    """Returns the tables that are there and of which nothing was noted yet."""
+    oids = {oid: table for table, oid in _oids(connection, tables).items() if oid is not None}
+    rows = connection.execute(
+        "SELECT DISTINCT table_oid FROM headwater.schema_changes WHERE table_oid = ANY (%s)",
+        (list(oids),),
+    ).fetchall()
+    known = {oid for (oid,) in rows}
+    return [table for oid, table in oids.items() if oid not in known]
+
+
+def renamed(connection: Connection[Any], tables: Iterable[TableName]) -> dict[TableName, TableName]:
+    """Returns the tables that have another name by now, and that name."""
+    found = {}
+    for table, known in of_tables(connection, tables).items():
+        latest = known.versions[-1].shape
+        if latest is not None and latest.table != table:
+            found[table] = latest.table
+    return found
+
+
 def position(connection: Connection[Any]) -> Lsn:
     """Returns where the log of the source is written now."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     return Lsn.parse(str(row[0] if row else ""))
-
-
-def forget(connection: Connection[Any]) -> None:
-    """Removes all that was noted."""
-    connection.execute("DELETE FROM headwater.schema_changes")
 
 
 def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bool:

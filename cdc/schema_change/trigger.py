@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from psycopg import errors
-
 if TYPE_CHECKING:
     from psycopg import Connection
 
@@ -142,6 +140,12 @@ def statements() -> str:
     return "\n".join([_FUNCTIONS.strip(), *made])
 
 
+def allowed(connection: Connection[Any]) -> bool:
+    """Tells whether the role may make event triggers."""
+    row = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+    return bool((row.fetchone() or (False,))[0])
+
+
 def active(connection: Connection[Any]) -> bool:
     """Tells whether the source notes every change by itself."""
     row = connection.execute(_ACTIVE, {"names": list(_TRIGGERS)}).fetchone()
@@ -151,26 +155,20 @@ def active(connection: Connection[Any]) -> bool:
 def ensure(connection: Connection[Any]) -> list[str]:
     """Makes the source note changes of its tables, if the role may; returns what was changed.
 
-    A role that may not gets nothing done: `history.observe` then finds changes by looking.
+    Where it may not, `history.observe` finds changes by looking.
     """
-    if active(connection):
+    if active(connection) or not allowed(connection):
         return []
-    try:
-        with connection.transaction():
-            connection.execute(statements().encode())
-    except errors.InsufficientPrivilege:
-        return []
-    return ["changes of schema are noted by the source itself"]
+    with connection.transaction():
+        connection.execute(statements().encode())
+    return ["changes of tables are noted by the source itself"]
 
 
 def drop(connection: Connection[Any]) -> bool:
     """Takes the triggers away, if the role may; returns whether they were there."""
-    if not active(connection):
+    if not active(connection) or not allowed(connection):
         return False
-    try:
-        with connection.transaction():
-            for name in _TRIGGERS:
-                connection.execute(f"DROP EVENT TRIGGER IF EXISTS {name}".encode())
-    except errors.InsufficientPrivilege:
-        return False
+    with connection.transaction():
+        for name in _TRIGGERS:
+            connection.execute(f"DROP EVENT TRIGGER IF EXISTS {name}".encode())
     return True

@@ -9,6 +9,7 @@ from psycopg import sql
 
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.postgres import own_schema, publication
+from cdc.schema_change import trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -82,6 +83,7 @@ def _objects(spec: CaptureSpec) -> list[Statement]:
     return [
         Statement(own_schema.SQL.strip(), "schema headwater: the heartbeat and what is captured"),
         Statement(made.as_string(None) + ";", "what leaves the database"),
+        Statement(trigger.statements(), "changes of tables are noted, in order (a superuser's)"),
     ]
 
 

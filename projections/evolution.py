@@ -1,0 +1,95 @@
+"""What a view does when its table has changed: decided from the change and the policy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from cdc.schema_change.difference import ChangeKind
+from projections.view import SchemaPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cdc.schema_change.difference import SchemaChange
+
+
+class Outcome(StrEnum):
+    """What became of a schema change in a view."""
+
+    FOLLOWED = "followed"  # the view has the table's columns as they are now
+    KEPT = "ignored"  # the view keeps its columns and takes what fits them
+    WAITING = "records wait"  # the view keeps its columns, other records are quarantined
+    PAUSED = "paused"  # the view stands still until it is resumed
+    RESUMED = "resumed"  # a person has let it go on
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do.
+
+    Attributes:
+        outcome: In a word.
+        read: Whether the whole table must be read again.
+        rekeyed: Whether records older than the change cannot be placed in the view any more.
+        reason: The change that decided it.
+    """
+
+    outcome: Outcome
+    read: bool = False
+    rekeyed: bool = False
+    reason: SchemaChange | None = None
+
+
+_TABLE: Final = (ChangeKind.TABLE_RENAMED, ChangeKind.TABLE_DROPPED)
+_ROWS: Final = (
+    ChangeKind.REWRITTEN,
+    ChangeKind.PARTITION_ATTACHED,
+    ChangeKind.PARTITION_DETACHED,
+)
+"""Changes that leave the columns and the key as they are."""
+
+
+def decide(
+    policy: SchemaPolicy | None, changes: Iterable[SchemaChange], *, keyless: bool
+) -> Decision:
+    """Decides what a view does.
+
+    Args:
+        policy: What its declaration says; None if that is nothing.
+        changes: What happened to its table since the shape that it has.
+        keyless: Whether its table has, or had, no key: its rows cannot be read a second time.
+    """
+    changes = list(changes)
+    stopping = _stopping(policy, changes, keyless=keyless)
+    if stopping is not None:
+        return Decision(Outcome.PAUSED, reason=stopping)
+    shaped = [change for change in changes if change.kind not in _ROWS]
+    first = next(iter(shaped), next(iter(changes), None))
+    if policy in (SchemaPolicy.QUARANTINE, SchemaPolicy.IGNORE) and shaped:
+        kept = policy is SchemaPolicy.IGNORE
+        filled = [c for c in changes if c.kind in _ROWS or (c.kind is ChangeKind.RETYPED and kept)]
+        read = any(change.needs_read for change in filled)
+        return Decision(Outcome.KEPT if kept else Outcome.WAITING, read=read, reason=first)
+    return Decision(
+        Outcome.FOLLOWED,
+        read=any(change.needs_read for change in changes),
+        rekeyed=any(change.kind is ChangeKind.KEY_CHANGED for change in changes),
+        reason=first,
+    )
+
+
+def _stopping(
+    policy: SchemaPolicy | None, changes: list[SchemaChange], *, keyless: bool
+) -> SchemaChange | None:
+    """Returns the change that a view cannot or may not follow."""
+    for change in changes:
+        shaped = change.kind not in _ROWS
+        if change.kind in _TABLE or (keyless and change.needs_read):
+            return change
+        if policy is SchemaPolicy.PAUSE and shaped:
+            return change
+        if policy in (None, SchemaPolicy.IGNORE) and not change.compatible:
+            return change
+    return None
