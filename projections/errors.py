@@ -18,6 +18,9 @@ ProjectionError
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
 │   ├── EventUnreadableError HW-P027  an event is not what this program's declarations say
 │   └── RecordsLostError     HW-P028  records that a query wants next are gone
+├── ViewShapeError           HW-P050  a view does not have the columns of its table
+│   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
+│   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
 └── VerificationError        HW-P030  views could not be compared
     └── NotCaughtUpError     HW-P031  views did not reach the position in time
 """
@@ -170,6 +173,28 @@ class RecordsLostError(JobError):
     """
 
     code = "HW-P028"
+
+
+class ViewShapeError(ProjectionError):
+    """A view does not have the columns of its table, or its table not those of a record."""
+
+    code = "HW-P050"
+
+
+class ViewPausedError(ViewShapeError):
+    """A view stands still in all its stores because its table has changed; others go on."""
+
+    code = "HW-P051"
+
+
+class UnknownShapeError(ViewShapeError):
+    """A record has columns that nobody has noted yet; the views are bound anew and it is tried again.
+
+    Where a view keeps its columns (`quarantine`), such a record waits until the view is resumed.
+    """
+
+    code = "HW-P052"
+    retriable = True
 
 
 class VerificationError(ProjectionError):

@@ -17,6 +17,7 @@ from cdc.connect.connector import connector_config, topic_config
 from cdc.postgres import catalog, own_schema, publication, slot
 from cdc.postgres.address import DatabaseAddress
 from cdc.retention import OURS
+from cdc.schema_change import history, trigger
 from cdc.snapshot import reads
 from cdc.upkeep.difference import MASK, Difference, Part, of_properties
 
@@ -58,6 +59,7 @@ def steps(
     return [
         *_schema(connection),
         *_publication(connection, spec, anew=anew),
+        *_shapes(connection, spec),
         *_slot(connection, spec, anew=anew),
         *_topics(spec),
         *_secrets(rest, spec),
@@ -138,6 +140,25 @@ def _publication(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) 
                 reads.forget(connection, spec.name, extra)
             return changes + gone
 
+        yield Step(tuple(differences), do)
+
+
+def _shapes(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Step]:
+    """Before anything is streamed: what each table looks like, and who notes what follows."""
+    known = own_schema.exists(connection)
+    differences = [
+        Difference(Part.SCHEMA, str(table), "shape", None, "noted")
+        for table in (history.unseen(connection, spec.tables) if known else spec.tables)
+    ]
+    if trigger.allowed(connection) and not (known and trigger.active(connection)):
+        made = Difference(Part.SCHEMA, "headwater", "event triggers", None, "created")
+        differences.insert(0, made)
+
+    def do() -> list[str]:
+        made = trigger.ensure(connection)
+        return made + [f"shape of {t} noted" for t in history.observe(connection, spec.tables)]
+
+    if differences:
         yield Step(tuple(differences), do)
 
 

@@ -1,0 +1,318 @@
+"""Binding of views to their tables as these are now, and what to do when a table has changed.
+
+A view keeps the columns that it was given until it is decided what becomes of a change. Deciding
+stores the new columns, asks for what has to be read again and notes the outcome, in one
+transaction: whoever does it first does it for all, and a crash leaves nothing half decided.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.position import ChangePosition
+from cdc.postgres import catalog
+from cdc.schema_change import history as histories
+from cdc.schema_change.difference import ChangeKind, SchemaChange, changes_of
+from cdc.snapshot import reads
+from projections import view_shapes
+from projections.errors import PlanError, ViewPausedError
+from projections.evolution import Outcome, decide
+from projections.fault import Fault
+from projections.plan import plan_views
+from projections.shape import TableShapes
+from projections.view import EVENT_TABLES, MirrorView, SchemaPolicy
+from projections.view_shapes import ViewShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import psycopg
+
+    from cdc.lsn import Lsn
+    from cdc.schema_change.shape import ShapeVersion, TableHistory
+    from cdc.table import TableName
+    from projections.plan import ViewPlan
+    from projections.view import Store, View
+
+    Steps = list[tuple[ShapeVersion, tuple[SchemaChange, ...]]]
+
+_DECLARE: Final = "declare the table by its new name in the file of views, then headwater up"
+
+
+@dataclass(frozen=True, slots=True)
+class PausedView:
+    """A view that stands still in all its stores.
+
+    Attributes:
+        name: Its name.
+        to: The stores.
+        topics: Topics that it would read.
+        fault: Why, and what lets it go on.
+    """
+
+    name: str
+    to: frozenset[Store]
+    topics: tuple[str, ...]
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Views and what they are bound to.
+
+    Attributes:
+        plans: Views that go on.
+        paused: Views that do not.
+        mark: What changes as soon as they have to be bound anew.
+    """
+
+    plans: tuple[ViewPlan, ...]
+    paused: tuple[PausedView, ...] = ()
+    mark: tuple[object, ...] = ()
+
+
+def bind(
+    connection: psycopg.Connection[Any],
+    source: str,
+    views: Iterable[View],
+    *,
+    decides: bool = False,
+) -> Binding:
+    """Binds the views of a source.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        views: Its declared views.
+        decides: Decide on changes of tables and store what was decided; else views for which that
+            is to be done keep the columns they have.
+
+    Raises:
+        PlanError: A view does not fit its table, and never did.
+    """
+    views = list(views)
+    if not view_shapes.ready(connection):
+        tables = {table for view in views for table in _tables_of(view)}
+        return Binding(plan_views(views, catalog.describe(connection, tables)))
+    with _alone(connection, source, decides=decides):
+        mark = view_shapes.mark(connection, source)
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            binder = _Binder(connection, source, views, decides=decides)
+            bound = [binder.bind(view) for view in views]
+        if decides:
+            mark = view_shapes.mark(connection, source)
+    plans = tuple(each for each in bound if not isinstance(each, PausedView))
+    paused = tuple(each for each in bound if isinstance(each, PausedView))
+    return Binding(plans, paused, mark)
+
+
+def resume(connection: psycopg.Connection[Any], source: str, view: View) -> ViewPlan:
+    """Lets a paused view go on with its table as it is now; the table is read again as a whole.
+
+    Raises:
+        ViewPausedError: It is not paused, or cannot go on like this.
+        PlanError: It does not fit its table.
+    """
+    with _alone(connection, source, decides=True), connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return _Binder(connection, source, [view], decides=True).resume(view)
+
+
+@contextmanager
+def _alone(connection: psycopg.Connection[Any], source: str, *, decides: bool) -> Iterator[None]:
+    if not decides:
+        yield
+        return
+    view_shapes.lock(connection, source)
+    try:
+        yield
+    finally:
+        view_shapes.unlock(connection, source)
+
+
+def _tables_of(view: View) -> Sequence[TableName]:
+    return (view.table,) if isinstance(view, MirrorView) else EVENT_TABLES
+
+
+class _Binder:
+    """Binds views, all by one sight of catalog, history and shapes."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], source: str, views: list[View], *, decides: bool
+    ) -> None:
+        tables = {table for view in views for table in _tables_of(view)}
+        self._connection = connection
+        self._source = source
+        self._decides = decides
+        self._histories = histories.of_tables(connection, tables)
+        self._schemas = catalog.describe(connection, tables)
+        self._stored = view_shapes.read(connection, source)
+        self._epoch = view_shapes.epoch(connection, source)
+
+    def bind(self, view: View) -> ViewPlan | PausedView:
+        known = self._histories.get(view.table)
+        if not isinstance(view, MirrorView) or known is None:
+            return plan_views([view], self._schemas, self._histories)[0]
+        stored = self._stored.get(view.name)
+        if stored is None:
+            stored = self._first(view, known)
+        elif stored.paused is None:
+            stored = self._followed(view, known, stored)
+        elif self._decides and stored.tables[-1] != view.table == _name(known):
+            return self.resume(view)  # it is declared by the name that its table got
+        if stored.paused is not None:
+            topics = tuple(table.topic(self._source) for table in stored.tables)
+            return PausedView(view.name, view.to, topics, stored.paused)
+        return self._plan(view, known, stored)
+
+    def resume(self, view: View) -> ViewPlan:
+        stored, known = self._stored.get(view.name), self._histories.get(view.table)
+        if stored is None or stored.paused is None or known is None:
+            raise ViewPausedError(f"view {view.name} is not paused")
+        if not isinstance(view, MirrorView) or _name(known) != view.table:
+            raise ViewPausedError(
+                f"view {view.name} cannot go on as it is declared",
+                detail=stored.paused.detail,
+                hint=_DECLARE,
+            )
+        plan_views([view], self._schemas)  # refused before anything is stored
+        if not self._schemas[view.table].key:
+            raise ViewPausedError(
+                f"view {view.name} cannot go on: {view.table} has no key",
+                hint="give the table a primary key: without one its rows cannot be read again",
+            )
+        now = self._version(histories.position(self._connection))
+        shape = replace(
+            self._as_it_is(view, known, stored),
+            paused=None,
+            left_to_read=now,
+            kept_since=now,
+            read_id=self._asked(view),
+        )
+        view_shapes.write(self._connection, self._source, shape)
+        view_shapes.note(self._connection, view.name, [stored.change_id], Outcome.RESUMED)
+        return self._plan(view, known, shape)
+
+    def _first(self, view: MirrorView, known: TableHistory) -> ViewShape:
+        """The shape of a view that was never bound before: what its table is now."""
+        (plan,) = plan_views([view], self._schemas, self._histories)
+        latest = known.versions[-1]
+        oid = latest.shape.oid if latest.shape else 0
+        shape = ViewShape(view.name, oid, (view.table,), latest.id, latest.id, plan.schema)
+        if self._decides:
+            view_shapes.write(self._connection, self._source, shape)
+        return shape
+
+    def _followed(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
+        """The shape of a view after all that has happened to its table was decided on."""
+        latest = known.versions[-1]
+        if not self._decides or latest.id == stored.change_id:
+            return stored
+        steps = changes_of(known, stored.change_id)
+        if latest.shape is not None and latest.shape.oid != stored.table_oid:
+            gone = SchemaChange(ChangeKind.TABLE_DROPPED, str(view.table), compatible=False)
+            steps = [(latest, (gone,))]
+        shape, outcome = self._decided(view, known, stored, steps)
+        view_shapes.write(self._connection, self._source, shape)
+        told = [version.id for version, changes in steps if changes]
+        view_shapes.note(self._connection, view.name, told, outcome)
+        return shape
+
+    def _decided(
+        self, view: MirrorView, known: TableHistory, stored: ViewShape, steps: Steps
+    ) -> tuple[ViewShape, Outcome]:
+        latest = known.versions[-1]
+        # a new name that the view is declared with is no question any more, but rows are missing
+        changes = [c for _, found in steps for c in found if not _declared(view, known, c)]
+        renamed = view.table != stored.tables[-1]
+        keyless = not stored.schema.key or (latest.shape is not None and not latest.shape.key)
+        decision = decide(view.on_schema_change, changes, keyless=keyless)
+        moved = replace(stored, change_id=latest.id)
+        if decision.outcome is Outcome.PAUSED:
+            return replace(moved, paused=_fault(view, decision.reason)), decision.outcome
+        if decision.outcome is Outcome.FOLLOWED:
+            try:
+                moved = self._as_it_is(view, known, moved)
+            except PlanError as error:
+                return replace(moved, paused=Fault.of(error)), Outcome.PAUSED
+        if decision.read or renamed:
+            last = max(version.lsn for version, found in steps if any(c.needs_read for c in found))
+            since = self._version(last)
+            moved = replace(moved, kept_since=since, read_id=self._asked(view))
+            if decision.rekeyed:
+                moved = replace(moved, left_to_read=since)
+        return moved, decision.outcome
+
+    def _as_it_is(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
+        """A view's shape with the columns that its table has now."""
+        (plan,) = plan_views([view], self._schemas, self._histories)
+        latest = known.versions[-1]
+        names = tuple(dict.fromkeys((*stored.tables, view.table)))
+        oid = latest.shape.oid if latest.shape else 0
+        return replace(
+            stored,
+            table_oid=oid,
+            tables=names,
+            change_id=latest.id,
+            shape_id=latest.id,
+            schema=plan.schema,
+        )
+
+    def _plan(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewPlan:
+        latest, own = known.versions[-1], known.numbered(stored.shape_id)
+        schema = replace(stored.schema, table=view.table)
+        shape = own.shape if own is not None else None
+        if shape is None or latest.shape is None:
+            raise PlanError(f"view {view.name}: nobody knows what {view.table} was like")
+        if latest.shape.columns == shape.columns and view.table in self._schemas:
+            schema = self._schemas[view.table]
+        (plan,) = plan_views([view], {view.table: schema})
+        numbers = {c.name: c.number for c in shape.columns if c.name in schema.by_name}
+        carries = view.on_schema_change is SchemaPolicy.IGNORE
+        until = stored.change_id if carries else stored.shape_id
+        now = {number: column.name for number, column in latest.shape.by_number.items()}
+        topic = view.table.topic(self._source)
+        former = [table.topic(self._source) for table in stored.tables if table != view.table]
+        shapes = TableShapes(known, numbers, until)
+        return replace(
+            plan,
+            shapes=dict.fromkeys((topic, *former), shapes),
+            former=tuple(former),
+            absent=frozenset(name for name, number in numbers.items() if number not in now),
+            renamed={
+                name: now[number]
+                for name, number in numbers.items()
+                if now.get(number, name) != name
+            },
+            left_to_read=stored.left_to_read,
+            kept_since=stored.kept_since,
+        )
+
+    def _asked(self, view: MirrorView) -> int:
+        return reads.ask(self._connection, self._source, self._epoch, reads.Wish(view.table))[0]
+
+    def _version(self, lsn: Lsn) -> int:
+        return ChangePosition.of_read(self._epoch, lsn).version
+
+
+def _name(known: TableHistory) -> TableName | None:
+    """What a table is called now; None if it is gone."""
+    latest = known.versions[-1]
+    return latest.shape.table if latest.shape is not None else None
+
+
+def _declared(view: MirrorView, known: TableHistory, change: SchemaChange) -> bool:
+    return change.kind is ChangeKind.TABLE_RENAMED and view.table == _name(known)
+
+
+def _fault(view: MirrorView, reason: SchemaChange | None) -> Fault:
+    renamed = reason is not None and reason.kind is ChangeKind.TABLE_RENAMED
+    error = ViewPausedError(
+        f"view {view.name} is paused: its table has changed",
+        detail=str(reason),
+        hint=_DECLARE if renamed else f"headwater view resume {view.name}",
+    )
+    return Fault.of(error)
