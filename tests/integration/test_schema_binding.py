@@ -1,0 +1,190 @@
+"""Views stay bound to tables that change: they follow, keep their columns, or pause and say why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from cdc.postgres import own_schema
+from cdc.schema_change import history, trigger
+from cdc.snapshot import reads
+from cdc.table import TableName
+from projections import view_shapes
+from projections.binding import Binding, bind, resume
+from projections.errors import PlanError, ViewPausedError
+from projections.plan import ROW_ID_COLUMN
+from projections.shape import Fitting
+from projections.view import MirrorView, SchemaPolicy, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+NAMES = tuple(TableName("public", name) for name in ("t", "visits"))
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, a text, b int); CREATE TABLE visits (page text)"
+        )
+        own_schema.ensure(connection)
+        trigger.ensure(connection)
+        history.observe(connection, NAMES)
+        yield connection
+
+
+def mirror(name: str, policy: SchemaPolicy | None = None, table: str = "t") -> MirrorView:
+    place = TableName("public", table)
+    return MirrorView(name, "shop", place, (), frozenset({Store.CACHE}), policy)
+
+
+def bound(source: psycopg.Connection[Any], *views: MirrorView, decides: bool = True) -> Binding:
+    return bind(source, "shop", views, decides=decides)
+
+
+def asked(source: psycopg.Connection[Any]) -> int:
+    return len(reads.of_source(source, "shop", 1))
+
+
+def columns(binding: Binding) -> list[str]:
+    return [column.name for column in binding.plans[0].schema.columns]
+
+
+def test_a_view_follows_what_loses_nothing_and_reads_again_what_the_log_does_not_have(
+    source: psycopg.Connection[Any],
+) -> None:
+    view = mirror("v")
+    assert columns(bound(source, view)) == ["id", "a", "b"]
+
+    source.execute("ALTER TABLE t ADD c int")
+    assert columns(bound(source, view, decides=False)) == ["id", "a", "b"]  # nobody decided yet
+    assert columns(bound(source, view)) == ["id", "a", "b", "c"]
+    assert asked(source) == 0
+    mark = view_shapes.mark(source, "shop")
+    source.execute("ALTER TABLE t ADD d int DEFAULT 5; ALTER TABLE t RENAME a TO label")
+    assert view_shapes.mark(source, "shop") != mark
+    plan = bound(source, view).plans[0]
+    again = bound(source, view)
+
+    assert [column.name for column in plan.schema.columns] == ["id", "label", "b", "c", "d"]
+    assert (again.plans, asked(source)) == ((plan,), 1)
+    assert again.mark == bound(source, view).mark
+    assert view_shapes.waiting_topics(source, "shop") == {"shop.public.t"}
+    fits = Fitting(plan.schema, plan.shapes[plan.topic])
+    first = plan.shapes[plan.topic].history.versions[0].lsn.value
+    row = fits.fit({"id": 1, "a": "x", "b": 2}, first, read=False)
+    assert row == {"id": 1, "label": "x", "b": 2, "c": None, "d": 5}
+    assert list(view_shapes.outcomes(source).values()) == [{"v": "followed"}] * 3
+
+
+def test_a_change_that_loses_something_pauses_one_view_until_it_is_resumed(
+    source: psycopg.Connection[Any],
+) -> None:
+    follows, careful, other = (
+        mirror("f", SchemaPolicy.EVOLVE),
+        mirror("v"),
+        mirror("o", table="visits"),
+    )
+    bound(source, follows, careful, other)
+    source.execute("ALTER TABLE t ALTER a TYPE int USING 1")
+
+    found = bound(source, follows, careful, other)
+    assert [plan.name for plan in found.plans] == ["f", "o"]
+    (paused,) = found.paused
+    assert (paused.name, paused.topics) == ("v", ("shop.public.t",))
+    assert (paused.fault.code, paused.fault.detail, paused.fault.hint) == (
+        ViewPausedError.code,
+        "column retyped: a (text to integer)",
+        "headwater view resume v",
+    )
+    assert bound(source, careful).paused == found.paused  # whoever asks later is told the same
+    with pytest.raises(ViewPausedError, match="f is not paused"):
+        resume(source, "shop", follows)
+    before = history.position(source)
+    plan = resume(source, "shop", careful)
+    assert plan.left_to_read == plan.kept_since >= (1 << 56 | before.value)
+    assert bound(source, careful).plans == (plan,)
+    assert view_shapes.outcomes(source).popitem()[1] == {"f": "followed", "v": "resumed"}
+
+
+def test_a_view_that_keeps_its_columns_knows_what_became_of_them(
+    source: psycopg.Connection[Any],
+) -> None:
+    keeps, waits = mirror("k", SchemaPolicy.IGNORE), mirror("w", SchemaPolicy.QUARANTINE)
+    bound(source, keeps, waits)
+    source.execute(
+        "ALTER TABLE t RENAME a TO label; ALTER TABLE t DROP b; ALTER TABLE t ADD c int DEFAULT 1"
+    )
+
+    plans = {plan.name: plan for plan in bound(source, keeps, waits).plans}
+    kept = plans["k"]
+    assert [column.name for column in kept.schema.columns] == ["id", "a", "b"]
+    assert (kept.absent, kept.renamed) == ({"b"}, {"a": "label"})
+    assert asked(source) == 0
+    row, now = {"id": 1, "label": "x", "c": 1}, history.position(source).value
+    fits = Fitting(kept.schema, kept.shapes[kept.topic])
+    assert fits.fit(row, now, read=False) == {"id": 1, "a": "x", "b": None}
+    waiting = Fitting(plans["w"].schema, plans["w"].shapes[kept.topic])
+    with pytest.raises(LookupError):
+        waiting.fit(row, now, read=False)
+    assert waiting.fit({"id": 1, "a": "x", "b": 2}, 1, read=True) == {"id": 1, "a": "x", "b": 2}
+
+
+def test_a_renamed_table_pauses_its_views_until_they_are_declared_by_its_new_name(
+    source: psycopg.Connection[Any],
+) -> None:
+    bound(source, mirror("v"))
+    source.execute("ALTER TABLE t RENAME TO things")
+
+    (paused,) = bound(source, mirror("v")).paused
+    assert paused.fault.hint is not None
+    assert "new name" in paused.fault.hint
+    with pytest.raises(ViewPausedError):
+        resume(source, "shop", mirror("v"))
+    plan = bound(source, mirror("v", table="things")).plans[0]
+    assert list(plan.topics) == ["shop.public.things", "shop.public.t"]
+    assert [str(read.table) for read in reads.of_source(source, "shop", 1)] == ["public.things"]
+    assert bound(source, mirror("v", table="things")).plans == (plan,)
+
+
+def test_what_cannot_be_followed_pauses_whatever_is_declared(
+    source: psycopg.Connection[Any],
+) -> None:
+    evolves = SchemaPolicy.EVOLVE
+    views = mirror("v", evolves), mirror("o", evolves, "visits")
+    assert bound(source, *views).plans[1].keys == (ROW_ID_COLUMN,)
+
+    source.execute("ALTER TABLE visits ADD seconds int; ALTER TABLE t ADD _version int")
+    found = bound(source, *views)
+    assert [plan.name for plan in found.plans] == ["o"]  # an empty column needs no read
+    assert [paused.fault.code for paused in found.paused] == [PlanError.code]
+    source.execute("ALTER TABLE visits ADD n int DEFAULT 1; DROP TABLE t")
+    details = {paused.name: paused.fault.detail for paused in bound(source, *views).paused}
+    assert details["o"] == "column added: n (integer)"
+    with pytest.raises(ViewPausedError, match="has no key"):
+        resume(source, "shop", views[1])
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    history.observe(source, NAMES)
+    assert [paused.name for paused in bound(source, *views).paused] == ["v", "o"]
+    assert resume(source, "shop", views[0]).keys == ("id",)
+
+
+def test_a_key_that_changes_leaves_older_records_to_the_read(
+    source: psycopg.Connection[Any],
+) -> None:
+    views = mirror("v"), mirror("f", SchemaPolicy.EVOLVE)
+    bound(source, *views)
+    source.execute(
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER b SET NOT NULL, ADD PRIMARY KEY (b)"
+    )
+
+    found = bound(source, *views)
+    assert [paused.name for paused in found.paused] == ["v"]
+    assert found.plans[0].keys == ("b",)
+    assert found.plans[0].left_to_read == found.plans[0].kept_since > 1 << 56
+    assert asked(source) == 1
