@@ -1,0 +1,42 @@
+"""A consumer for application teams: typed changes in a consumer group, acknowledged one by one."""
+
+from __future__ import annotations
+
+from cdc.consumer.change import Change
+from cdc.consumer.changes import Changes
+from cdc.consumer.control import PartitionLag, drop, lag, move, parked, retry
+from cdc.consumer.errors import (
+    ConsumerError,
+    ConsumerSpecError,
+    GroupActiveError,
+    RecordsGoneError,
+    TooManyParkedError,
+    TopicRecreatedError,
+)
+from cdc.consumer.opening import changes
+from cdc.consumer.retry import RetryPolicy
+from cdc.consumer.shelf import ParkedKey
+from cdc.consumer.spec import ConsumerSpec
+from cdc.consumer.start import Start
+
+__all__ = [
+    "Change",
+    "Changes",
+    "ConsumerError",
+    "ConsumerSpec",
+    "ConsumerSpecError",
+    "GroupActiveError",
+    "ParkedKey",
+    "PartitionLag",
+    "RecordsGoneError",
+    "RetryPolicy",
+    "Start",
+    "TooManyParkedError",
+    "TopicRecreatedError",
+    "changes",
+    "drop",
+    "lag",
+    "move",
+    "parked",
+    "retry",
+]

@@ -1,0 +1,352 @@
+"""Changes: the changes of a source, for an application that is one member of a consumer group.
+
+What holds, whatever crashes:
+
+- *At least once.* Each change is handed out until it is acknowledged. Offsets are committed up to
+  the lowest record of a partition without an acknowledgement, so nothing below a commit is lost;
+  what was acknowledged beyond it comes again after a crash.
+- *Order of a key.* A change is handed out after the one before it, of the same key, was
+  acknowledged or parked. Between keys there is no order. Old changes may come again: see `Change`.
+- *Poison.* A change that keeps failing, or cannot be read, parks its key: later changes of the key
+  wait behind it, all others go on. What is parked survives restarts, and leaves in order.
+- *No gap in silence.* If records are gone before the group had them, it stops with an error.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from cdc.broker.tail import epoch_of
+from cdc.change_event import ChangeEvent
+from cdc.consumer import control
+from cdc.consumer.change import Change, instant
+from cdc.consumer.desk import Desk
+from cdc.consumer.errors import TooManyParkedError
+from cdc.consumer.feed import Feed
+from cdc.consumer.parking import parked_note
+from cdc.consumer.place_queue import Fetch, Hand, Shelve
+from cdc.consumer.retry import Failure
+from cdc.consumer.shelf import Shelf
+from cdc.errors import EnvelopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from cdc.consumer.control import PartitionLag
+    from cdc.consumer.desk import Taken
+    from cdc.consumer.place_queue import Item
+    from cdc.consumer.rows import RowDecoder
+    from cdc.consumer.shelf import ParkedKey
+    from cdc.consumer.spec import ConsumerSpec
+
+_JOIN_S = 0.25
+
+_log = structlog.get_logger(__name__)
+
+
+class Changes:
+    """A member of a consumer group; made by `changes`, ended by `close` or the end of a `with`.
+
+    Threads: everything may be called from any, `stop` also from a signal handler. Changes may be
+    handled in several threads at once.
+
+    While it is open, and where the program has not set a handler of its own, SIGTERM stops it: the
+    iteration ends, and what was acknowledged is committed. Ctrl-C interrupts the program as usual;
+    leaving the `with` block commits.
+
+    Args:
+        spec: Who reads what.
+        rows: Decodes the tables' rows.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicMissingError: A table has no topic.
+        TopicRefusedError: The topic for parked records cannot be made.
+    """
+
+    def __init__(self, spec: ConsumerSpec, rows: RowDecoder) -> None:
+        self.spec = spec
+        self._rows = rows
+        self._desk = Desk(spec)
+        self._shelf = Shelf(spec.kafka_bootstrap, spec.parked_topic, self._desk.fail)
+        self._closed = False
+        self._before_sigterm: Any = None
+        try:
+            self._feed = Feed(spec, self._desk, self._shelf)
+        except BaseException:
+            self._shelf.close()
+            raise
+        self._heed_sigterm()
+        self._feed.start()
+
+    def __enter__(self) -> Changes:  # noqa: PYI034
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Change]:
+        """Yields changes as they come, until it is stopped; each is to be acknowledged.
+
+        Raises:
+            RecordsGoneError: Records were deleted before the group had them.
+            TopicRecreatedError: A topic was deleted and made again.
+            TooManyParkedError: Too many keys are parked.
+            GroupRefusedError: The brokers do not let the group read.
+            RecordRefusedError: The brokers do not take a record that is to be parked.
+        """
+        while (change := self.take()) is not None:
+            yield change
+
+    def take(self, timeout_s: float | None = None) -> Change | None:
+        """Returns the next change; None if it was stopped, or none came in time.
+
+        Raises:
+            ConsumerError: See `__iter__`.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            taken = self._desk.take(left_s)
+            if taken is None:
+                return None
+            change = self._perform(taken)
+            if change is not None:
+                return change
+
+    def run(self, handler: Callable[[Change], object], *, workers: int = 1) -> None:
+        """Calls a handler with each change until it is stopped.
+
+        What the handler returns is acknowledged; what it raises is tried again after a wait, and
+        then parked, as `retry` of the spec says.
+
+        Args:
+            handler: Takes one change. Changes of one key never come to it at the same time.
+            workers: Threads that call it.
+
+        Raises:
+            ConsumerError: See `__iter__`.
+        """
+        if workers == 1:
+            self._work(handler)
+            return
+        failures: list[BaseException] = []
+        threads = [
+            threading.Thread(target=self._work_aside, args=(handler, failures), daemon=True)
+            for _ in range(workers)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads):
+                for thread in threads:
+                    thread.join(_JOIN_S)
+        finally:
+            self.stop()
+            for thread in threads:
+                thread.join()
+        if failures:
+            raise failures[0]
+
+    def lag(self) -> list[PartitionLag]:
+        """Returns how far the whole group is behind, by partition."""
+        spec = self.spec
+        return control.lag(
+            spec.kafka_bootstrap, source=spec.source, group=spec.group, tables=spec.tables
+        )
+
+    def parked(self) -> list[ParkedKey]:
+        """Returns the keys that the group has parked."""
+        spec = self.spec
+        return control.parked(spec.kafka_bootstrap, source=spec.source, group=spec.group)
+
+    def retry(self, parked_key: ParkedKey) -> None:
+        """Has a parked key's changes handed out again, in order, by whoever has its partition."""
+        spec = self.spec
+        control.retry(spec.kafka_bootstrap, parked_key, source=spec.source, group=spec.group)
+
+    def drop(self, parked_key: ParkedKey, *, everything: bool = False) -> None:
+        """Gives up the change that a key is parked for, or all of them; the rest is handed out."""
+        spec = self.spec
+        control.drop(
+            spec.kafka_bootstrap,
+            parked_key,
+            source=spec.source,
+            group=spec.group,
+            everything=everything,
+        )
+
+    def stop(self) -> None:
+        """Ends the iteration and `run` after what is in hand; safe in a signal handler."""
+        self._desk.stop()
+
+    def close(self) -> None:
+        """Commits what was acknowledged, leaves the group and gives back the connections."""
+        if self._closed:
+            return
+        self._closed = True
+        self._desk.close()
+        self._feed.end()
+        self._shelf.close()
+        if self._before_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._before_sigterm)
+
+    def _work(self, handler: Callable[[Change], object]) -> None:
+        for change in self:
+            try:
+                handler(change)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is this change's
+                change.fail(error)
+            else:
+                change.ack()
+
+    def _work_aside(
+        self, handler: Callable[[Change], object], failures: list[BaseException]
+    ) -> None:
+        try:
+            self._work(handler)
+        except BaseException as error:  # noqa: BLE001  # raised again by run
+            failures.append(error)
+            self.stop()
+
+    def _perform(self, taken: Taken) -> Change | None:
+        step = taken.step
+        if isinstance(step, Shelve):
+            self._write(taken, step)
+            return None
+        if isinstance(step, Fetch):
+            record = self._shelf.read(step.entry.at or 0)
+            item = self._desk.taken_off(taken, step, record)
+            return None if item is None else self._change(taken, item)
+        return self._change(taken, step.item) if isinstance(step, Hand) else None
+
+    def _change(self, taken: Taken, item: Item) -> Change | None:
+        """Decodes a record; parks it if that cannot be done."""
+        try:
+            return self._decoded(item, Delivery(self, taken, item))
+        except Exception as error:  # noqa: BLE001  # a foreign record may be anything
+            self.park(taken, item, Failure.of(error, 0))
+            return None
+
+    def _decoded(self, item: Item, delivery: Delivery) -> Change:
+        record = item.record
+        event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
+        if self.spec.topics.get(record.topic) != event.table:
+            raise EnvelopeError("record is of another table than its topic")
+        return Change(
+            table=event.table,
+            operation=event.operation,
+            key=self._rows.row(event.table, event.key),
+            before=self._rows.row(event.table, event.before),
+            after=self._rows.row(event.table, event.after),
+            position=event.position,
+            transaction_id=event.transaction_id,
+            committed_at=instant(event.committed_at_us),
+            snapshot=event.snapshot,
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            attempt=item.attempts + 1,
+            parked=item.shelved,
+            _outcome=delivery,
+        )
+
+    def acked(self, taken: Taken, item: Item) -> bool:
+        """Takes an acknowledgement; see `Change.ack`."""
+        return self._desk.acked(taken, item)
+
+    def failed(self, taken: Taken, item: Item, error: BaseException) -> bool:
+        """Takes a failure; see `Change.fail`."""
+        failure = Failure.of(error, item.attempts + 1, self.spec.retry.permanent)
+        wait_s = self.spec.retry.wait_s(failure)
+        if wait_s is None:
+            return self.park(taken, item, failure)
+        _log.warning(
+            "change failed, it is tried again",
+            group=self.spec.group,
+            **_place(item),
+            error_type=failure.error_type,
+            error_code=failure.error_code,
+            attempts=failure.attempts,
+        )
+        return self._desk.failed(taken, item, wait_s)
+
+    def park(self, taken: Taken, item: Item, failure: Failure) -> bool:
+        """Parks a change's key; see `Change.park`."""
+        if not item.shelved and self._desk.parked_keys() >= self.spec.parked_keys_max:
+            refusal = TooManyParkedError(
+                f"group {self.spec.group} would park more than {self.spec.parked_keys_max} keys",
+                detail=f"last: {failure.error_type}",
+                hint="repair the handler; what is not acknowledged comes again",
+            )
+            self._desk.fail(refusal)
+            raise refusal
+        step = self._desk.park(taken, item, failure)
+        if step is None:
+            return False
+        _log.warning(
+            "change parked, its key waits",
+            group=self.spec.group,
+            **_place(item),
+            error_type=failure.error_type,
+            error_code=failure.error_code,
+            attempts=failure.attempts,
+        )
+        self._write(taken, step)
+        return True
+
+    def _write(self, taken: Taken, step: Shelve) -> None:
+        step.entry.parked_at_ms = step.entry.parked_at_ms or time.time_ns() // 1_000_000
+        note = parked_note(step.item.record, step.entry)
+        self._shelf.write(note, lambda at: self._desk.stored(taken, step, at))
+
+    def _heed_sigterm(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return  # the program's own; it may call stop
+
+        def heed(_number: int, _frame: FrameType | None) -> None:
+            self.stop()
+
+        self._before_sigterm = signal.signal(signal.SIGTERM, heed)
+
+
+class Delivery:
+    """What becomes of one change that was handed out; the first outcome counts."""
+
+    def __init__(self, changes: Changes, taken: Taken, item: Item) -> None:
+        self._changes = changes
+        self._taken = taken
+        self._item = item
+        self._open = [True]  # popping is atomic: two threads cannot both end it
+
+    def ack(self) -> bool:
+        """See `Change.ack`."""
+        return self._first() and self._changes.acked(self._taken, self._item)
+
+    def fail(self, error: BaseException) -> bool:
+        """See `Change.fail`."""
+        return self._first() and self._changes.failed(self._taken, self._item, error)
+
+    def park(self, error: BaseException) -> bool:
+        """See `Change.park`."""
+        failure = Failure.of(error, self._item.attempts + 1)
+        return self._first() and self._changes.park(self._taken, self._item, failure)
+
+    def _first(self) -> bool:
+        try:
+            return self._open.pop()
+        except IndexError:
+            return False
+
+
+def _place(item: Item) -> dict[str, Any]:
+    record = item.record
+    return {"topic": record.topic, "partition": record.partition, "offset": record.offset}

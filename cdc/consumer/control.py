@@ -1,0 +1,169 @@
+"""Looking at a group from outside, and deciding about what it has parked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cdc.broker.group import Committed, topic_ids
+from cdc.broker.group_lag import backlogs, set_commits
+from cdc.broker.notebook import Notebook
+from cdc.broker.search import SearchedPartition, searching
+from cdc.consumer.errors import GroupActiveError
+from cdc.consumer.parking import Request, request_note
+from cdc.consumer.shelf import parked_keys
+from cdc.consumer.spec import parked_topic
+from cdc.consumer.start import locate
+from cdc.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cdc.broker.errors import RecordRefusedError
+    from cdc.consumer.shelf import ParkedKey
+    from cdc.consumer.start import Start
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in one partition.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        committed: Offset of the next record to the group; None if it has committed nothing.
+        end: Offset after the last record.
+        consumer_lag_records: Offsets from the one to the other. In a compacted topic not every
+            offset still has its record.
+        consumer_lag_s: Seconds since the first change that the group has not had was committed at
+            the source; 0.0 if it has had all.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int
+    consumer_lag_records: int
+    consumer_lag_s: float
+
+
+def lag(
+    kafka_bootstrap: str, *, source: str, group: str, tables: Iterable[str | TableName]
+) -> list[PartitionLag]:
+    """Returns how far a group is behind in each partition, whoever its members are.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicMissingError: A table has no topic.
+    """
+    topics = [table_name(table).topic(source) for table in tables]
+    now_us = time.time_ns() // 1_000
+    found = []
+    for (topic, partition), backlog in sorted(backlogs(kafka_bootstrap, group, topics).items()):
+        behind = backlog.end - (backlog.begin if backlog.committed is None else backlog.committed)
+        since_us = backlog.committed_at_us
+        seconds = 0.0 if since_us is None else max(0.0, (now_us - since_us) / 1_000_000)
+        found.append(
+            PartitionLag(topic, partition, backlog.committed, backlog.end, max(0, behind), seconds)
+        )
+    return found
+
+
+def parked(kafka_bootstrap: str, *, source: str, group: str) -> list[ParkedKey]:
+    """Returns the keys that a group has parked; none if it never ran.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    return parked_keys(kafka_bootstrap, parked_topic(source, group))
+
+
+def retry(kafka_bootstrap: str, parked_key: ParkedKey, *, source: str, group: str) -> None:
+    """Asks for a parked key's changes to be handed out again, in order.
+
+    The member of the group that has the partition does it, now or when it runs. As long as one
+    fails, those behind it wait.
+
+    Raises:
+        RecordRefusedError: Kafka does not take the request.
+    """
+    _ask(kafka_bootstrap, parked_key, parked_topic(source, group), drop=False, everything=False)
+
+
+def drop(
+    kafka_bootstrap: str,
+    parked_key: ParkedKey,
+    *,
+    source: str,
+    group: str,
+    everything: bool = False,
+) -> None:
+    """Asks for the change that a key is parked for to be given up: the group never has it.
+
+    Those behind it are handed out. If another change has come to be the first meanwhile, nothing
+    is given up.
+
+    Args:
+        kafka_bootstrap: Kafka's address.
+        parked_key: As `parked` told it.
+        source: The source.
+        group: The group.
+        everything: Those behind it are given up as well.
+
+    Raises:
+        RecordRefusedError: Kafka does not take the request.
+    """
+    _ask(kafka_bootstrap, parked_key, parked_topic(source, group), drop=True, everything=everything)
+
+
+def move(
+    kafka_bootstrap: str,
+    *,
+    source: str,
+    group: str,
+    tables: Iterable[str | TableName],
+    start: Start,
+) -> dict[tuple[str, int], int]:
+    """Sets where a group goes on, whatever it has had; returns the offsets by partition.
+
+    This is how a group goes on after records were lost to it, or goes back. What is parked stays
+    parked.
+
+    Raises:
+        GroupActiveError: The group has members: stop them first.
+        TopicMissingError: A table has no topic.
+    """
+    ids = topic_ids(kafka_bootstrap, [table_name(table).topic(source) for table in tables])
+    began_ms = int(time.time() * 1000)
+    wanted = {}
+    with searching(kafka_bootstrap) as client:
+        for topic, topic_id in ids.items():
+            for number in sorted(client.partitions_for_topic(topic)):
+                partition = SearchedPartition(client, (topic, number))
+                offset = locate(start, partition)
+                wanted[topic, number] = Committed(offset, topic_id, began_ms)
+    if not set_commits(kafka_bootstrap, group, wanted):
+        raise GroupActiveError(f"group {group} has members", hint="stop them, then move it")
+    return {place: commit.offset for place, commit in wanted.items()}
+
+
+def table_name(table: str | TableName) -> TableName:
+    """Returns a table's name, given as `schema.table` or as itself."""
+    return TableName.parse(table) if isinstance(table, str) else table
+
+
+def _ask(
+    kafka_bootstrap: str, parked_key: ParkedKey, topic: str, *, drop: bool, everything: bool
+) -> None:
+    refused: list[RecordRefusedError] = []
+    place = (parked_key.topic, parked_key.partition)
+    request = Request(parked_key.raw_key, drop, everything, parked_key.offset)
+    notebook = Notebook(kafka_bootstrap, topic)
+    try:
+        notebook.write(*request_note(place, request), lambda _: None, refused.append)
+        notebook.flush()
+    finally:
+        notebook.close()
+    if refused:
+        raise refused[0]

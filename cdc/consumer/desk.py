@@ -1,0 +1,291 @@
+"""Desk: where the thread that reads Kafka and the threads that handle changes meet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.consumer.place_queue import Hand, Item, PlaceQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cdc.broker.group import Place
+    from cdc.consumer.place_queue import Entry, Fetch, Key, Shelve, Step
+    from cdc.consumer.retry import Failure
+    from cdc.consumer.spec import ConsumerSpec
+
+_LOOK_S: Final = 0.25
+"""A waiting thread looks so often whether it shall stop, and lets signal handlers run."""
+
+_TRUNCATE: Final = b'"op":"t"'
+_NO_KEY: Final = (None, b"null")
+_SPAN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a thread is to do.
+
+    Attributes:
+        place: The partition.
+        queue: Its queue when it was taken: one that has come back later has another.
+        step: What.
+    """
+
+    place: Place
+    queue: PlaceQueue
+    step: Step
+
+
+class Desk:
+    """The queues of the partitions that this member of the group has.
+
+    Threads: all methods may be called from any; the reader's are `open`, `add`, `overfull` and the
+    port `cdc.broker.group.Owner`.
+
+    Args:
+        spec: Whose limits hold.
+    """
+
+    def __init__(self, spec: ConsumerSpec) -> None:
+        self._spec = spec
+        self._changed = threading.Condition()
+        self._queues: dict[Place, PlaceQueue] = {}
+        self._released: set[Place] = set()
+        self._fresh: set[Place] = set()
+        self._turn: list[Place] = []
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._closed = False
+
+    # -- the reader's side
+
+    def open(self, place: Place, offset: int, shelf: Mapping[Key, Iterable[Entry]]) -> None:
+        """Begins with a partition that is this member's now."""
+        with self._changed:
+            self._queues[place] = PlaceQueue(offset, shelf)
+            self._turn = sorted(self._queues)
+
+    def add(self, place: Place, records: Sequence[Any]) -> None:
+        """Takes records that were read, in their order; those of other partitions are dropped."""
+        with self._changed:
+            queue = self._queues.get(place)
+            if queue is None or place in self._released:
+                return
+            for record in records:
+                if record.value is None:
+                    queue.ledger.pass_over(record.offset)
+                else:
+                    queue.add(Item(record.offset, _key(record), record, _concerns_all(record)))
+            self._changed.notify_all()
+
+    def overfull(self) -> set[Place]:
+        """Returns the partitions of which nothing more should be read for now."""
+        records, size = self._spec.records_held_max, self._spec.bytes_held_max
+        with self._changed:
+            return {
+                place
+                for place, queue in self._queues.items()
+                if queue.ledger.unacknowledged >= records
+                or queue.held_bytes >= size
+                or queue.ledger.span >= records * _SPAN
+            }
+
+    def take_fresh(self) -> set[Place]:
+        """Returns, once, the partitions that have come and were not opened yet."""
+        with self._changed:
+            fresh, self._fresh = self._fresh, set()
+            return fresh
+
+    # -- the port of the group's member
+
+    def assigned(self, places: set[Place]) -> None:
+        """Notes partitions that have come."""
+        with self._changed:
+            self._fresh |= places
+            self._released -= places
+
+    def release(self, places: set[Place]) -> None:
+        """Hands out no more of these partitions."""
+        with self._changed:
+            self._released |= places
+            self._changed.notify_all()
+
+    def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
+        """Waits until none of these partitions' changes is in hand."""
+
+        def idle() -> bool:
+            return self._closed or not any(
+                self._queues[p].busy for p in places if p in self._queues
+            )
+
+        with self._changed:
+            return self._changed.wait_for(idle, timeout_s)
+
+    def committable(self, places: Iterable[Place] | None = None) -> dict[Place, int]:
+        """Returns the offsets that may be committed."""
+        with self._changed:
+            wanted = self._queues if places is None else places
+            return {p: self._queues[p].ledger.committable for p in wanted if p in self._queues}
+
+    def forget(self, places: set[Place]) -> None:
+        """Drops partitions that are somebody else's; what was not acknowledged goes to them."""
+        with self._changed:
+            for place in places:
+                self._queues.pop(place, None)
+            self._fresh -= places
+            self._released -= places
+            self._turn = sorted(self._queues)
+            self._changed.notify_all()
+
+    # -- the handlers' side
+
+    def take(self, timeout_s: float | None) -> Taken | None:
+        """Returns what is to be done next; None if it is to stop or nothing came in time.
+
+        Raises:
+            CdcError: Reading has failed.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                if self._stopping:
+                    return None
+                now = time.monotonic()
+                taken = self._next(now)
+                if taken is not None:
+                    return taken
+                waits = [_LOOK_S]
+                waits += [due - now for queue in self._queues.values() if (due := queue.wake_at)]
+                if deadline is not None:
+                    if now >= deadline:
+                        return None
+                    waits.append(deadline - now)
+                self._changed.wait(max(0.0, min(waits)))
+
+    def acked(self, taken: Taken, item: Item) -> bool:
+        """Notes that a change was handled; False if its partition has gone."""
+        with self._changed:
+            if not self._mine(taken):
+                return False
+            done = taken.queue.acked(item)
+            self._changed.notify_all()
+            return done
+
+    def failed(self, taken: Taken, item: Item, wait_s: float) -> bool:
+        """Notes that a change is to be tried again after a wait."""
+        with self._changed:
+            if not self._mine(taken):
+                return False
+            done = taken.queue.failed(item, time.monotonic() + wait_s)
+            self._changed.notify_all()
+            return done
+
+    def park(self, taken: Taken, item: Item, failure: Failure) -> Shelve | None:
+        """Parks a change's key; returns what is to be written, None if its partition has gone."""
+        with self._changed:
+            return taken.queue.park(item, failure) if self._mine(taken) else None
+
+    def stored(self, taken: Taken, step: Shelve, at: int) -> None:
+        """Notes that a record was written to the parked topic, at an offset of it."""
+        with self._changed:
+            taken.queue.stored(step, at)
+            self._changed.notify_all()
+
+    def taken_off(self, taken: Taken, step: Fetch, record: Any) -> Item | None:
+        """Notes that a parked record was read; returns the item to hand out."""
+        with self._changed:
+            return taken.queue.taken_off(step, record) if self._mine(taken) else None
+
+    def retry(self, place: Place, key: Key) -> bool:
+        """Has a parked key's records handed out again; False if its partition is not here."""
+        with self._changed:
+            queue = self._queues.get(place)
+            if queue is None:
+                return False
+            queue.retry(key)
+            self._changed.notify_all()
+            return True
+
+    def drop(self, place: Place, key: Key, offset: int, *, everything: bool) -> bool:
+        """Gives up what a key is parked for; False if that cannot be done here or now."""
+        with self._changed:
+            queue = self._queues.get(place)
+            done = queue is not None and queue.drop(key, offset, everything=everything)
+            self._changed.notify_all()
+            return done
+
+    def outcomes(self) -> list[tuple[Place, list[int], list[Key]]]:
+        """Returns, once, what has left the shelf and which requests are done."""
+        with self._changed:
+            return [
+                (place, gone, settled)
+                for place, queue in self._queues.items()
+                for gone, settled in [queue.outcome()]
+                if gone or settled
+            ]
+
+    def places(self) -> set[Place]:
+        """Returns the partitions that it has."""
+        with self._changed:
+            return set(self._queues)
+
+    def parked_keys(self) -> int:
+        """Returns how many keys of its partitions are parked."""
+        with self._changed:
+            return sum(len(queue.shelf) for queue in self._queues.values())
+
+    # -- the end
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is to end."""
+        return self._stopping
+
+    def stop(self) -> None:
+        """Hands out nothing more. May be called from a signal handler."""
+        self._stopping = True
+        if self._changed.acquire(blocking=False):  # else it is seen at the next look
+            self._changed.notify_all()
+            self._changed.release()
+
+    def close(self) -> None:
+        """Stops, and counts no longer on outcomes of what is in hand."""
+        with self._changed:
+            self._stopping = self._closed = True
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Has every taker raise an error."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def _next(self, now: float) -> Taken | None:
+        """Asks the partitions in turns, so that a full one does not keep the others waiting."""
+        for number, place in enumerate(self._turn):
+            if place in self._released:
+                continue
+            queue = self._queues[place]
+            step = queue.next(now)
+            if step is not None:
+                if isinstance(step, Hand):
+                    self._turn = self._turn[number + 1 :] + self._turn[: number + 1]
+                return Taken(place, queue, step)
+        return None
+
+    def _mine(self, taken: Taken) -> bool:
+        return self._queues.get(taken.place) is taken.queue
+
+
+def _key(record: Any) -> Key:
+    return None if record.key in _NO_KEY else record.key
+
+
+def _concerns_all(record: Any) -> bool:
+    return record.key in _NO_KEY and _TRUNCATE in record.value

@@ -1,0 +1,50 @@
+"""Errors of consumers.
+
+ConsumerError (CdcError)
+├── ConsumerSpecError    HW-C040  a consumer cannot be what it is declared to be
+├── RecordsGoneError     HW-C041  records that the group has not had are no longer there
+├── TopicRecreatedError  HW-C042  a topic is not the one that the group has read
+├── TooManyParkedError   HW-C043  more keys would be parked than may be
+└── GroupActiveError     HW-C044  a group has members that would undo what is asked
+"""
+
+from __future__ import annotations
+
+from cdc.errors import CdcError
+
+
+class ConsumerError(CdcError):
+    """Root of what can be wrong with a consumer."""
+
+    code = "HW-C04X"
+
+
+class ConsumerSpecError(ConsumerError):
+    """A consumer cannot be what it is declared to be."""
+
+    code = "HW-C040"
+
+
+class RecordsGoneError(ConsumerError):
+    """Records that the group has not had are no longer in the topic: they are lost to it."""
+
+    code = "HW-C041"
+
+
+class TopicRecreatedError(ConsumerError):
+    """A topic was deleted and made again: the group's offsets are another topic's."""
+
+    code = "HW-C042"
+
+
+class TooManyParkedError(ConsumerError):
+    """More keys would be parked than may be: that is no poison record but a broken handler."""
+
+    code = "HW-C043"
+
+
+class GroupActiveError(ConsumerError):
+    """The group has members, which would commit over what is asked for."""
+
+    code = "HW-C044"
+    retriable = True

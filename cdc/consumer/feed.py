@@ -1,0 +1,246 @@
+"""Feed: the thread that reads Kafka for a member of a group, and commits for it.
+
+It polls all the time, however long a handler takes, so the group never takes a busy member for a
+dead one; what it reads ahead is bounded, and then it pauses partitions and polls on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from cdc.broker.group import Committed, GroupMember, topic_ids
+from cdc.broker.search import SearchedPartition, searching
+from cdc.consumer.errors import RecordsGoneError, TopicRecreatedError
+from cdc.consumer.parking import forgotten_note, settled_note
+from cdc.consumer.start import locate
+from cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cdc.broker.group import Place
+    from cdc.consumer.desk import Desk
+    from cdc.consumer.parking import Request
+    from cdc.consumer.place_queue import Key
+    from cdc.consumer.shelf import Shelf
+    from cdc.consumer.spec import ConsumerSpec
+
+COMMIT_S: Final = 1.0
+"""Between two commits: what is delivered again after a crash, at most, besides what is in hand."""
+
+_POLL_S: Final = 0.1
+_POLL_FULL_S: Final = 0.005
+_END_S: Final = 30.0
+_FINISH_S: Final = 10.0
+_PAUSE_S: Final = 0.5
+
+_log = structlog.get_logger(__name__)
+
+
+class Feed:
+    """Reads for a desk.
+
+    Args:
+        spec: What to read.
+        desk: Who gets it.
+        shelf: Where the group's parked records are.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicMissingError: A table has no topic.
+    """
+
+    def __init__(self, spec: ConsumerSpec, desk: Desk, shelf: Shelf) -> None:
+        self._spec = spec
+        self._desk = desk
+        self._shelf = shelf
+        self._topic_ids = topic_ids(spec.kafka_bootstrap, list(spec.topics))
+        self._member = GroupMember(
+            spec.kafka_bootstrap,
+            spec.group,
+            list(spec.topics),
+            desk,
+            session_timeout_s=spec.session_timeout_s,
+            handover_s=spec.handover_s,
+        )
+        self._committed: dict[Place, int] = {}
+        self._commit_at = 0.0
+        self._under_way: dict[tuple[Place, Key], int] = {}
+        self._thread = threading.Thread(target=self._run, name="changes-feed", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Waits until what was acknowledged is committed and the group is left."""
+        self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        try:
+            try:
+                while not self._desk.stopping:
+                    self._turn()
+                self._finish()
+            finally:
+                self._member.close()
+        except BaseException as error:  # noqa: BLE001  # raised again where changes are taken
+            self._desk.fail(error)
+
+    def _turn(self) -> None:
+        try:
+            self._read()
+        except CdcError as error:
+            if not error.retriable:
+                raise
+            _log.warning("kafka is away, trying on", group=self._spec.group, code=error.code)
+            time.sleep(_PAUSE_S)
+            return
+        self._shelf.look()
+        self._begin_requests()
+        self._end_requests()
+        if time.monotonic() >= self._commit_at:
+            self._commit()
+
+    def _read(self) -> None:
+        full = self._desk.overfull()
+        self._member.pause(full)
+        polled = self._member.poll(_POLL_FULL_S if full else _POLL_S)
+        if polled.out_of_range:
+            self._refuse_gap(polled.out_of_range)
+        for place, records in polled.records.items():
+            self._desk.add(place, records)
+        fresh = self._desk.take_fresh()
+        try:
+            if fresh:
+                self._open(fresh)
+        except CdcError:
+            self._desk.assigned(fresh)  # opened at the next turn
+            raise
+
+    def _open(self, fresh: set[Place]) -> None:
+        """Begins with partitions that have come: each at its offset, with what it has parked."""
+        kept = self._member.committed(fresh)
+        bounds = self._member.bounds(fresh)
+        for place in sorted(kept):
+            self._refuse_other_topic(place, kept[place])
+            self._refuse_out_of(bounds[place], place, kept[place].offset)
+        new = self._begin(sorted(fresh - kept.keys()))
+        self._shelf.catch_up()
+        for place, start in {**kept, **new}.items():
+            if self._member.place_at(place, start):
+                self._desk.open(place, start.offset, self._shelf.of(place))
+        for place in fresh:
+            self._committed.pop(place, None)
+        self._committed |= {place: start.offset for place, start in kept.items()}
+        if new:
+            self._commit()  # so that the start counts once, however soon it crashes
+
+    def _begin(self, places: list[Place]) -> dict[Place, Committed]:
+        if not places:
+            return {}
+        every = self._member.partitions({topic for topic, _ in places})
+        began = [
+            commit.began_ms
+            for commit in self._member.committed(every).values()
+            if commit.began_ms is not None
+        ]
+        began_ms = min(began, default=None)
+        now_ms = int(time.time() * 1000)
+        found = {}
+        with searching(self._spec.kafka_bootstrap) as client:
+            for place in places:
+                partition = SearchedPartition(client, place)
+                offset = locate(self._spec.start, partition, began_ms)
+                topic_id = self._topic_ids[place[0]]
+                found[place] = Committed(offset, topic_id, began_ms or now_ms)
+                _log.info("partition begun", topic=place[0], partition=place[1], offset=offset)
+        return found
+
+    def _commit(self) -> bool:
+        self._commit_at = time.monotonic() + COMMIT_S
+        wanted = self._desk.committable()
+        changed = {p: at for p, at in wanted.items() if self._committed.get(p) != at}
+        done = self._member.commit(changed)
+        if done:
+            self._committed |= changed
+        return done
+
+    def _finish(self) -> None:
+        """Commits what is left to commit; amid a rebalance, that takes until it is over."""
+        self._shelf.flush()
+        self._end_requests()
+        deadline = time.monotonic() + _FINISH_S
+        while not self._commit() and time.monotonic() < deadline:
+            self._member.poll(_POLL_S)
+
+    def _begin_requests(self) -> None:
+        """Passes on what operators ask for; each request once."""
+        mine = self._desk.places()
+        asked = {(place, request.key): request for place in mine for request in self._asked(place)}
+        self._under_way = {
+            what: at
+            for what, at in self._under_way.items()
+            if what in asked and asked[what].at == at
+        }
+        for what, request in asked.items():
+            if what in self._under_way:
+                continue
+            place, key = what
+            if request.drop:
+                everything = request.everything
+                done = self._desk.drop(place, key, request.offset, everything=everything)
+            else:
+                done = self._desk.retry(place, key)
+            if done:
+                self._under_way[what] = request.at
+
+    def _asked(self, place: Place) -> Iterable[Request]:
+        return self._shelf.requests(place)
+
+    def _end_requests(self) -> None:
+        """Forgets records that have left the shelf, and requests that are done."""
+        for place, gone, settled in self._desk.outcomes():
+            for offset in gone:
+                self._shelf.write(forgotten_note(place, offset))
+            for key in settled:
+                if (place, key) in self._under_way:
+                    self._shelf.write(settled_note(place, key))
+
+    def _refuse_gap(self, wanted: Mapping[Place, int]) -> None:
+        bounds = self._member.bounds(wanted)
+        for place, offset in wanted.items():
+            self._refuse_out_of(bounds[place], place, offset)
+
+    def _refuse_out_of(self, bounds: tuple[int, int], place: Place, offset: int) -> None:
+        begin, end = bounds
+        if begin <= offset <= end:
+            return
+        topic, partition = place
+        what = f"topic {topic}, partition {partition}"
+        if offset < begin:
+            message = f"records that group {self._spec.group} has not had are gone"
+            detail = f"{what}: wanted offset {offset}, the earliest there is {begin}"
+        else:
+            message = f"group {self._spec.group} is beyond the end of a topic"
+            detail = f"{what}: wanted offset {offset}, it holds {begin} to {end}"
+        raise RecordsGoneError(
+            message,
+            detail=detail,
+            hint="bring what the group builds up to date another way (a re-read of the table), "
+            "then cdc.consumer.move sets where it goes on",
+        )
+
+    def _refuse_other_topic(self, place: Place, kept: Committed) -> None:
+        topic_id = self._topic_ids[place[0]]
+        if kept.topic_id not in (None, topic_id):
+            raise TopicRecreatedError(
+                f"topic {place[0]} is not the one that group {self._spec.group} has read",
+                detail=f"partition {place[1]}, offset {kept.offset} of topic {kept.topic_id}; "
+                f"it is {topic_id} now",
+                hint="cdc.consumer.move sets where the group begins in the new one",
+            )

@@ -1,0 +1,116 @@
+"""changes(): opens the changes of a source for an application."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from cdc.capture import CaptureSpec
+from cdc.consumer.changes import Changes
+from cdc.consumer.control import table_name
+from cdc.consumer.errors import ConsumerSpecError
+from cdc.consumer.rows import RowDecoder
+from cdc.consumer.spec import ConsumerSpec
+from cdc.consumer.start import Start
+from cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cdc.table import TableName, TableSchema
+
+_log = structlog.get_logger(__name__)
+
+
+def changes(  # noqa: PLR0913
+    kafka: str | CaptureSpec,
+    *,
+    group: str,
+    source: str | None = None,
+    tables: Iterable[str | TableName] | None = None,
+    start: Start = Start.BEGINNING,
+    dsn: str | None = None,
+    schemas: Mapping[TableName, TableSchema] | None = None,
+    **options: Any,
+) -> Changes:
+    """Opens the changes of a source's tables for one member of a consumer group.
+
+        with changes("kafka:9092", source="shop", tables=["public.orders"], group="billing",
+                     dsn="postgresql://…") as shop:
+            shop.run(bill)
+
+    Rows need to know the types of their columns. They come from the source's catalog (`dsn`, a
+    role that may connect is enough), or from `schemas`, for a program that cannot reach the
+    database; of a table that is not in `schemas`, values keep the JSON form in which they travel.
+
+    Args:
+        kafka: `host:port[,host:port]`; or what is captured, which tells source, tables and DSN.
+        group: The consumer group. Its members share the partitions.
+        source: The source's name.
+        tables: Whose changes; `schema.table`.
+        start: Where to begin what the group has committed nothing of; see `Start`.
+        dsn: The source database; never shown.
+        schemas: What is known of the tables instead.
+        options: Other attributes of `ConsumerSpec`.
+
+    Raises:
+        ConsumerSpecError: It cannot be what it is declared to be.
+        PostgresError: The catalog cannot be read.
+        BrokerUnreachableError: No broker answers.
+        TopicMissingError: A table has no topic.
+    """
+    if isinstance(kafka, CaptureSpec):
+        source = source or kafka.name
+        tables = kafka.tables if tables is None else tables
+        dsn = kafka.dsn if dsn is None and schemas is None else dsn
+        kafka = kafka.kafka_bootstrap
+    if source is None or tables is None:
+        raise ConsumerSpecError("a consumer needs the name of its source, and its tables")
+    if (dsn is None) == (schemas is None):
+        raise ConsumerSpecError(
+            "a consumer needs a dsn or schemas, and not both: rows have typed values",
+            hint="schemas={} leaves values in the form in which they travel",
+        )
+    spec = ConsumerSpec(
+        kafka_bootstrap=kafka,
+        source=source,
+        group=group,
+        tables=tuple(map(table_name, tables)),
+        start=start,
+        **options,
+    )
+    return Changes(spec, _rows(spec, dsn, schemas))
+
+
+def _rows(
+    spec: ConsumerSpec, dsn: str | None, schemas: Mapping[TableName, TableSchema] | None
+) -> RowDecoder:
+    if dsn is None:
+        return RowDecoder(schemas or {})
+    known = dsn
+
+    def look_again(table: TableName) -> TableSchema | None:
+        try:
+            return _described(known, [table]).get(table)
+        except CdcError as error:
+            _log.warning("table not described anew", table=str(table), code=error.code)
+            return None
+
+    found = _described(known, spec.tables)
+    missing = sorted(str(table) for table in set(spec.tables) - found.keys())
+    if missing:
+        raise ConsumerSpecError(
+            f"the source has no table {missing[0]}",
+            detail=", ".join(missing) if len(missing) > 1 else None,
+            hint="check the name and its schema",
+        )
+    return RowDecoder(found, look_again)
+
+
+def _described(dsn: str, tables: Iterable[TableName]) -> dict[TableName, TableSchema]:
+    # loaded here: a consumer with schemas needs no driver
+    from cdc.postgres import catalog, session  # noqa: PLC0415
+
+    with session.connect(dsn) as connection:
+        return catalog.describe(connection, tables)

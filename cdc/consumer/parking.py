@@ -1,0 +1,180 @@
+"""What a group has parked, as notes in a compacted Kafka topic, and what follows from them.
+
+Why a topic: a consumer may have no database, and this is as durable as the changes themselves, with
+the same rights and the same backup. It is compacted, so a parked record stays until it is taken off
+the shelf, however long the change topics keep theirs: the note holds the whole record.
+
+Two kinds of notes. A *parked record* has the key `["parked", topic, partition, offset]`, the value
+that it came with, and beside it why and when it was parked. A *request* to deliver a key's records
+again or to give some up has the key `["asked", topic, partition, key]`; the member of the group
+that has the partition does what it asks, and forgets it when that is done. So operators write
+requests, and only a partition's owner writes and forgets its parked records.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import orjson
+
+from cdc.consumer.place_queue import Entry, Key
+from cdc.consumer.retry import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc.broker.group import Place
+
+NOTE_HEADER: Final = "headwater.parked"
+
+Note: TypeAlias = tuple[bytes, bytes | None, "Sequence[tuple[str, bytes]]"]
+"""Key, value (None: forget the key) and headers of a record of the topic."""
+
+_PARKED: Final = "parked"
+_ASKED: Final = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A parked record as it was in its own topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes
+    headers: Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody wants to be done with a parked key.
+
+    Attributes:
+        key: The parked key.
+        drop: Give the record up that it is parked for; otherwise all are delivered again.
+        everything: Give up those behind it as well.
+        offset: Of the record that the key was parked for when it was asked.
+        at: Place of the request in the parked topic: two that ask the same are two.
+    """
+
+    key: Key
+    drop: bool
+    everything: bool
+    offset: int
+    at: int = -1
+
+
+def parked_note(record: Any, entry: Entry) -> Note:
+    """Returns the note that keeps a record.
+
+    Args:
+        record: As Kafka delivered it.
+        entry: Why and when it is parked.
+    """
+    failure = entry.failure
+    about = {
+        "key": _text(record.key),
+        "timestamp_ms": record.timestamp,
+        "parked_at_ms": entry.parked_at_ms,
+        "error_type": failure.error_type if failure else None,
+        "error_code": failure.error_code if failure else None,
+        "attempts": failure.attempts if failure else 0,
+        "permanent": failure.permanent if failure else False,
+    }
+    headers = [(name, value) for name, value in record.headers if name != NOTE_HEADER]
+    key = orjson.dumps([_PARKED, record.topic, record.partition, record.offset])
+    return key, record.value, [*headers, (NOTE_HEADER, orjson.dumps(about))]
+
+
+def forgotten_note(place: Place, offset: int) -> Note:
+    """Returns the note that takes a parked record off the shelf."""
+    return orjson.dumps([_PARKED, *place, offset]), None, ()
+
+
+def request_note(place: Place, request: Request) -> Note:
+    """Returns the note that asks for something."""
+    asked = {"drop": request.drop, "everything": request.everything, "offset": request.offset}
+    return _request_key(place, request.key), orjson.dumps(asked), ()
+
+
+def settled_note(place: Place, key: Key) -> Note:
+    """Returns the note that ends a request."""
+    return _request_key(place, key), None, ()
+
+
+def restored(note: Any) -> StoredRecord:
+    """Returns the record that a note keeps."""
+    _, topic, partition, offset = orjson.loads(note.key)
+    about = _about(note)
+    headers = [(name, value) for name, value in note.headers if name != NOTE_HEADER]
+    key = _bytes(about["key"])
+    return StoredRecord(
+        topic, partition, offset, about["timestamp_ms"], key, note.value, tuple(headers)
+    )
+
+
+class ParkedNotes:
+    """What the notes say, read from the first to the last."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Place, dict[int, tuple[Key, Entry]]] = defaultdict(dict)
+        self.requests: dict[Place, dict[Key, Request]] = defaultdict(dict)
+
+    def take(self, note: Any) -> None:
+        """Takes the next note in."""
+        kind, topic, partition, what = orjson.loads(note.key)
+        place = (topic, partition)
+        if kind == _ASKED:
+            self._take_request(place, _bytes(what), note)
+        elif note.value is None:
+            self.entries[place].pop(what, None)
+        else:
+            about = _about(note)
+            failure = None
+            if about["error_type"] is not None:
+                failure = Failure(
+                    about["error_type"],
+                    about["error_code"],
+                    about["attempts"],
+                    about["permanent"],
+                )
+            entry = Entry(what, note.offset, failure, about["parked_at_ms"])
+            self.entries[place][what] = (_bytes(about["key"]), entry)
+
+    def shelf(self, place: Place) -> dict[Key, list[Entry]]:
+        """Returns what is parked of a partition, by key, in order."""
+        shelf: dict[Key, list[Entry]] = defaultdict(list)
+        for key, entry in self.entries.get(place, {}).values():
+            shelf[key].append(replace(entry))
+        return {key: sorted(entries) for key, entries in shelf.items()}
+
+    def _take_request(self, place: Place, key: Key, note: Any) -> None:
+        if note.value is None:
+            self.requests[place].pop(key, None)
+        else:
+            asked = orjson.loads(note.value)
+            self.requests[place][key] = Request(
+                key, asked["drop"], asked["everything"], asked["offset"], note.offset
+            )
+
+
+def _request_key(place: Place, key: Key) -> bytes:
+    return orjson.dumps([_ASKED, *place, _text(key)])
+
+
+def _about(note: Any) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(dict(note.headers)[NOTE_HEADER])
+    return found
+
+
+def _text(key: Key) -> str | None:
+    return None if key is None else base64.b64encode(key).decode()
+
+
+def _bytes(text: str | None) -> Key:
+    return None if text is None else base64.b64decode(text)

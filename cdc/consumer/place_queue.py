@@ -1,0 +1,384 @@
+"""PlaceQueue: what of one partition waits, is in somebody's hands, or is parked.
+
+Pure: it is told what was read and what became of it, and says what is to be done next.
+
+Order is kept for each key. A change is handed out once the one before it, of the same key, is
+acknowledged; so whoever handles changes in several threads keeps the order by doing nothing. While
+a change waits for its next attempt, those of its key wait behind it and all others go on. Once its
+key is parked, the later ones are put on the shelf behind it, and they leave the shelf in the order
+of their offsets.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cdc.consumer.ledger import AckLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cdc.consumer.retry import Failure
+
+Key: TypeAlias = bytes | None
+"""Of a record, as its bytes; equal keys are equal bytes. None: a table without a key."""
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One record on its way to the handler.
+
+    Attributes:
+        offset: In its own partition.
+        key: Its key's bytes.
+        record: As Kafka delivered it.
+        barrier: It concerns all keys (TRUNCATE): it waits for those before it, and those behind it
+            wait for it.
+        attempts: How often the handler has failed with it.
+        shelved: It comes off the shelf: its offset is committed already.
+    """
+
+    offset: int
+    key: Key
+    record: Any
+    barrier: bool = False
+    attempts: int = 0
+    shelved: bool = False
+
+
+@dataclass(slots=True, order=True)
+class Entry:
+    """A parked record.
+
+    Attributes:
+        offset: In its own partition: the order in which a key's entries leave the shelf.
+        at: Its place in the parked topic; None while it is being written.
+        failure: Why it is parked; None if it waits behind one that failed.
+        parked_at_ms: When it was parked, milliseconds since 1970.
+    """
+
+    offset: int
+    at: int | None = field(default=None, compare=False)
+    failure: Failure | None = field(default=None, compare=False)
+    parked_at_ms: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """Next: the handler gets this item."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Next: this parked record is read, and `taken_off` told of it."""
+
+    key: Key
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Shelve:
+    """Next: this item is written to the parked topic, and `stored` told of it."""
+
+    item: Item
+    entry: Entry
+
+
+Step: TypeAlias = Hand | Fetch | Shelve
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The changes of a key of which one is in hand or waits for its next attempt.
+
+    Without a front, a parked record is being read (`parking` False) or written (True). While the
+    first one of a key is written, those behind it wait: whatever is on a shelf after a crash then
+    begins with the one that failed, or all before it are done.
+    """
+
+    front: Item | None
+    behind: deque[Item] = field(default_factory=deque)
+    parking: bool = False
+    ready: bool = False  # to be handed out
+
+
+class PlaceQueue:
+    """One partition of a topic, while this member of the group has it.
+
+    Threads: none; the caller has a lock.
+
+    Args:
+        offset: The first offset that will be read.
+        shelf: What is parked already, by key.
+    """
+
+    def __init__(self, offset: int, shelf: Mapping[Key, Iterable[Entry]] | None = None) -> None:
+        self.ledger = AckLedger(offset)
+        self.shelf = {key: sorted(entries) for key, entries in (shelf or {}).items() if entries}
+        self.held_bytes = 0
+        self._incoming: deque[Item] = deque()
+        self._lanes: dict[Key, _Lane] = {}
+        self._ready: deque[Key] = deque()
+        self._due: list[tuple[float, int, Key, Item]] = []
+        self._number = count()
+        self._to_shelve: deque[Item] = deque()
+        self._redelivering: set[Key] = set()
+        self._barrier: Item | None = None
+        self._gone: list[int] = []
+        self._settled: list[Key] = []
+        for key, entries in self.shelf.items():
+            if entries[0].failure is None:
+                self.retry(key)  # a redelivery that a crash has interrupted
+
+    @property
+    def busy(self) -> bool:
+        """Whether a change of it is in somebody's hands."""
+        waiting = {key for _, _, key, item in self._due if self._is_front(key, item)}
+        return any(not lane.ready for key, lane in self._lanes.items() if key not in waiting)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the next attempt of something is due; None if nothing waits for one."""
+        return self._due[0][0] if self._due else None
+
+    def add(self, item: Item) -> None:
+        """Takes a record that was read."""
+        self.ledger.take(item.offset)
+        self.held_bytes += _size(item)
+        self._incoming.append(item)
+
+    def next(self, now: float) -> Step | None:
+        """Says what is to be done; None while everything waits.
+
+        Args:
+            now: The time on the clock by which `failed` was told when to try again.
+        """
+        while self._to_shelve:
+            shelve = self._put_behind(self._to_shelve.popleft())
+            if shelve is not None:
+                return shelve
+        while self._due and self._due[0][0] <= now:
+            _, _, key, item = heapq.heappop(self._due)
+            if self._is_front(key, item):
+                return Hand(item)
+        while self._ready and self._barrier is None:
+            key = self._ready.popleft()
+            step = self._go_on(key)
+            if step is not None:
+                return step
+        return self._take_in()
+
+    def acked(self, item: Item) -> bool:
+        """Notes that a change was handled; False if it was not in hand."""
+        if not self._is_front(item.key, item):
+            return False
+        if item.shelved:
+            self._off_the_shelf(item.key, [item.offset])
+            self._lay_down(item)
+            self._continue_shelf(item.key)
+        else:
+            self._acknowledge(item)
+            self._lay_down(item)
+        return True
+
+    def failed(self, item: Item, due: float) -> bool:
+        """Notes that a change is to be tried again at a time; False if it was not in hand."""
+        if not self._is_front(item.key, item):
+            return False
+        item.attempts += 1
+        heapq.heappush(self._due, (due, next(self._number), item.key, item))
+        return True
+
+    def park(self, item: Item, failure: Failure) -> Shelve | None:
+        """Parks the key of a change that is in hand; None if it was not.
+
+        Returns:
+            What is to be written.
+        """
+        entry = self._entry(item.key, item.offset) if item.shelved else None
+        if item.shelved and entry is None:  # given up meanwhile
+            self.acked(item)
+            return None
+        if not self._is_front(item.key, item):
+            return None
+        self._lower(item)
+        lane = self._lanes[item.key]
+        lane.front, lane.parking = None, True
+        if entry is not None:
+            self._settle(item.key)
+            entry.at, entry.failure = None, failure
+            return Shelve(item, entry)
+        step = self._shelve(item)
+        step.entry.failure = failure
+        return step
+
+    def stored(self, step: Shelve, at: int) -> None:
+        """Notes that a parked record was written at an offset of the parked topic."""
+        key = step.item.key
+        step.entry.at = at
+        if not step.item.shelved:
+            self._acknowledge(step.item)
+        lane = self._lanes.get(key)
+        if lane is not None and lane.parking and step.entry.failure is not None:
+            self._to_shelve.extend(self._lanes.pop(key).behind)
+        if key in self._redelivering and key not in self._lanes:
+            self._ready.append(key)
+
+    def taken_off(self, step: Fetch, record: Any) -> Item | None:
+        """Notes that a parked record was read; returns the item to hand out, if it still is.
+
+        Args:
+            step: What was to be read.
+            record: None if it is no longer there.
+        """
+        lane = self._lanes.get(step.key)
+        if lane is None or lane.front is not None or lane.parking:
+            return None
+        if record is None:
+            self._off_the_shelf(step.key, [step.entry.offset])
+        if self._entry(step.key, step.entry.offset) is None:
+            del self._lanes[step.key]
+            self._continue_shelf(step.key)
+            return None
+        lane.front = Item(step.entry.offset, step.key, record, shelved=True)
+        return lane.front
+
+    def retry(self, key: Key) -> None:
+        """Has a parked key's records handed out again, in order."""
+        if key in self.shelf:
+            self._redelivering.add(key)
+            if key not in self._lanes:
+                self._ready.append(key)
+        else:
+            self._settle(key)
+
+    def drop(self, key: Key, offset: int, *, everything: bool) -> bool:
+        """Gives up the record that a key is parked for; those behind it are handed out.
+
+        Args:
+            key: The parked key.
+            offset: Of the record that is given up; nothing happens if another is the first now.
+            everything: Those behind it are given up as well.
+
+        Returns:
+            Whether it is done; while the record is being written, it cannot be.
+        """
+        entries = self.shelf.get(key)
+        if not entries or entries[0].offset != offset:
+            self._settle(key)
+            return True
+        if entries[0].at is None:
+            return False
+        given_up = entries if everything else entries[:1]
+        self._off_the_shelf(key, [entry.offset for entry in given_up if entry.at is not None])
+        if key in self.shelf:
+            self.retry(key)
+        elif key not in self._lanes:
+            self._settle(key)
+        return True
+
+    def outcome(self) -> tuple[list[int], list[Key]]:
+        """Returns, once, the offsets that left the shelf and the keys whose redelivery ended."""
+        outcome = self._gone, self._settled
+        self._gone, self._settled = [], []
+        return outcome
+
+    def _take_in(self) -> Step | None:
+        while self._incoming and self._barrier is None:
+            item = self._incoming[0]
+            if item.barrier and self._lanes:
+                return None
+            self._incoming.popleft()
+            lane = self._lanes.get(item.key)
+            if item.key in self.shelf and not (lane and lane.parking):
+                step = self._put_behind(item)
+                if step is not None:
+                    return step
+            elif lane is not None:
+                lane.behind.append(item)
+            else:
+                self._lanes[item.key] = _Lane(item)
+                self._barrier = item if item.barrier else None
+                return Hand(item)
+        return None
+
+    def _go_on(self, key: Key) -> Step | None:
+        lane = self._lanes.get(key)
+        if lane is not None:
+            if not lane.ready or lane.front is None:
+                return None
+            lane.ready = False
+            return Hand(lane.front)
+        entries = self.shelf.get(key)
+        if key not in self._redelivering or not entries or entries[0].at is None:
+            return None
+        self._lanes[key] = _Lane(None)
+        return Fetch(key, entries[0])
+
+    def _put_behind(self, item: Item) -> Shelve | None:
+        if self._entry(item.key, item.offset) is None:
+            return self._shelve(item)
+        self._acknowledge(item)  # parked before a restart
+        return None
+
+    def _shelve(self, item: Item) -> Shelve:
+        entry = Entry(item.offset)
+        insort(self.shelf.setdefault(item.key, []), entry)
+        return Shelve(item, entry)
+
+    def _lay_down(self, item: Item) -> None:
+        """The lane goes on with the next item, or ends."""
+        self._lower(item)
+        lane = self._lanes[item.key]
+        if lane.behind:
+            lane.front, lane.ready = lane.behind.popleft(), True
+            self._ready.append(item.key)
+        else:
+            del self._lanes[item.key]
+
+    def _lower(self, item: Item) -> None:
+        if self._barrier is item:
+            self._barrier = None
+
+    def _acknowledge(self, item: Item) -> None:
+        if self.ledger.ack(item.offset):
+            self.held_bytes -= _size(item)
+
+    def _off_the_shelf(self, key: Key, offsets: list[int]) -> None:
+        leaving = set(offsets)
+        kept = [entry for entry in self.shelf.get(key, []) if entry.offset not in leaving]
+        self._gone += offsets
+        if kept:
+            self.shelf[key] = kept
+        else:
+            self.shelf.pop(key, None)
+
+    def _continue_shelf(self, key: Key) -> None:
+        if key in self.shelf:
+            self._ready.append(key)
+        else:
+            self._settle(key)
+
+    def _settle(self, key: Key) -> None:
+        self._redelivering.discard(key)
+        self._settled.append(key)
+
+    def _entry(self, key: Key, offset: int) -> Entry | None:
+        found = (entry for entry in self.shelf.get(key, ()) if entry.offset == offset)
+        return next(found, None)
+
+    def _is_front(self, key: Key, item: Item) -> bool:
+        lane = self._lanes.get(key)
+        return lane is not None and lane.front is item
+
+
+def _size(item: Item) -> int:
+    value = getattr(item.record, "value", None)
+    return len(value) if isinstance(value, bytes) else 0

@@ -1,0 +1,160 @@
+"""Shelf: a group's parked records, read and written; and what an operator sees of them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cdc.broker.notebook import Notebook, notes_of
+from cdc.consumer.change import instant
+from cdc.consumer.parking import ParkedNotes, StoredRecord, restored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from cdc.broker.errors import RecordRefusedError
+    from cdc.broker.group import Place
+    from cdc.consumer.parking import Note, Request
+    from cdc.consumer.place_queue import Entry, Key
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedKey:
+    """A key whose changes wait for somebody's decision.
+
+    Attributes:
+        topic: Where its records come from.
+        partition: Likewise.
+        offset: Of the record that it is parked for.
+        key: The key's columns, as they travelled; None for a table without a key, or if the
+            record's key cannot be read.
+        error_type: Class of the error.
+        error_code: Its stable code, or SQLSTATE; None if it has none.
+        attempts: How often the handler was called with it; 0 if it could not be decoded.
+        parked_at: When it was parked.
+        waiting: Later changes of the key behind it.
+        raw_key: The key's bytes.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: Mapping[str, Any] | None = field(repr=False)
+    error_type: str
+    error_code: str | None
+    attempts: int
+    parked_at: datetime
+    waiting: int
+    raw_key: bytes | None = field(repr=False)
+
+
+class Shelf:
+    """The parked records of a group, in their topic.
+
+    Threads: `catch_up`, `look` and `requests` belong to one, all else may be called from any.
+
+    Args:
+        bootstrap: Kafka's address.
+        topic: Where they are kept; made if it is missing.
+        refused: Is called, in another thread, if the brokers refuse a note.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, refused: Callable[[RecordRefusedError], None]
+    ) -> None:
+        self._notebook = Notebook(bootstrap, topic)
+        self._notes = ParkedNotes()
+        self._refused = refused
+        self._guard = threading.Lock()  # of the notes
+        self._reading = threading.Lock()
+
+    def catch_up(self) -> None:
+        """Takes in everything that was written before now."""
+        for note in self._notebook.catch_up():
+            with self._guard:
+                self._notes.take(note)
+
+    def look(self) -> None:
+        """Takes in what has come since the last look."""
+        for note in self._notebook.new_notes():
+            with self._guard:
+                self._notes.take(note)
+
+    def of(self, place: Place) -> dict[Key, list[Entry]]:
+        """Returns what is parked of a partition."""
+        with self._guard:
+            return self._notes.shelf(place)
+
+    def requests(self, place: Place) -> list[Request]:
+        """Returns what is asked for of a partition."""
+        with self._guard:
+            return list(self._notes.requests.get(place, {}).values())
+
+    def keys(self) -> list[ParkedKey]:
+        """Returns the parked keys of all partitions, as the notes taken in so far have them."""
+        with self._guard:
+            return _keys(self._notes)
+
+    def read(self, at: int) -> StoredRecord | None:
+        """Returns the record that was written at an offset; None if it is forgotten."""
+        with self._reading:
+            note = self._notebook.read(at)
+        return None if note is None or note.value is None else restored(note)
+
+    def write(self, note: Note, written: Callable[[int], None] = lambda _: None) -> None:
+        """Writes a note; `written` is called with its offset, in another thread."""
+        key, value, headers = note
+        self._notebook.write(key, value, headers, written, self._refused)
+
+    def flush(self) -> None:
+        """Waits until everything is written or refused."""
+        self._notebook.flush()
+
+    def close(self) -> None:
+        """Gives back the connections."""
+        self._notebook.close()
+
+
+def parked_keys(bootstrap: str, topic: str) -> list[ParkedKey]:
+    """Returns the parked keys that a group's topic tells of."""
+    notes = ParkedNotes()
+    for note in notes_of(bootstrap, topic):
+        notes.take(note)
+    return _keys(notes)
+
+
+def _keys(notes: ParkedNotes) -> list[ParkedKey]:
+    found = []
+    for (topic, partition), entries in sorted(notes.entries.items()):
+        shelf = notes.shelf((topic, partition))
+        for key, (first, *behind) in shelf.items():
+            if first.failure is None:
+                continue  # the one before it was given up just now
+            found.append(
+                ParkedKey(
+                    topic,
+                    partition,
+                    first.offset,
+                    _fields(key),
+                    first.failure.error_type,
+                    first.failure.error_code,
+                    first.failure.attempts,
+                    instant(first.parked_at_ms * 1_000),
+                    len(behind),
+                    key,
+                )
+            )
+        del entries
+    return found
+
+
+def _fields(key: Key) -> Mapping[str, Any] | None:
+    try:
+        fields = None if key is None else orjson.loads(key)
+    except orjson.JSONDecodeError:
+        return None
+    return fields if isinstance(fields, dict) else None

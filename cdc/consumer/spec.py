@@ -1,0 +1,103 @@
+"""ConsumerSpec: who reads what, from where, and within which limits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cdc.consumer.errors import ConsumerSpecError
+from cdc.consumer.retry import RetryPolicy
+from cdc.consumer.start import Start
+
+if TYPE_CHECKING:
+    from cdc.table import TableName
+
+RECORDS_HELD_MAX: Final = 1_000
+"""Of one partition, read and not yet acknowledged: enough to be busy while more is fetched."""
+
+BYTES_HELD_MAX: Final = 16 * 1024 * 1024
+"""Of one partition; one record alone may be larger."""
+
+PARKED_KEYS_MAX: Final = 1_000
+"""More than this is no poison record but a broken handler: it stops rather than park the log."""
+
+SESSION_TIMEOUT_S: Final = 30.0
+"""After a crash its partitions wait so long for another member; shorter mistakes pauses for it."""
+
+HANDOVER_S: Final = 5.0
+"""How long a partition that moves to another member waits for the changes that are in hand."""
+
+_GROUP: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SESSION_MIN_S: Final = 6.0  # brokers refuse less, unless told otherwise
+_TOPIC_LENGTH_MAX: Final = 249
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSpec:
+    """A group's way through the changes of a source.
+
+    Attributes:
+        kafka_bootstrap: `host:port[,host:port]`.
+        source: The source's name, which its topics begin with.
+        group: The consumer group: letters, digits, `_`, `.` and `-`, 100 at most.
+        tables: Whose changes.
+        start: Where to begin what the group has committed nothing of.
+        retry: What happens when the handler fails.
+        records_held_max: Records of one partition that were read and not yet acknowledged.
+        bytes_held_max: The same in bytes.
+        parked_keys_max: It stops rather than park more keys than this.
+        session_timeout_s: A member that is silent for so long has crashed; 6 at least.
+        handover_s: How long a partition that goes to another member waits for its changes in hand.
+
+    Raises:
+        ConsumerSpecError: One of them cannot be.
+    """
+
+    kafka_bootstrap: str
+    source: str
+    group: str
+    tables: tuple[TableName, ...]
+    start: Start = Start.BEGINNING
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    records_held_max: int = RECORDS_HELD_MAX
+    bytes_held_max: int = BYTES_HELD_MAX
+    parked_keys_max: int = PARKED_KEYS_MAX
+    session_timeout_s: float = SESSION_TIMEOUT_S
+    handover_s: float = HANDOVER_S
+
+    def __post_init__(self) -> None:
+        if not self.tables:
+            raise ConsumerSpecError(f"group {self.group} reads no tables")
+        if not _GROUP.fullmatch(self.group):
+            raise ConsumerSpecError(
+                "a group is named by letters, digits, '_', '.' and '-'",
+                detail=f"{self.group!r:.120}",
+                hint="100 characters at most, a letter or digit first",
+            )
+        if len(self.parked_topic) > _TOPIC_LENGTH_MAX:
+            raise ConsumerSpecError("the names of source and group are too long for a topic")
+        if self.records_held_max < 1 or self.bytes_held_max < 1 or self.parked_keys_max < 0:
+            raise ConsumerSpecError("a consumer holds 1 record or more, and parks no fewer than 0")
+        if self.session_timeout_s < _SESSION_MIN_S or self.handover_s < 0:
+            raise ConsumerSpecError(
+                f"a session is {_SESSION_MIN_S:.0f} seconds or longer, a hand-over not negative"
+            )
+
+    @property
+    def topics(self) -> dict[str, TableName]:
+        """The tables by their topics."""
+        return {table.topic(self.source): table for table in self.tables}
+
+    @property
+    def parked_topic(self) -> str:
+        """Topic in which the group keeps what it has parked.
+
+        No source can have a topic of that name: names of sources have no hyphen.
+        """
+        return parked_topic(self.source, self.group)
+
+
+def parked_topic(source: str, group: str) -> str:
+    """Returns the topic in which a group keeps what it has parked of a source."""
+    return f"headwater-parked.{source}.{group}"

@@ -1,0 +1,182 @@
+"""Start: where a group begins to read a partition of which it has committed nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+
+from cdc.consumer.errors import ConsumerSpecError
+from cdc.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc.change_event import ChangeEvent
+    from cdc.position import ChangePosition
+
+CLOCKS_MS: Final = 10_000
+"""How far the source's clock may be ahead of the connector's, and nothing is missed."""
+
+
+class StartKind(StrEnum):
+    """By what a start is found."""
+
+    BEGINNING = "beginning"
+    END = "end"
+    TIME = "time"
+    POSITION = "position"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a group begins; it counts only where the group has committed nothing yet.
+
+    Attributes:
+        BEGINNING: At the first record that the topic still has.
+        END: After what the topic has when the group begins. Partitions that are added to the topic
+            later are read from that moment on, too.
+        kind: By what it is found.
+        time: For a time: with the first change that was committed then or later.
+        position: For a position: with the first change that was committed after it. Rows that a
+            snapshot read count as older than any streamed change, so those in the topic before
+            that change are left out.
+        epoch: For an `Lsn`: the source's epoch; None is the newest that the topic has.
+    """
+
+    kind: StartKind
+    time: datetime | None = None
+    position: ChangePosition | Lsn | None = None
+    epoch: int | None = None
+
+    BEGINNING: ClassVar[Start]
+    END: ClassVar[Start]
+
+    @classmethod
+    def at_time(cls, time: datetime) -> Start:
+        """Begins with the first change that was committed at a time or later.
+
+        Raises:
+            ConsumerSpecError: The time has no time zone.
+        """
+        if time.tzinfo is None:
+            raise ConsumerSpecError(
+                "a start time needs a time zone", hint="datetime.now(UTC), or time.astimezone()"
+            )
+        return cls(StartKind.TIME, time=time.astimezone(UTC))
+
+    @classmethod
+    def after(cls, position: ChangePosition | Lsn, *, epoch: int | None = None) -> Start:
+        """Begins with the first change whose transaction was committed after a position.
+
+        After an `Lsn`, such as `pg_current_wal_lsn()` tells, the transaction before may come once
+        more: its records do not say where its own commit is.
+        """
+        return cls(StartKind.POSITION, position=position, epoch=epoch)
+
+
+Start.BEGINNING = Start(StartKind.BEGINNING)
+Start.END = Start(StartKind.END)
+
+
+class Partition(Protocol):
+    """One partition to look into, as it was when the search began."""
+
+    begin: int
+    end: int
+
+    def at_time(self, time_ms: int) -> int:
+        """Returns the first offset whose record was written then or later; `end` if none was."""
+        ...
+
+    def streamed(self, offset: int, before: int) -> tuple[int, ChangeEvent] | None:
+        """Returns the first streamed change from an offset on, with its offset.
+
+        None if there is none before another offset: rows that a snapshot read, tombstones and
+        records that are no changes are passed over.
+        """
+        ...
+
+    def committed_since(self, offset: int, time_us: int) -> int:
+        """Returns the first offset from another on whose change was committed at a time or later.
+
+        `end` if none was.
+        """
+        ...
+
+
+def locate(start: Start, partition: Partition, began_ms: int | None = None) -> int:
+    """Returns the offset at which a start is in a partition.
+
+    Args:
+        start: Where to begin.
+        partition: The partition.
+        began_ms: When the group began, if it has; what was added since is read from then on.
+    """
+    if start.kind is StartKind.BEGINNING:
+        return partition.begin
+    if start.kind is StartKind.END:
+        return partition.end if began_ms is None else partition.at_time(began_ms)
+    if start.time is not None:
+        time_us = int(start.time.timestamp() * 1_000_000)
+        nearby = partition.at_time(max(0, time_us // 1_000 - CLOCKS_MS))
+        return partition.committed_since(nearby, time_us)
+    if isinstance(start.position, Lsn):
+        return _after_lsn(partition, start.position, start.epoch)
+    wanted = start.position
+    return _first(partition, lambda change: wanted is None or change.position > wanted)
+
+
+def _after_lsn(partition: Partition, lsn: Lsn, epoch: int | None) -> int:
+    """A row tells the commit before its transaction, so its own may lie beyond the position."""
+    if epoch is None:
+        newest = _last(partition)
+        epoch = newest.position.epoch if newest else 1
+    beyond = _first(partition, lambda change: _committed_before(change) > (epoch, lsn))
+    last = _last(partition, beyond)
+    if last is None or last.position.epoch != epoch:
+        return beyond
+    transaction = _committed_before(last)
+    return min(beyond, _first(partition, lambda change: _committed_before(change) >= transaction))
+
+
+def _committed_before(change: ChangeEvent) -> tuple[int, Lsn]:
+    return change.position.epoch, change.position.commit_lsn
+
+
+def _first(partition: Partition, wanted: Callable[[ChangeEvent], bool]) -> int:
+    """Returns the offset of a wanted change whose predecessor is none; `end` if there is none.
+
+    The connector may have repeated a stretch of the log, and then there are several such places.
+    Each is right: from any of them on, everything that is wanted comes.
+    """
+    low, high = partition.begin, partition.end  # before low: not wanted; from high on: wanted
+    while low < high:
+        middle = (low + high) // 2
+        found = partition.streamed(middle, high)
+        if found is None:
+            high = middle
+        elif wanted(found[1]):
+            # what lies between is no streamed change
+            high = middle
+        else:
+            low = found[0] + 1
+    found = partition.streamed(high, partition.end)
+    return found[0] if found else partition.end
+
+
+def _last(partition: Partition, end: int | None = None) -> ChangeEvent | None:
+    """Returns the last streamed change before an offset; looks back in growing steps."""
+    end = partition.end if end is None else end
+    step, high = 1, end
+    while high > partition.begin:
+        low = max(partition.begin, end - step)
+        last = None
+        place = low
+        while (found := partition.streamed(place, high)) is not None:
+            last, place = found[1], found[0] + 1
+        if last is not None:
+            return last
+        high, step = low, step * 4
+    return None
