@@ -12,13 +12,13 @@ from psycopg import sql
 from cdc import source as capture
 from cdc.broker.tail import first_change
 from cdc.lsn import Lsn
-from cdc.postgres import catalog, own_schema, session
+from cdc.postgres import own_schema, session
 from cdc.postgres.check import Check, CheckState
 from cdc.snapshot.reader import keep_reading
 from cdc.upkeep.difference import Difference, Part
 from cdc.upkeep.keeper import keep
 from headwater import extra, runtime
-from headwater.errors import UnhealthyError
+from headwater.errors import UnhealthyError, UsageError
 from headwater.project import remember
 from headwater.runtime.home import read_json
 from headwater.wiring import (
@@ -31,7 +31,7 @@ from headwater.wiring import (
     runtime_spec,
     with_database,
 )
-from projections.plan import plan_views
+from projections import binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cdc.change_event import ChangeEvent
     from headwater.project import Project
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
+    from projections.binding import Binding, NotedChange
     from projections.plan import ViewPlan
     from projections.positions import ViewPosition
     from projections.verify import ViewReport
@@ -102,12 +103,33 @@ class Platform:
             if found.fetchone() is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
-    def plans(self) -> tuple[ViewPlan, ...]:
-        """Binds the declared views to the tables that the source has now."""
-        views = self.project.declarations.views.values()
+    def bound(self) -> Binding:
+        """Binds the declared views to the source's tables; decides nothing about their changes."""
         with session.connect(self.source_dsn) as connection:
-            schemas = catalog.describe(connection, self.project.source.tables)
-        return plan_views(views, schemas)
+            return binding.bind(connection, self.project.source.name, self._views())
+
+    def plans(self) -> tuple[ViewPlan, ...]:
+        """Binds the declared views that are not paused."""
+        return self.bound().plans
+
+    def resume_view(self, name: str) -> ViewPlan:
+        """Lets a paused view go on with the columns that its table has now.
+
+        Raises:
+            UsageError: No view of that name is declared.
+            ViewPausedError: It is not paused, or cannot go on as it is declared.
+            PlanError: It does not fit its table.
+        """
+        view = self.project.declarations.views.get(name)
+        if view is None:
+            raise UsageError(f"no view is named {name}", hint="headwater view list")
+        with session.connect(self.source_dsn) as connection:
+            return binding.resume(connection, self.project.source.name, view)
+
+    def schema_changes(self) -> list[NotedChange]:
+        """Returns what is known of changes of the captured tables, the oldest first."""
+        with session.connect(self.source_dsn) as connection:
+            return binding.noted_changes(connection, self.project.source.tables)
 
     def apply(self) -> list[str]:
         """Makes the source be captured; returns what had to be changed for that."""
@@ -204,7 +226,7 @@ class Platform:
         Raises:
             UnhealthyError: One is behind after the deadline; it is named.
         """
-        wanted = {(v.name, store) for v in self._views() for store in v.to}
+        wanted = {(plan.name, store) for plan in self.plans() for store in plan.to}
 
         def behind() -> list[str]:
             reached = {(p.view, p.store) for p in self.positions() if p.applied_through >= lsn}

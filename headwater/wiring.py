@@ -14,7 +14,7 @@ from headwater.runtime.spec import CommandSpec, External, RuntimeSpec, ServiceNa
 from headwater.supply import jars
 from headwater.supply.java import find_java
 from projections.spec import JobSpec
-from projections.view import OUTBOX, EventsView
+from projections.view import OUTBOX, EventsView, MirrorView
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.runtime import Endpoints
     from headwater.settings import ServiceSettings, SourceSettings
     from projections.plan import ViewPlan
+    from projections.view import View
 
 JOB = "projections"
 """Name of the Spark job among the supervised programs."""
@@ -137,6 +138,7 @@ def job_spec(
         conf=settings.spark.conf,
         ready_file=ready_file(project, JOB),
         code=_code(project),
+        views=tuple(view for view in _views(project) if isinstance(view, MirrorView)),
     )
 
 
@@ -162,11 +164,14 @@ def with_database(dsn: str, database: str) -> str:
 
 def _code(project: Project) -> tuple[Path, ...]:
     """Folders of the modules that declare a project's events; none if no view needs them."""
-    views = project.declarations.views.values()
-    if not any(isinstance(view, EventsView) for view in views):
+    if not any(isinstance(view, EventsView) for view in _views(project)):
         return ()
     settings = project.settings
     return settings.root.resolve(), settings.views_path.resolve().parent
+
+
+def _views(project: Project) -> list[View]:
+    return list(project.declarations.views.values())
 
 
 def _service(settings: ServiceSettings) -> External | Spawned:

@@ -22,11 +22,13 @@ from projections.evolution import Outcome, decide
 from projections.fault import Fault
 from projections.plan import plan_views
 from projections.shape import TableShapes
+from projections.spec import PausedView
 from projections.view import EVENT_TABLES, MirrorView, SchemaPolicy
 from projections.view_shapes import ViewShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     import psycopg
 
@@ -34,28 +36,11 @@ if TYPE_CHECKING:
     from cdc.schema_change.shape import ShapeVersion, TableHistory
     from cdc.table import TableName
     from projections.plan import ViewPlan
-    from projections.view import Store, View
+    from projections.view import View
 
     Steps = list[tuple[ShapeVersion, tuple[SchemaChange, ...]]]
 
 _DECLARE: Final = "declare the table by its new name in the file of views, then headwater up"
-
-
-@dataclass(frozen=True, slots=True)
-class PausedView:
-    """A view that stands still in all its stores.
-
-    Attributes:
-        name: Its name.
-        to: The stores.
-        topics: Topics that it would read.
-        fault: Why, and what lets it go on.
-    """
-
-    name: str
-    to: frozenset[Store]
-    topics: tuple[str, ...]
-    fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +81,72 @@ def bind(
     if not view_shapes.ready(connection):
         tables = {table for view in views for table in _tables_of(view)}
         return Binding(plan_views(views, catalog.describe(connection, tables)))
-    with _alone(connection, source, decides=decides):
+    with _alone(connection, source, decides=decides), connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        binder = _Binder(connection, source, views, decides=decides)
+        bound = [binder.bind(view) for view in views]
+        # of the same sight: what has happened since then differs from it
         mark = view_shapes.mark(connection, source)
-        with connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            binder = _Binder(connection, source, views, decides=decides)
-            bound = [binder.bind(view) for view in views]
-        if decides:
-            mark = view_shapes.mark(connection, source)
     plans = tuple(each for each in bound if not isinstance(each, PausedView))
     paused = tuple(each for each in bound if isinstance(each, PausedView))
     return Binding(plans, paused, mark)
 
 
+@dataclass(frozen=True, slots=True)
+class NotedChange:
+    """What changed of a captured table, and what became of it.
+
+    Attributes:
+        id: Number of the note.
+        table: The table, by the name that it is declared with.
+        change: What changed.
+        command: Tag of the command; `LOOKED` where it was only found by looking.
+        lsn: Rows from here on have the new shape.
+        seen_after: Where it was only found by looking: it lies between here and `lsn`.
+        noted_at: When.
+        outcomes: What became of it, by view.
+    """
+
+    id: int
+    table: TableName
+    change: SchemaChange
+    command: str
+    lsn: Lsn
+    seen_after: Lsn | None
+    noted_at: datetime | None
+    outcomes: Mapping[str, str]
+
+
+def noted_changes(
+    connection: psycopg.Connection[Any], tables: Iterable[TableName]
+) -> list[NotedChange]:
+    """Returns all that is known of changes of tables, the oldest first."""
+    if not view_shapes.ready(connection):
+        return []
+    outcomes = view_shapes.outcomes(connection)
+    found = [
+        NotedChange(
+            version.id,
+            table,
+            change,
+            version.command,
+            version.lsn,
+            version.seen_after,
+            version.noted_at,
+            outcomes.get(version.id, {}),
+        )
+        for table, known in histories.of_tables(connection, tables).items()
+        for version, changes in changes_of(known)
+        for change in changes
+    ]
+    return sorted(found, key=lambda noted: noted.id)
+
+
 def resume(connection: psycopg.Connection[Any], source: str, view: View) -> ViewPlan:
-    """Lets a paused view go on with its table as it is now; the table is read again as a whole.
+    """Gives a view the columns that its table has now; the table is read again as a whole.
 
     Raises:
-        ViewPausedError: It is not paused, or cannot go on like this.
+        ViewPausedError: It has them and is not paused, or cannot go on like this.
         PlanError: It does not fit its table.
     """
     with _alone(connection, source, decides=True), connection.transaction():
@@ -170,12 +203,12 @@ class _Binder:
 
     def resume(self, view: View) -> ViewPlan:
         stored, known = self._stored.get(view.name), self._histories.get(view.table)
-        if stored is None or stored.paused is None or known is None:
-            raise ViewPausedError(f"view {view.name} is not paused")
+        if stored is None or known is None or _up_to_date(stored, known):
+            raise ViewPausedError(f"view {view.name} is not paused, and has its table's columns")
         if not isinstance(view, MirrorView) or _name(known) != view.table:
             raise ViewPausedError(
                 f"view {view.name} cannot go on as it is declared",
-                detail=stored.paused.detail,
+                detail=None if stored.paused is None else stored.paused.detail,
                 hint=_DECLARE,
             )
         plan_views([view], self._schemas)  # refused before anything is stored
@@ -296,6 +329,13 @@ class _Binder:
 
     def _version(self, lsn: Lsn) -> int:
         return ChangePosition.of_read(self._epoch, lsn).version
+
+
+def _up_to_date(stored: ViewShape, known: TableHistory) -> bool:
+    own, latest = known.numbered(stored.shape_id), known.versions[-1]
+    shape = own.shape if own is not None else None
+    same = shape is not None and latest.shape is not None and shape.columns == latest.shape.columns
+    return same and stored.paused is None
 
 
 def _name(known: TableHistory) -> TableName | None:

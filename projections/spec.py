@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from projections.fault import Fault
     from projections.plan import ViewPlan
-    from projections.view import Store
+    from projections.view import MirrorView, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,23 @@ class StoreAddresses:
     search_url: str = field(repr=False)
     cache_url: str = field(repr=False)
     cache_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class PausedView:
+    """A view that stands still in all its stores.
+
+    Attributes:
+        name: Its name.
+        to: The stores.
+        topics: Topics that it would read.
+        fault: Why, and what lets it go on.
+    """
+
+    name: str
+    to: frozenset[Store]
+    topics: tuple[str, ...]
+    fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,9 @@ class JobSpec:
         tasks: Tasks of one batch of cache and search; one costs least on two cores.
         ready_file: Written once all queries run.
         code: Folders of modules that executors import: those that declare events.
+        views: Mirrors among the views, as they are declared: the job binds them anew whenever
+            their tables change. Without them it keeps to its plans.
+        paused: Views that stand still.
     """
 
     source: str
@@ -70,6 +91,8 @@ class JobSpec:
     tasks: int = 1
     ready_file: Path | None = None
     code: tuple[Path, ...] = ()
+    views: tuple[MirrorView, ...] = ()
+    paused: tuple[PausedView, ...] = ()
 
     @property
     def addresses(self) -> StoreAddresses:
@@ -95,3 +118,8 @@ class JobSpec:
     def plans_in(self, store: Store) -> tuple[ViewPlan, ...]:
         """Views that live in a store."""
         return tuple(plan for plan in self.plans if store in plan.to)
+
+    def topics_in(self, store: Store) -> frozenset[str]:
+        """Topics that a store's query reads; those of paused views are read past."""
+        read = {topic for plan in self.plans_in(store) for topic in plan.topics}
+        return frozenset(read).union(*(view.topics for view in self.paused if store in view.to))

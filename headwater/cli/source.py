@@ -14,6 +14,7 @@ from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.errors import PublicationDriftError
 from cdc.upkeep.errors import CaptureStalledError
 from cdc.upkeep.role import ROLE, statements
+from headwater.cli.changes import changes
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
@@ -32,6 +33,7 @@ from headwater.wiring import capture_spec
 
 app = typer.Typer(help="What is captured from Postgres.", no_args_is_help=True)
 app.command("retention")(retention)
+app.command("changes")(changes)
 
 
 @app.command("list")

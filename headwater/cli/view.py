@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+from rich.markup import escape
 
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_rows
+from headwater.cli.output import EXIT_UNHEALTHY, print_rows, stderr
 from headwater.errors import UnhealthyError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from projections.fault import Fault
 
 app = typer.Typer(help="What is derived from the source.", no_args_is_help=True)
 
@@ -42,17 +50,39 @@ def status(
 ) -> None:
     """Show through which position of the source each view is applied, in each store."""
     project = open_project(config, home=home, profile=profile)
-    positions = Platform(project, settings_file(config, home=home)).positions()
+    platform = Platform(project, settings_file(config, home=home))
+    paused = {view.name: view.fault for view in platform.bound().paused}
     rows = [
         {
             "view": position.view,
             "store": position.store,
+            "state": "paused" if position.view in paused else "",
             "applied_through": str(position.applied_through),
             "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
         }
-        for position in positions
+        for position in platform.positions()
     ]
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
+    _tell_paused(paused.values())
+
+
+@app.command("resume")
+def resume(
+    name: Annotated[str, typer.Argument(help="The view.")],
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Let a view take the columns that its table has now; the whole table is read again.
+
+    That is for a view that is paused because its table has changed, and for one that keeps its
+    columns (`quarantine`, `ignore`). Rows that are gone leave it once the read has come.
+    """
+    project = open_project(config, home=home, profile=profile)
+    plan = Platform(project, settings_file(config, home=home)).resume_view(name)
+    columns = ", ".join(column.name for column in plan.schema.columns)
+    stderr.print(f"{name} goes on with {escape(columns)}; {plan.schema.table} is to be read")
 
 
 @app.command("verify")
@@ -89,3 +119,13 @@ def verify(
             raise typer.Exit(EXIT_UNHEALTHY)
         hint = "headwater logs projections"
         raise UnhealthyError("views differ from their source", hint=hint)
+    paused = platform.bound().paused
+    _tell_paused(view.fault for view in paused)
+    if paused:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _tell_paused(faults: Iterable[Fault]) -> None:
+    for fault in faults:
+        stderr.print(f"{fault.message}: {escape(fault.detail or fault.code)}")
+        stderr.print(f"  {escape(fault.hint or '')}")

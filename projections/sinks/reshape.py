@@ -1,0 +1,61 @@
+"""A Delta table takes the columns that its view has now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import Field, Schema, write_deltalake
+from pyarrow import dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from deltalake import DeltaTable
+
+
+def reshape(table: DeltaTable, wanted: pa.Schema) -> bool:
+    """Gives a table exactly these columns, in one commit; returns whether it had others.
+
+    Columns that come on top cost nothing. If one goes or gets another type, every row is written
+    anew: values stay where the new type holds them exactly, and are NULL where it does not, until
+    the read that such a change asks for has brought them.
+    """
+    had = pa.schema(table.schema().to_arrow())
+    lacking = [field for field in wanted if field.name not in had.names]
+    if len(had) + len(lacking) == len(wanted) and all(
+        had.field(field.name).type == field.type for field in wanted if field not in lacking
+    ):
+        if lacking:
+            fields = Schema.from_arrow(pa.schema(lacking)).fields
+            table.alter.add_columns([Field(each.name, each.type) for each in fields])
+        return bool(lacking)
+    # pyarrow opens the files itself: the library cannot read while it writes what is read
+    files = dataset.dataset(table.file_uris(), schema=had, format="parquet")
+    rows = pa.RecordBatchReader.from_batches(wanted, _rewritten(files, wanted))
+    write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite")
+    table.update_incremental()
+    return True
+
+
+def _rewritten(files: dataset.Dataset, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in files.to_batches():
+        arrays = [
+            _cast(batch.column(field.name), field.type)
+            if field.name in batch.schema.names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in wanted
+        ]
+        if all(
+            field.nullable or not array.null_count
+            for field, array in zip(wanted, arrays, strict=True)
+        ):
+            yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return pc.cast(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.nulls(len(values), kind)
