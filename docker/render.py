@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from cdc.broker.producer import RECORD_BYTES_MAX
 from headwater.runtime.connect import GROUP
 from headwater.runtime.postgres import MEMORY_MB as POSTGRES_MEMORY_MB
 from headwater.runtime.postgres import SLOT_WAL_KEEP
@@ -39,6 +40,7 @@ def rendered() -> dict[Path, str]:
             advertised_listeners=_listeners("kafka", "127.0.0.1"),
             security_map="PLAINTEXT:PLAINTEXT,HOST:PLAINTEXT,CONTROLLER:PLAINTEXT",
             data_directory="/var/lib/kafka/data",
+            record_bytes_max=RECORD_BYTES_MAX,
         ),
         CONFIG / "connect-distributed.properties": render(
             "connect-distributed.properties",
@@ -48,6 +50,7 @@ def rendered() -> dict[Path, str]:
             advertised_host="connect",
             port=8083,
             plugin_path="/opt/headwater/plugins",
+            record_bytes_max=RECORD_BYTES_MAX,
             secrets="/etc/headwater",
         ),
         CONFIG / "log4j2.properties": render("log4j2.properties", level="info"),

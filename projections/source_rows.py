@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from cdc.table import ColumnKind, TableName
-from cdc.values import encoder
+from cdc.errors import ValueDecodeError
+from cdc.snapshot import expression
+from cdc.table import ColumnKind, TableName, TableSchema
+from cdc.values import decoder, document, encoder
 from projections.errors import VerificationError
 from projections.event_form import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from cdc.table import Column
     from cdc.values import Json
@@ -24,8 +26,8 @@ LOG: Final = TableName("eventstore", "log")
 """Every event in its place, also those that compaction has moved."""
 
 ROWS_AT_ONCE: Final = 5000
-_AS_TEXT: Final = (ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.JSON)
-_OPTIONS: Final = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601"
+_AS_IT_IS: Final = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.BYTES)
+_OPTIONS: Final = " ".join(f"-c {name}={value}" for name, value in expression.SETTINGS.items())
 
 
 @contextmanager
@@ -49,31 +51,66 @@ def snapshot(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[dict[str, Json]]:
     """Reads all rows that a view should have.
 
+    A value that no store holds appears as the text that Postgres prints, so that its row is missing
+    or different and not overlooked.
+
     Raises:
         EventUnreadableError: An event of the view's types cannot be read.
     """
     encode = encoder(plan.schema)
     if plan.events is None:
-        for row in _rows(connection, plan.schema.table, plan.schema.columns):
-            yield encode(row)
+        yield from _of_table(connection, plan.schema)
         return
     by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
-    columns = [by_name[name] for name in STORED]
+    schema = TableSchema(LOG, tuple(by_name[name] for name in STORED))
+    decode_row = _Decoder(schema)
     form = plan.events.form
-    for row in _rows(connection, LOG, columns, sorted(form.names)):
-        yield encode(form.row(row))
+    for row in _rows(connection, schema, sorted(form.names)):
+        yield encode(form.row(decode_row(row)))
+
+
+def _of_table(
+    connection: psycopg.Connection[Any], schema: TableSchema
+) -> Iterator[dict[str, Json]]:
+    encode, decode_row = encoder(schema), _Decoder(schema)
+    for row in _rows(connection, schema):
+        try:
+            yield encode(decode_row(row))
+        except ValueDecodeError:
+            yield _as_far_as_held(schema, row)
+
+
+class _Decoder:
+    """Makes exact values of a row as it was selected."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        columns = [column for column in schema.columns if column.kind not in _AS_IT_IS]
+        self._names = [column.name for column in columns]
+        self._decode = decoder(TableSchema(schema.table, tuple(columns)))
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row | self._decode({name: row[name] for name in self._names})
+
+
+def _as_far_as_held(schema: TableSchema, row: dict[str, Any]) -> dict[str, Json]:
+    shown: dict[str, Json] = {}
+    for column in schema.columns:
+        alone = TableSchema(schema.table, (column,))
+        value = {column.name: row[column.name]}
+        try:
+            shown |= document(alone, _Decoder(alone)(value))
+        except ValueDecodeError:
+            shown |= value
+    return shown
 
 
 def _rows(
-    connection: psycopg.Connection[Any],
-    table: TableName,
-    columns: Sequence[Column],
-    types: list[str] | None = None,
+    connection: psycopg.Connection[Any], schema: TableSchema, types: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    names = [column.name for column in columns]
+    names = [column.name for column in schema.columns]
     query = sql.SQL("SELECT {} FROM {}").format(
-        sql.SQL(", ").join(_selected(column) for column in columns),
-        sql.Identifier(table.schema, table.name),
+        sql.SQL(", ").join(_selected(column) for column in schema.columns),
+        sql.Identifier(schema.table.schema, schema.table.name),
     )
     if types is not None:
         query += sql.SQL(" WHERE type = ANY ({})").format(sql.Literal(types))
@@ -85,8 +122,6 @@ def _rows(
 
 
 def _selected(column: Column) -> sql.Composable:
-    name = sql.Identifier(column.name)
-    # a cast to text would cut the padding of a character(n), which belongs to its value
-    if column.kind in _AS_TEXT and not column.type_name.startswith("character("):
-        return sql.SQL("{}::text").format(name)
-    return name
+    if column.kind in _AS_IT_IS:
+        return sql.Identifier(column.name)
+    return expression.as_text(column)

@@ -14,7 +14,8 @@ PREPARE: Final = (
     "CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy \"very\", {quoted}')",
     "CREATE TYPE place AS (name text, at point, moods mood[])",
     "CREATE TYPE line AS (place place, count int, note varchar(9))",  # named like a built-in one
-    "CREATE DOMAIN cents AS numeric(12,2)",
+    "CREATE TYPE public.numeric AS ENUM ('one', 'two')",
+    "CREATE DOMAIN cents AS pg_catalog.numeric(12,2)",
     "CREATE DOMAIN price AS cents CHECK (VALUE IS NULL OR VALUE >= 0)",
     "CREATE DOMAIN prices AS price[]",
     "CREATE DOMAIN whole AS int",
@@ -179,6 +180,7 @@ SAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "ROW('', NULL, '{}')",
     ),
     "public.line": ("ROW(ROW('x', '(1,2)', NULL), 5, 'n')",),
+    "public.numeric": ("'two'",),
     "price": ("3.10", "0"),
     "prices": ("'{1.00,NULL,2.50}'",),
     "whole": ("-7",),

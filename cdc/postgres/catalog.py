@@ -22,8 +22,9 @@ WITH RECURSIVE base (domain, type, typmod) AS (
       FROM pg_type d JOIN base ON d.typbasetype = base.domain
      WHERE d.typtype = 'd'
 )
-SELECT n.nspname AS schema, c.relname AS table, a.attname AS name, t.typname AS type,
-       t.typtype AS type_type, t.typcategory AS category,
+SELECT n.nspname AS schema, c.relname AS table, a.attname AS name,
+       -- a user may call a type of his own by the name of a built-in one
+       CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN t.typname ELSE '' END AS type,
        CASE WHEN a.atttypmod > 0 THEN a.atttypmod ELSE b.typmod END AS typmod,
        format_type(a.atttypid, a.atttypmod) AS type_name,
        NOT a.attnotnull AS nullable,

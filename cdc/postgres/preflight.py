@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
-from cdc.postgres import own_schema
+from cdc.postgres import own_schema, value_check
 from cdc.postgres import publication as publications
 from cdc.postgres.catalog import list_tables
 from cdc.postgres.check import Check, CheckState
@@ -95,6 +95,7 @@ def checks(  # noqa: PLR0913  # what it looks at
     """
     reader = reader or connection
     yield _version(connection)
+    yield value_check.encoding(connection)
     yield _primary(connection)
     yield _wal_level(connection)
     yield _replication_role(reader)
@@ -104,6 +105,7 @@ def checks(  # noqa: PLR0913  # what it looks at
     yield _heartbeat(connection, slot)
     yield from _heartbeat_grants(reader)
     yield from _topics(source, tables)
+    yield from value_check.names(connection, tables, columns)
     for table in tables:
         yield from _table(reader, table, (columns or {}).get(table))
 

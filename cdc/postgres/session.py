@@ -77,7 +77,11 @@ def connect(dsn: str, *, autocommit: bool = True, options: str = "") -> Connecti
     timeout_s = place.get("connect_timeout") or CONNECT_TIMEOUT_S
     all_options = f"{place.get('options') or ''} {options}".strip()
     conninfo = make_conninfo(
-        dsn, connect_timeout=timeout_s, application_name=_LOG_NAME, options=all_options or None
+        dsn,
+        connect_timeout=timeout_s,
+        application_name=_LOG_NAME,
+        options=all_options or None,
+        client_encoding="UTF8",  # a server without an encoding would answer in bytes
     )
     try:
         return psycopg.connect(conninfo, autocommit=autocommit)

@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
     from cdc.table import Column, TableSchema
 
-SESSION: Final = (
-    "SET timezone = 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'iso_8601'; "
-    "SET extra_float_digits = 1; SET bytea_output = 'hex'; SET lc_monetary = 'C'"
-)
+SETTINGS: Final = {
+    "timezone": "UTC",
+    "datestyle": "ISO",
+    "intervalstyle": "iso_8601",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+}
 """What a session must be set to, so that values print as they do in the stream."""
+
+SESSION: Final = "; ".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items())
+"""SQL that sets it so."""
 
 _AS_JSON: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER}
 # Of these, a cast to text prints what the type itself prints, without anything to escape in it.
@@ -86,17 +93,23 @@ def _concat(parts: Sequence[sql.Composable]) -> sql.Composable:
 
 def _value(column: Column) -> sql.Composable:
     if column.kind in _AS_JSON:
+        form = sql.SQL("{}::text").format(sql.Identifier(column.name))
+    elif column.kind in _PLAIN or column.kind is ColumnKind.BYTES:
+        form = sql.SQL("""'"' || {} || '"'""").format(as_text(column))
+    else:
+        form = sql.SQL("to_json({})::text").format(as_text(column))
+    return sql.SQL("coalesce({}, 'null')").format(form)
+
+
+def as_text(column: Column) -> sql.Composable:
+    """Returns an expression for a column's values as the texts that travel; NULL stays NULL."""
+    if column.kind in _PLAIN or _TEXT_TYPE.fullmatch(column.type_name):
         form = "{0}::text"
-    elif column.kind in _PLAIN:
-        form = """'"' || {0}::text || '"'"""
     elif column.kind is ColumnKind.BYTES:
         # Postgres breaks the lines of base64
-        form = """'"' || translate(encode({0}, 'base64'), E'\\n', '') || '"'"""
-    elif _TEXT_TYPE.fullmatch(column.type_name):
-        form = "to_json({0}::text)::text"
+        form = "translate(encode({0}, 'base64'), E'\\n', '')"
     else:
         # A cast may print something else than the type does: the padding of a character(n) goes.
         # Nor is NULL simple: a row of NULLs `IS NULL` as well, but it is a value.
-        form = "to_json(CASE WHEN num_nulls({0}) = 0 THEN format('%s', {0}) END)::text"
-    text = sql.SQL(form).format(sql.Identifier(column.name))
-    return sql.SQL("coalesce({}, 'null')").format(text)
+        form = "CASE WHEN num_nulls({0}) = 0 THEN format('%s', {0}) END"
+    return sql.SQL(form).format(sql.Identifier(column.name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from cdc.broker.producer import RECORD_BYTES_MAX
 from cdc.connect import converter
 from headwater.runtime.java_server import JAVA_ENV, JavaProgram
 from headwater.runtime.probe import connect_answers
@@ -71,6 +72,7 @@ class Connect:
             advertised_host=HOST,
             port=self.port,
             plugin_path=plugins,
+            record_bytes_max=RECORD_BYTES_MAX,
             secrets=secrets,
         )
 

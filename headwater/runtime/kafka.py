@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from cdc.broker.producer import RECORD_BYTES_MAX
 from headwater.runtime.errors import ServiceFailedError
 from headwater.runtime.identity import launcher
 from headwater.runtime.java_server import JAVA_ENV, JavaProgram
@@ -64,6 +65,7 @@ class Kafka:
             advertised_listeners=f"PLAINTEXT://{HOST}:{self.port}",
             security_map="PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             data_directory=data,
+            record_bytes_max=RECORD_BYTES_MAX,
         )
         if (data / "meta.properties").exists():
             return
