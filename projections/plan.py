@@ -116,6 +116,12 @@ class ViewPlan:
         return dict.fromkeys((self.topic, *self.former), self.schema)
 
     @property
+    def older_names(self) -> dict[str, tuple[str, ...]]:
+        """What its columns were called before, the newest name first."""
+        shapes = self.shapes.get(self.topic)
+        return {} if shapes is None else shapes.older_names
+
+    @property
     def append_only(self) -> bool:
         """True for a view of a table without a key."""
         return self.keys == (ROW_ID_COLUMN,)

@@ -53,6 +53,22 @@ class TableShapes:
         return len(versions)
 
     @property
+    def older_names(self) -> dict[str, tuple[str, ...]]:
+        """Other names that the plan's columns had, the newest first."""
+        shapes = [version.shape for version in reversed(self.history.versions) if version.shape]
+        return {
+            name: tuple(
+                dict.fromkeys(
+                    column.name
+                    for shape in shapes
+                    for column in shape.columns
+                    if column.number == number and column.name != name
+                )
+            )
+            for name, number in self.numbers.items()
+        }
+
+    @property
     def settled_lsn(self) -> int:
         """Position before which a row with the plan's column names may mean something else."""
         versions = self.history.versions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -59,7 +60,7 @@ def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[d
     """
     encode = encoder(plan.schema)
     if plan.events is None:
-        yield from _of_table(connection, plan.schema)
+        yield from _of_view(connection, plan)
         return
     by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
     schema = TableSchema(LOG, tuple(by_name[name] for name in STORED))
@@ -67,6 +68,23 @@ def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[d
     form = plan.events.form
     for row in _rows(connection, schema, sorted(form.names)):
         yield encode(form.row(decode_row(row)))
+
+
+def _of_view(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[dict[str, Json]]:
+    """Rows of a mirror, which may call a column what the table called it before."""
+    named = {c.name: plan.renamed.get(c.name, c.name) for c in plan.schema.columns}
+    columns = [
+        replace(column, name=named[column.name])
+        for column in plan.schema.columns
+        if column.name not in plan.absent
+    ]
+    rows = _of_table(connection, TableSchema(plan.schema.table, tuple(columns)))
+    if not plan.renamed:
+        yield from rows
+        return
+    names = {now: name for name, now in named.items()}
+    for row in rows:
+        yield {names[now]: value for now, value in row.items()}
 
 
 def _of_table(

@@ -22,7 +22,7 @@ from projections.errors import NotCaughtUpError, VerificationError
 from projections.sinks.open import open_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
@@ -139,9 +139,10 @@ class _Found:
 def _compare(spec: JobSpec, plan: ViewPlan, store: Store, truth: _Rows) -> _Found:
     sink = open_sink(store, spec.addresses)
     try:
+        documents = _of_view(plan, sink.documents(plan))
         if plan.append_only:
-            return _compare_counts(truth, sink.documents(plan))
-        return _compare_keys(plan, truth, sink.documents(plan))
+            return _compare_counts(truth, documents)
+        return _compare_keys(plan, truth, documents)
     finally:
         sink.close()
 
@@ -192,15 +193,22 @@ def _columns(
     expected = _having(plan, wanted, source_rows.documents(connection, plan))
     sink = open_sink(store, spec.addresses)
     try:
-        stored = _having(plan, wanted, sink.documents(plan))
+        stored = _having(plan, wanted, _of_view(plan, sink.documents(plan)))
     finally:
         sink.close()
-    names = [column.name for column in plan.schema.columns]
+    names = [column.name for column in plan.schema.columns if column.name not in plan.absent]
     return tuple(
         name
         for name in names
-        if any(name not in row or row[name] != expected[key][name] for key, row in stored.items())
+        if any(row[name] != expected[key][name] for key, row in stored.items())
     )
+
+
+def _of_view(plan: ViewPlan, documents: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """What both sides can have: a row as old as a column without a default need not show it."""
+    names = [column.name for column in plan.schema.columns if column.name not in plan.absent]
+    for document in documents:
+        yield {name: document.get(name) for name in names}
 
 
 def _having(

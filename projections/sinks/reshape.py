@@ -10,20 +10,30 @@ from deltalake import Field, Schema, write_deltalake
 from pyarrow import dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
 
 
-def reshape(table: DeltaTable, wanted: pa.Schema) -> bool:
+def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]) -> bool:
     """Gives a table exactly these columns, in one commit; returns whether it had others.
 
     Columns that come on top cost nothing. If one goes or gets another type, every row is written
     anew: values stay where the new type holds them exactly, and are NULL where it does not, until
     the read that such a change asks for has brought them.
+
+    Args:
+        table: The table.
+        wanted: Its columns from now on.
+        older_names: Other names that a column may have in the table, the likeliest first.
     """
     had = pa.schema(table.schema().to_arrow())
     lacking = [field for field in wanted if field.name not in had.names]
+    gone = set(had.names) - set(wanted.names)
+    places = {
+        field.name: next((old for old in older_names.get(field.name, ()) if old in gone), None)
+        for field in lacking
+    }
     if len(had) + len(lacking) == len(wanted) and all(
         had.field(field.name).type == field.type for field in wanted if field not in lacking
     ):
@@ -33,20 +43,22 @@ def reshape(table: DeltaTable, wanted: pa.Schema) -> bool:
         return bool(lacking)
     # pyarrow opens the files itself: the library cannot read while it writes what is read
     files = dataset.dataset(table.file_uris(), schema=had, format="parquet")
-    rows = pa.RecordBatchReader.from_batches(wanted, _rewritten(files, wanted))
+    rows = pa.RecordBatchReader.from_batches(wanted, _rewritten(files, wanted, places))
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite")
     table.update_incremental()
     return True
 
 
-def _rewritten(files: dataset.Dataset, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _rewritten(
+    files: dataset.Dataset, wanted: pa.Schema, places: Mapping[str, str | None]
+) -> Iterator[pa.RecordBatch]:
     for batch in files.to_batches():
-        arrays = [
-            _cast(batch.column(field.name), field.type)
-            if field.name in batch.schema.names
-            else pa.nulls(batch.num_rows, field.type)
-            for field in wanted
-        ]
+        arrays = []
+        for field in wanted:
+            place = places.get(field.name, field.name)
+            missing = place is None
+            values = pa.nulls(batch.num_rows, field.type) if missing else batch.column(place)
+            arrays.append(_cast(values, field.type))
         if all(
             field.nullable or not array.null_count
             for field, array in zip(wanted, arrays, strict=True)
