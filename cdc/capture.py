@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from cdc.column_rule import ColumnRules, Hiding, refuse_weak_salt
 from cdc.errors import CaptureSpecError
 from cdc.retention import Retention
 from cdc.table import TableName
@@ -45,13 +46,17 @@ class CaptureSpec:
         connector_dsn: How the connector reaches the database, if not as the reads do.
         secrets_folder: Folder that Connect's workers, and they alone, may read secrets from; they
             are written there and the configuration only refers to them. None if it has no such.
+        columns: Tables of which some columns do not leave, or not as they are.
+        salt: Secret that columns are hashed with; whoever has it can try values.
         connector_password: What stands for the password in the configuration instead: a reference
             in Connect's form, `${provider:path:key}`. None puts the password there, in clear.
         snapshot_workers: Ranges of tables that are read at once.
+        connector_salt: The same for the salt.
         deadline_s: Longest wait for the connector's task to run.
 
     Raises:
         CaptureSpecError: The name cannot be a slot's, no table is named, or two share a topic.
+        ColumnRuleError: Columns are hashed, and there is no salt.
     """
 
     name: str
@@ -71,6 +76,9 @@ class CaptureSpec:
     secrets_folder: Path | None = None
     connector_password: str | None = None
     snapshot_workers: int = 2
+    columns: Mapping[TableName, ColumnRules] = field(default_factory=dict)
+    salt: str | None = field(default=None, repr=False)
+    connector_salt: str | None = None
     deadline_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -85,11 +93,13 @@ class CaptureSpec:
         if len(set(self.captured)) < len(self.captured):
             raise CaptureSpecError(f"source {self.name} names a table twice")
         _refuse_shared_topics(self.name, self.captured)
-        if strange := set(self.retention) - set(self.tables):
-            raise CaptureSpecError(
-                f"source {self.name} has a retention for a table that it does not capture",
-                detail=", ".join(sorted(map(str, strange))),
-            )
+        for what, named in (("a retention", self.retention), ("column rules", self.columns)):
+            if strange := set(named) - set(self.tables):
+                raise CaptureSpecError(
+                    f"source {self.name} has {what} for a table that it does not capture",
+                    detail=", ".join(sorted(map(str, strange))),
+                )
+        refuse_weak_salt(self.salt, self.columns.values())
         if self.outbox is not None:
             _refuse_topics_of_messages(self.name, self.outbox_prefix, self.tables)
 
@@ -127,6 +137,11 @@ class CaptureSpec:
     def reader_dsn(self) -> str:
         """The database with the role that captures."""
         return self.capture_dsn or self.dsn
+
+    @property
+    def hiding(self) -> Hiding:
+        """What of the columns does not leave the source as it is."""
+        return Hiding(self.columns, self.salt)
 
     def retention_of(self, table: TableName) -> Retention:
         """Returns how long the topic of a table keeps its records."""

@@ -5,6 +5,7 @@ CdcError
 ├── ValueDecodeError     HW-C002  a value does not fit its column's type
 ├── SchemaMismatchError  HW-C003  a record has other columns than the table had
 ├── CaptureSpecError     HW-C004  a source cannot be captured as it is declared
+├── ColumnRuleError      HW-C053  a rule for columns cannot be kept
 ├── PostgresError        HW-C01x  the source database
 ├── ConnectError         HW-C02x  Kafka Connect and the connector
 └── BrokerError          HW-C03x  Kafka
@@ -56,3 +57,9 @@ class CaptureSpecError(CdcError):
     """A source cannot be captured as it is declared."""
 
     code = "HW-C004"
+
+
+class ColumnRuleError(CdcError):
+    """A rule for columns contradicts another, does not fit its table, or lacks its salt."""
+
+    code = "HW-C053"

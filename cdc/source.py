@@ -20,7 +20,7 @@ from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
 from cdc.schema_change import check as renamed
 from cdc.snapshot import reads
-from cdc.upkeep import compaction, reconcile, sight
+from cdc.upkeep import compaction, hiding, reconcile, sight
 from cdc.upkeep.difference import Difference, Part
 from cdc.upkeep.flow import Flow, FlowState
 from cdc.upkeep.reconcile import topic_specs
@@ -240,9 +240,14 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
             slot=spec.slot,
             publication=spec.publication,
             reader=reader,
+            columns=hiding.columns_read(connection, spec),
         )
-        found += renamed.checks(connection, spec.tables)
-        return [*found, *compaction.checks(connection, spec)]
+        return [
+            *found,
+            *renamed.checks(connection, spec.tables),
+            *hiding.checks(connection, spec),
+            *compaction.checks(connection, spec),
+        ]
 
 
 def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:

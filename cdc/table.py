@@ -50,6 +50,20 @@ class ColumnKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Treatment:
+    """What leaves the source instead of a column's values; see `cdc.column_rule`.
+
+    Attributes:
+        mask_length: So many asterisks; None for a salted hash.
+    """
+
+    mask_length: int | None = None
+
+    def __str__(self) -> str:
+        return "hash" if self.mask_length is None else f"mask:{self.mask_length}"
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column of a captured table.
 
@@ -60,6 +74,7 @@ class Column:
         precision: Digits of a declared numeric; None for an undeclared one and other kinds.
         scale: Digits after the point of a declared numeric.
         nullable: False where the source forbids NULL.
+        treatment: What leaves instead of its values; None if they leave as they are.
     """
 
     name: str
@@ -68,6 +83,7 @@ class Column:
     precision: int | None = None
     scale: int | None = None
     nullable: bool = True
+    treatment: Treatment | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from cdc.column_rule import ColumnRules
 from projections import view
 from projections.view import source
 
 __version__ = "0.1.0"
 
-__all__ = ["source", "view"]
+__all__ = ["ColumnRules", "source", "view"]

@@ -11,6 +11,7 @@ from psycopg import sql
 
 from cdc import source as capture
 from cdc.broker.tail import first_change
+from cdc.column_rule import Hiding
 from cdc.lsn import Lsn
 from cdc.postgres import own_schema, session
 from cdc.postgres.check import Check, CheckState
@@ -106,7 +107,8 @@ class Platform:
     def bound(self) -> Binding:
         """Binds the declared views to the source's tables; decides nothing about their changes."""
         with session.connect(self.source_dsn) as connection:
-            return binding.bind(connection, self.project.source.name, self._views())
+            name = self.project.source.name
+            return binding.bind(connection, name, self._views(), hiding=self._hiding)
 
     def plans(self) -> tuple[ViewPlan, ...]:
         """Binds the declared views that are not paused."""
@@ -124,7 +126,8 @@ class Platform:
         if view is None:
             raise UsageError(f"no view is named {name}", hint="headwater view list")
         with session.connect(self.source_dsn) as connection:
-            return binding.resume(connection, self.project.source.name, view)
+            name = self.project.source.name
+            return binding.resume(connection, name, view, hiding=self._hiding)
 
     def schema_changes(self) -> list[NotedChange]:
         """Returns what is known of changes of the captured tables, the oldest first."""
@@ -255,6 +258,12 @@ class Platform:
     def stop(self) -> bool:
         """Stops everything in order; returns whether anything ran."""
         return runtime.down(self.project.settings.home)
+
+    @property
+    def _hiding(self) -> Hiding:
+        source = self.project.source
+        salt = self.project.settings.for_source(source.name).salt
+        return Hiding(source.columns, salt.get_secret_value() if salt else None)
 
     def _views(self) -> list[View]:
         return list(self.project.declarations.views.values())

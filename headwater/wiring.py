@@ -106,6 +106,9 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
         retention=_retention(settings),
         capture_dsn=settings.capture_dsn.get_secret_value() if settings.capture_dsn else None,
         connector_password=settings.connector_password,
+        columns=source.columns,
+        salt=settings.salt.get_secret_value() if settings.salt else None,
+        connector_salt=settings.connector_salt,
         secrets_folder=None if connect_is_external else secrets_folder(project.home),
     )
 
@@ -139,6 +142,7 @@ def job_spec(
         ready_file=ready_file(project, JOB),
         code=_code(project),
         views=tuple(view for view in _views(project) if isinstance(view, MirrorView)),
+        hiding=capture_spec(project, dsn, endpoints).hiding,
     )
 
 

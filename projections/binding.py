@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc.column_rule import NOTHING_HIDDEN
 from cdc.position import ChangePosition
 from cdc.postgres import catalog
 from cdc.schema_change import history as histories
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from cdc.column_rule import Hiding
     from cdc.lsn import Lsn
     from cdc.schema_change.shape import ShapeVersion, TableHistory
     from cdc.table import TableName
@@ -64,6 +66,7 @@ def bind(
     views: Iterable[View],
     *,
     decides: bool = False,
+    hiding: Hiding = NOTHING_HIDDEN,
 ) -> Binding:
     """Binds the views of a source.
 
@@ -73,6 +76,7 @@ def bind(
         views: Its declared views.
         decides: Decide on changes of tables and store what was decided; else views for which that
             is to be done keep the columns they have.
+        hiding: What of the source's columns does not leave it as it is.
 
     Raises:
         PlanError: A view does not fit its table, and never did.
@@ -80,10 +84,10 @@ def bind(
     views = list(views)
     if not view_shapes.ready(connection):
         tables = {table for view in views for table in _tables_of(view)}
-        return Binding(plan_views(views, catalog.describe(connection, tables)))
+        return Binding(plan_views(views, catalog.describe(connection, tables, hiding.rules)))
     with _alone(connection, source, decides=decides), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        binder = _Binder(connection, source, views, decides=decides)
+        binder = _Binder(connection, source, views, decides=decides, hiding=hiding)
         bound = [binder.bind(view) for view in views]
         # of the same sight: what has happened since then differs from it
         mark = view_shapes.mark(connection, source)
@@ -142,7 +146,13 @@ def noted_changes(
     return sorted(found, key=lambda noted: noted.id)
 
 
-def resume(connection: psycopg.Connection[Any], source: str, view: View) -> ViewPlan:
+def resume(
+    connection: psycopg.Connection[Any],
+    source: str,
+    view: View,
+    *,
+    hiding: Hiding = NOTHING_HIDDEN,
+) -> ViewPlan:
     """Gives a view the columns that its table has now; the table is read again as a whole.
 
     Raises:
@@ -151,7 +161,7 @@ def resume(connection: psycopg.Connection[Any], source: str, view: View) -> View
     """
     with _alone(connection, source, decides=True), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return _Binder(connection, source, [view], decides=True).resume(view)
+        return _Binder(connection, source, [view], decides=True, hiding=hiding).resume(view)
 
 
 @contextmanager
@@ -174,14 +184,20 @@ class _Binder:
     """Binds views, all by one sight of catalog, history and shapes."""
 
     def __init__(
-        self, connection: psycopg.Connection[Any], source: str, views: list[View], *, decides: bool
+        self,
+        connection: psycopg.Connection[Any],
+        source: str,
+        views: list[View],
+        *,
+        decides: bool,
+        hiding: Hiding,
     ) -> None:
         tables = {table for view in views for table in _tables_of(view)}
         self._connection = connection
         self._source = source
         self._decides = decides
-        self._histories = histories.of_tables(connection, tables)
-        self._schemas = catalog.describe(connection, tables)
+        self._histories = histories.of_tables(connection, tables, hiding.rules, hiding.salt)
+        self._schemas = catalog.describe(connection, tables, hiding.rules)
         self._stored = view_shapes.read(connection, source)
         self._epoch = view_shapes.epoch(connection, source)
 

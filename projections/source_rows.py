@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.errors import ValueDecodeError
+from cdc.postgres import session, treatment
 from cdc.snapshot import expression
 from cdc.table import ColumnKind, TableName, TableSchema
 from cdc.values import decoder, document, encoder
@@ -28,12 +29,18 @@ LOG: Final = TableName("eventstore", "log")
 
 ROWS_AT_ONCE: Final = 5000
 _AS_IT_IS: Final = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.BYTES)
-_OPTIONS: Final = " ".join(f"-c {name}={value}" for name, value in expression.SETTINGS.items())
+_OPTIONS: Final = " ".join(
+    [session.UNFILTERED, *(f"-c {name}={value}" for name, value in expression.SETTINGS.items())]
+)
 
 
 @contextmanager
-def snapshot(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+def snapshot(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[Any]]:
     """Opens one unchanging sight of the source, for as long as the block runs.
+
+    Args:
+        dsn: The source database.
+        salt: What columns are hashed with; None if none is.
 
     Raises:
         VerificationError: The source cannot be read.
@@ -42,6 +49,7 @@ def snapshot(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         with psycopg.connect(dsn, options=_OPTIONS, connect_timeout=10) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
+            treatment.prepare(connection, salt)
             yield connection
     except psycopg.Error as error:
         raise VerificationError(

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cdc.column_rule import NOTHING_HIDDEN
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from cdc.column_rule import Hiding
     from projections.fault import Fault
     from projections.plan import ViewPlan
     from projections.view import MirrorView, Store
@@ -73,6 +76,7 @@ class JobSpec:
         views: Mirrors among the views, as they are declared: the job binds them anew whenever
             their tables change. Without them it keeps to its plans.
         paused: Views that stand still.
+        hiding: What of the source's columns does not leave it as it is.
     """
 
     source: str
@@ -93,6 +97,7 @@ class JobSpec:
     code: tuple[Path, ...] = ()
     views: tuple[MirrorView, ...] = ()
     paused: tuple[PausedView, ...] = ()
+    hiding: Hiding = NOTHING_HIDDEN
 
     @property
     def addresses(self) -> StoreAddresses:

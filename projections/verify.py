@@ -87,7 +87,7 @@ def verify(
     if through is not None:
         _await(spec, through, deadline_s)
     reports: list[ViewReport] = []
-    with source_rows.snapshot(spec.source_dsn) as connection:
+    with source_rows.snapshot(spec.source_dsn, spec.hiding.salt) as connection:
         reached = {(p.view, p.store): p.applied_through for p in _positions(spec)}
         for plan in spec.plans:
             truth = _Rows.of(plan, source_rows.documents(connection, plan))

@@ -21,8 +21,10 @@ from eventstore.registry import declared as declared_events
 from projections.errors import DeclarationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from cdc.column_rule import ColumnRules
 
 EVENTS: Final = TableName("eventstore", "events")
 ARCHIVED_EVENTS: Final = TableName("eventstore", "archived_events")
@@ -85,12 +87,14 @@ class Source:
         tables: What is captured; the event store's tables included, where it has one.
         eventstore: Whether it has an event store, whose outbox is captured too.
         on_schema_change: What its views do when their table changes, unless they say otherwise.
+        columns: Tables of which some columns do not leave it, or not as they are.
     """
 
     name: str
     tables: tuple[TableName, ...]
     eventstore: bool = False
     on_schema_change: SchemaPolicy | None = None
+    columns: Mapping[TableName, ColumnRules] = field(default_factory=dict)
 
     def events(self, *types: str | type, registry: EventTypes = declared_events) -> EventsRef:
         """Names events of the source's event store, for `view.events`.
@@ -197,6 +201,7 @@ def source(
     *,
     eventstore: bool = False,
     on_schema_change: str | None = None,
+    columns: Mapping[str, ColumnRules] | None = None,
 ) -> Source:
     """Declares a source.
 
@@ -208,6 +213,9 @@ def source(
             `<name>.outbox.<topic>`.
         on_schema_change: What its views do when their table changes: `evolve`, `pause`,
             `quarantine` or `ignore`; see `SchemaPolicy` for what they do where nothing is said.
+        columns: Rules for tables of which some columns do not leave the database, or only hashed
+            or masked: `{"public.people": ColumnRules(exclude=["ssn"], hash=["email"])}`. With
+            `ColumnRules(only=[...])` a column that is added later stays out until it is listed.
 
     Raises:
         DeclarationError: The name cannot be used, is taken, or a table is listed twice.
@@ -225,7 +233,12 @@ def source(
             hint="eventstore=True sends its messages; it keeps no rows to be mirrored",
         )
     policy = _policy(f"source {name}", on_schema_change)
-    declared = Source(_checked(name, "source"), names, eventstore, policy)
+    rules = {TableName.parse(table): rule for table, rule in (columns or {}).items()}
+    if strange := sorted(map(str, rules.keys() - set(names))):
+        raise DeclarationError(
+            f"source {name} has rules for a table that it does not capture", detail=strange[0]
+        )
+    declared = Source(_checked(name, "source"), names, eventstore, policy, rules)
     declarations = _declarations()
     if name in declarations.sources:
         raise DeclarationError(f"two sources are named {name}")

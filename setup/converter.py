@@ -1,7 +1,7 @@
-"""Builds the converter's jar from its source: ``python setup/converter.py``.
+"""Builds the converter's jar from its sources: ``python setup/converter.py``.
 
-The same source and the same release of the compiler give the same bytes, whenever and wherever it
-is built. The manifest keeps the source's checksum, so that a test can tell a jar that is old.
+The same sources and the same release of the compiler give the same bytes, whenever and wherever it
+is built. The manifest keeps the sources' checksum, so that a test can tell a jar that is old.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from cdc.connect.converter import JAR, SOURCE
+from cdc.connect.converter import JAR, SOURCES
 from headwater.supply.jars import class_path, ensure
 
 RELEASE: Final = "17"
@@ -49,11 +49,11 @@ def compiler() -> str | None:
 
 
 def classes() -> dict[str, bytes]:
-    """Compiles the source against the locked jars; class files by their names in a jar."""
+    """Compiles the sources against the locked jars; class files by their names in a jar."""
     jars = class_path(ensure("kafka", progress=False))
     with tempfile.TemporaryDirectory() as folder:
         options = ["--release", RELEASE, "-g:source,lines", "-Xlint:all", "-Werror", "-proc:none"]
-        command = ["javac", *options, "-cp", jars, "-d", folder, str(SOURCE)]
+        command = ["javac", *options, "-cp", jars, "-d", folder, *map(str, SOURCES)]
         subprocess.run(command, check=True)
         found = sorted(Path(folder).rglob("*.class"))
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
@@ -64,8 +64,8 @@ def manifest() -> dict[str, str]:
     return {
         "Manifest-Version": "1.0",
         "Build-Jdk-Spec": compiler() or "",
-        "Source": SOURCE.name,
-        "Source-SHA-256": hashlib.sha256(SOURCE.read_bytes()).hexdigest(),
+        "Source": " ".join(source.name for source in SOURCES),
+        "Source-SHA-256": hashlib.sha256(b"".join(s.read_bytes() for s in SOURCES)).hexdigest(),
     }
 
 

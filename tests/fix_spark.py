@@ -128,12 +128,14 @@ def view_job(
             for table in captured.spec.tables
         ]
         with psycopg.connect(captured.database) as connection:
-            schemas = catalog.describe(connection, captured.spec.tables)
+            tables, rules = captured.spec.tables, captured.spec.columns
+            schemas = catalog.describe(connection, tables, rules)
         spec = JobSpec(
             source=name,
             plans=plan_views(wanted, schemas),
             bootstrap=kafka_bootstrap,
             source_dsn=captured.database,
+            hiding=captured.spec.hiding,
             slot=captured.spec.slot,
             home=tmp_path / "home",
             **{"cache_url": cache_url, "search_url": search_url} | settings,

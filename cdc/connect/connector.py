@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.broker.producer import RECORD_BYTES_MAX
 from cdc.change_event import EPOCH_HEADER
-from cdc.connect import converter, outbox, secrets
+from cdc.connect import column_rules, converter, outbox, secrets
 from cdc.postgres import own_schema
 from cdc.retention import Retention
 
@@ -110,13 +110,9 @@ def connector_config(
         excluded: Columns to leave out: generated ones, which a snapshot reads and the log lacks.
     """
     named = {"message.key.columns": _keys(keys)} if keys else {}
-    if excluded:
-        named["column.exclude.list"] = ",".join(
-            _pattern(f"{table}.{column}")
-            for table in sorted(excluded)
-            for column in excluded[table]
-        )
-    return {
+    if patterns := [*_excluded(excluded or {}), *_hidden(spec)]:
+        named["column.exclude.list"] = ",".join(patterns)
+    found = {
         **stock_config(spec, address),
         **named,
         "publication.autocreate.mode": "disabled",
@@ -132,6 +128,7 @@ def connector_config(
         **_SPEED,
         **(_CONVERTERS if spec.outbox is None else _with_outbox(spec, spec.outbox)),
     }
+    return {**found, **column_rules.properties(spec, found["converters"])}
 
 
 def stock_config(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
@@ -167,8 +164,25 @@ def table_pattern(table: TableName) -> str:
 
 
 def _pattern(name: str) -> str:
-    escaped = _REGEX_SPECIAL.sub(lambda found: "\\" + found[0], name)
-    return f"(?-i:{escaped})"  # Debezium ignores case otherwise
+    return f"(?-i:{_escaped(name)})"  # Debezium ignores case otherwise
+
+
+def _escaped(name: str) -> str:
+    return _REGEX_SPECIAL.sub(lambda found: "\\" + found[0], name)
+
+
+def _excluded(columns: Mapping[TableName, Sequence[str]]) -> list[str]:
+    return [_pattern(f"{table}.{name}") for table in sorted(columns) for name in columns[table]]
+
+
+def _hidden(spec: CaptureSpec) -> list[str]:
+    """Columns that rules leave out; with an allow-list, whatever is not on it, now or later."""
+    found = _excluded({table: sorted(rules.exclude) for table, rules in spec.columns.items()})
+    for table, rules in sorted(spec.columns.items()):
+        if rules.only is not None:
+            taken = "|".join(map(_escaped, sorted({*rules.only, *rules.treated})))
+            found.append(f"(?s-i:{_escaped(str(table))}\\.(?!(?:{taken})\\z).*)")
+    return found
 
 
 def _with_outbox(spec: CaptureSpec, table: TableName) -> dict[str, str]:

@@ -22,6 +22,9 @@ CLASS: Final = "headwater.connect.v1.ExactValues"
 
 _FOLDER: Final = Path(__file__).resolve().parent / "java"
 SOURCE: Final = _FOLDER / "ExactValues.java"
+SOURCES: Final = (_FOLDER / "ColumnRules.java", SOURCE)
+"""What the jar is built from: the converter, and what keeps columns to itself."""
+
 JAR: Final = _FOLDER / "headwater-exact-values.jar"
 """What a worker needs on its class path, or in the folder of Debezium's plugin."""
 

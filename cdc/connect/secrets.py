@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from cdc.capture import CaptureSpec
 
 PASSWORD: Final = "password"  # noqa: S105  # its name
+SALT: Final = "salt"
+"""Its name: what columns are hashed with."""
+
 PROVIDER: Final = "secrets"
 """Name under which the workers know the provider; the template of their configuration has it."""
 
 
 def reference(spec: CaptureSpec, name: str, value: str) -> str:
     """Returns what stands in the configuration for a secret: where it is, or itself if need be."""
-    if name == PASSWORD and spec.connector_password is not None:
-        return spec.connector_password
+    named = {PASSWORD: spec.connector_password, SALT: spec.connector_salt}.get(name)
+    if named is not None:
+        return named
     folder = _folder(spec)
     return value if folder is None else f"${{{PROVIDER}:{folder}:{name}}}"
 

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.rows import namedtuple_row
 
+from cdc.column_rule import applied
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from psycopg import Connection
+
+    from cdc.column_rule import ColumnRules
 
 # Domains travel as the type they are made of. Generated columns are not in the log.
 _COLUMNS: Final = """
@@ -104,13 +107,19 @@ _NUMERIC_HEADER: Final = 4  # Postgres adds the header's size to a numeric's mod
 
 
 def describe(
-    connection: Connection[Any], tables: Iterable[TableName]
+    connection: Connection[Any],
+    tables: Iterable[TableName],
+    rules: Mapping[TableName, ColumnRules] | None = None,
 ) -> dict[TableName, TableSchema]:
-    """Describes tables as the catalog has them.
+    """Describes tables as the catalog has them, or as rules let them leave the source.
 
     Args:
         connection: To the source database.
         tables: Which ones; a table that does not exist is left out of the answer.
+        rules: Tables of which some columns do not leave, or not as they are.
+
+    Raises:
+        ColumnRuleError: A rule hides a column of a key.
     """
     wanted = list(tables)
     schemas = [table.schema for table in wanted]
@@ -120,7 +129,8 @@ def describe(
     described: dict[TableName, list[Any]] = {}
     for row in rows:
         described.setdefault(TableName(row.schema, row.table), []).append(row)
-    return {table: _schema(table, found) for table, found in described.items()}
+    found = {table: _schema(table, columns) for table, columns in described.items()}
+    return applied(found, rules or {})
 
 
 def keys_besides_primary(

@@ -61,6 +61,7 @@ CREATE TABLE IF NOT EXISTS headwater.snapshots (
     table_schema text NOT NULL,
     table_name text NOT NULL,
     predicate text,          -- SQL condition of a read in part; NULL reads the whole table
+    keys jsonb,              -- keys of a read of those, as lists of texts
     state text NOT NULL DEFAULT 'waiting'
         CHECK (state IN ('waiting', 'reading', 'done', 'failed', 'cancelled')),
     read_lsn pg_lsn,         -- every change that the read does not see has a later position
@@ -134,4 +135,3 @@ def ensure(connection: Connection[Any]) -> list[str]:
     with connection.transaction():
         connection.execute(SQL)
     return ["created schema headwater"]
-    keys jsonb,              -- keys of a read of those, as lists of texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import Error, sql
@@ -13,10 +14,11 @@ from cdc.schema_change.shape import BASELINE, ShapeVersion, TableHistory, TableS
 from cdc.schema_change.trigger import SHAPE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from psycopg import Connection
 
+    from cdc.column_rule import ColumnRules
     from cdc.table import TableName
 
 LOOKED: Final = "LOOKED"
@@ -61,17 +63,33 @@ def latest_id(connection: Connection[Any]) -> int:
 
 
 def of_tables(
-    connection: Connection[Any], tables: Iterable[TableName]
+    connection: Connection[Any],
+    tables: Iterable[TableName],
+    rules: Mapping[TableName, ColumnRules] | None = None,
+    salt: str | None = None,
 ) -> dict[TableName, TableHistory]:
     """Returns what is known of each table, also of one that has another name by now.
 
     A table that nobody has seen yet has no entry.
+
+    Args:
+        connection: To the source database.
+        tables: Which ones.
+        rules: Tables of which some columns do not leave the source, or not as they are.
+        salt: What columns are hashed with.
     """
+    rules = rules or {}
     oids = {table: oid for table, oid in _oids(connection, tables).items() if oid is not None}
     found: dict[int, list[ShapeVersion]] = defaultdict(list)
     for oid, *fields in connection.execute(_VERSIONS, (list(oids.values()),)).fetchall():
         found[oid].append(_version(*fields))
-    return {table: TableHistory.of(found[oid]) for table, oid in oids.items() if oid in found}
+    return {
+        table: TableHistory.of(
+            [_leaving(version, rules.get(table), salt) for version in found[oid]]
+        )
+        for table, oid in oids.items()
+        if oid in found
+    }
 
 
 def observe(
@@ -122,6 +140,12 @@ def position(connection: Connection[Any]) -> Lsn:
     """Returns where the log of the source is written now."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     return Lsn.parse(str(row[0] if row else ""))
+
+
+def _leaving(version: ShapeVersion, rules: ColumnRules | None, salt: str | None) -> ShapeVersion:
+    if rules is None or version.shape is None:
+        return version
+    return replace(version, shape=version.shape.leaving(rules, salt))
 
 
 def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bool:

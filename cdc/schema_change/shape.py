@@ -6,16 +6,21 @@ as a rename, and a column dropped and added again under its name is seen as anot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
+from cdc.column_rule import treated
 from cdc.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
+    from cdc.column_rule import ColumnRules
     from cdc.lsn import Lsn
+
+_TEXT: Final = (25, -1)
+"""Number of the type `text` and no modifier, in every Postgres."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,24 @@ class TableShape:
     def key_names(self) -> tuple[str, ...]:
         """Names of the key's columns."""
         return tuple(self.by_number[number].name for number in self.key)
+
+    def leaving(self, rules: ColumnRules, salt: str | None) -> TableShape:
+        """Returns the table as it leaves the source: without what stays, and with what is treated.
+
+        Args:
+            rules: Rules for its columns, by the names that they have here.
+            salt: What columns are hashed with.
+        """
+        columns = []
+        for column in self.columns:
+            treatment = rules.treatment(column.name)
+            if treatment is None:
+                columns += [column] if rules.takes(column.name) else []
+                continue
+            text = column.missing
+            missing = None if text is None else treated(treatment, text, salt or "")
+            columns.append(replace(column, type_name="text", type_id=_TEXT, missing=missing))
+        return replace(self, columns=tuple(columns))
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> TableShape:

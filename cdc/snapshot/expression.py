@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 from psycopg import sql
 
+from cdc.postgres import treatment
 from cdc.table import ColumnKind
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def _value(column: Column) -> sql.Composable:
 
 def as_text(column: Column) -> sql.Composable:
     """Returns an expression for a column's values as the texts that travel; NULL stays NULL."""
+    if column.treatment is not None:
+        return treatment.expression(column.name, column.treatment)
     if column.kind in _PLAIN or _TEXT_TYPE.fullmatch(column.type_name):
         form = "{0}::text"
     elif column.kind is ColumnKind.BYTES:

@@ -152,7 +152,8 @@ class _Reader:
                 with session.connect(
                     self._spec.reader_dsn, options=session.UNFILTERED
                 ) as connection:
-                    reading.table = look(connection, reading.read.table, self._spec.publication)
+                    table, rules = reading.read.table, self._spec.columns
+                    reading.table = look(connection, table, self._spec.publication, rules)
                 self._place(reading, reading.table)
             except (CdcError, psycopg.Error) as error:
                 if self._connection.closed:

@@ -14,8 +14,11 @@ from cdc.snapshot.read_point import oid
 from cdc.table import TableSchema
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from psycopg import Connection
 
+    from cdc.column_rule import ColumnRules
     from cdc.table import TableName
 
 Shape = tuple[tuple[str, str], ...]
@@ -93,14 +96,20 @@ class TableFacts:
         return replace(self, schema=TableSchema(self.schema.table, columns, self.schema.key))
 
 
-def look(connection: Connection[Any], table: TableName, publication: str) -> TableFacts:
-    """Describes a table.
+def look(
+    connection: Connection[Any],
+    table: TableName,
+    publication: str,
+    rules: Mapping[TableName, ColumnRules] | None = None,
+) -> TableFacts:
+    """Describes a table, with its columns as rules let them leave the source.
 
     Raises:
         SnapshotError: It does not exist, or is not captured, so that changes of it are missing.
+        ColumnRuleError: A rule hides a column of its key.
     """
     root = oid(connection, table)
-    schema = catalog.describe(connection, [table]).get(table)
+    schema = catalog.describe(connection, [table], rules).get(table)
     if root is None or schema is None:
         raise SnapshotError(f"there is no table {table} to read")
     found = connection.execute(_FACTS, {"root": root, "publication": publication}).fetchone()

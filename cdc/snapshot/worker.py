@@ -11,7 +11,7 @@ from psycopg import Error
 from cdc.broker import offsets
 from cdc.broker.producer import Producer, producer
 from cdc.change_event import EPOCH_HEADER
-from cdc.postgres import session
+from cdc.postgres import session, treatment
 from cdc.snapshot import chunk, quiet_moment, ranges, reads
 from cdc.snapshot.chunk import Chunk, Target
 from cdc.snapshot.errors import SnapshotError, TableChangedError
@@ -82,7 +82,7 @@ class Worker:
             SnapshotError: The table cannot be read.
         """
         connection = self._session()
-        facts = look(connection, read.table, self._spec.publication)
+        facts = look(connection, read.table, self._spec.publication, self._spec.columns)
         if read.keys is not None:
             return Start(facts, (KeyRange(),), len(read.keys))
         expected = ranges.rows_expected(connection, facts, read.predicate)
@@ -129,7 +129,7 @@ class Worker:
             BrokerError: Kafka does not take the rows.
         """
         connection = self._session()
-        facts = look(connection, read.table, self._spec.publication)
+        facts = look(connection, read.table, self._spec.publication, self._spec.columns)
         expected = ranges.rows_expected(connection, facts, None)
         part = KeyRange()
         with session.connect(self._spec.dsn) as other:
@@ -159,7 +159,7 @@ class Worker:
 
     def _same(self, connection: Connection[Any], read: Read) -> TableFacts:
         """Describes the table as it was when the read began: later columns are left out."""
-        facts = look(connection, read.table, self._spec.publication)
+        facts = look(connection, read.table, self._spec.publication, self._spec.columns)
         begun = read.progress
         if begun is None or facts.identity != begun.identity:
             raise TableChangedError(f"table {read.table} was truncated or made anew")
@@ -181,6 +181,7 @@ class Worker:
             self._stack.callback(connection.close)
             try:
                 connection.execute(chunk.SESSION.encode())
+                treatment.prepare(connection, self._spec.salt)
             except Error as error:
                 raise SnapshotError(
                     "a session cannot be set up to read", detail=error.diag.message_primary

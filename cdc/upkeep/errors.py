@@ -2,9 +2,7 @@
 
 UpkeepError (CdcError)
 ├── CaptureStalledError  HW-C050  a capture says that it runs, and nothing moves
-├── RetentionError       HW-C051  a policy of retention would lose what views need
-├── LogLostError         HW-C052  a consumer wants records that its topic has dropped
-└── ColumnRuleError      HW-C053  a rule for columns cannot be kept
+└── LogLostError         HW-C052  a consumer wants records that its topic has dropped
 """
 
 from __future__ import annotations
@@ -24,19 +22,7 @@ class CaptureStalledError(UpkeepError):
     code = "HW-C050"
 
 
-class RetentionError(UpkeepError):
-    """A policy of retention does not fit its table."""
-
-    code = "HW-C051"
-
-
 class LogLostError(UpkeepError):
     """A consumer wants records that its topic has dropped already."""
 
     code = "HW-C052"
-
-
-class ColumnRuleError(UpkeepError):
-    """A rule for columns does not fit its table, or lacks its salt."""
-
-    code = "HW-C053"

@@ -16,9 +16,11 @@ from cdc.connect import secrets
 from cdc.connect.connector import connector_config, topic_config
 from cdc.postgres import catalog, own_schema, publication, slot
 from cdc.postgres.address import DatabaseAddress
+from cdc.postgres.check import CheckState
 from cdc.retention import OURS
 from cdc.schema_change import history, trigger
 from cdc.snapshot import reads
+from cdc.upkeep import hiding
 from cdc.upkeep.difference import MASK, Difference, Part, of_properties
 
 if TYPE_CHECKING:
@@ -69,7 +71,8 @@ def steps(
 
 def drift(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:
     """Returns every difference of a capture that was applied; changes nothing."""
-    return [found for step in steps(connection, rest, spec) for found in step.differences]
+    found = [found for step in steps(connection, rest, spec) for found in step.differences]
+    return [*found, *_misnamed(connection, spec)]
 
 
 def unread(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
@@ -82,6 +85,15 @@ def unread(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
         for table in spec.tables
         if table not in asked
     ]
+
+
+def _misnamed(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Difference]:
+    """Columns that rules hide by a name which they have no more: by another one they leave."""
+    for check in hiding.checks(connection, spec):
+        if check.state is CheckState.FAIL:
+            yield Difference(
+                Part.TABLE, check.name, "", check.message, "hidden", repaired=False, hint=check.hint
+            )
 
 
 def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
@@ -258,7 +270,10 @@ def _address(spec: CaptureSpec) -> DatabaseAddress:
 
 
 def _secret_values(spec: CaptureSpec) -> dict[str, str]:
-    return {} if spec.connector_password else {secrets.PASSWORD: _address(spec).password}
+    found = {} if spec.connector_password else {secrets.PASSWORD: _address(spec).password}
+    if spec.salt is not None and not spec.connector_salt:
+        found[secrets.SALT] = spec.salt
+    return found
 
 
 def applied(found: Iterable[Step]) -> list[str]:

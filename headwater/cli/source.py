@@ -10,9 +10,11 @@ from rich.markup import escape
 
 from cdc import source as capture
 from cdc.connect.errors import ConnectorFailedError
+from cdc.postgres import session
 from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.errors import PublicationDriftError
 from cdc.upkeep.errors import CaptureStalledError
+from cdc.upkeep.hiding import columns_read
 from cdc.upkeep.role import ROLE, statements
 from headwater.cli.changes import changes
 from headwater.cli.options import Config, HomeFolder, Json, Profile
@@ -144,7 +146,11 @@ def role(
     platform = Platform(project, settings_file(config, home=home))
     spec = capture_spec(project, platform.source_dsn, Endpoints())
     database = DatabaseAddress.parse(spec.dsn).database
-    found = statements(spec, database, name, alone=alone)
+    columns = {}
+    if spec.columns:
+        with session.connect(spec.dsn) as connection:
+            columns = columns_read(connection, spec)
+    found = statements(spec, database, name, alone=alone, columns=columns)
     if as_json:
         print_json([asdict(statement) for statement in found])
         return

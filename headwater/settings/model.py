@@ -39,6 +39,9 @@ class SourceSettings(_Section):
             reference to one of its providers, such as `${file:/etc/connect/shop.properties:shop}`.
             Left out, the password lies in its configuration topic in clear. A Connect that is
             started here needs none: it reads the password from a file in the home folder.
+        salt: Secret that columns declared as hashed are hashed with, 16 characters or more. Whoever
+            has it can try values; another one makes other hashes of everything.
+        connector_salt: Where a Kafka Connect that runs elsewhere finds the salt, as a reference.
         epoch: Incarnation of the source; raised when its slot was made anew on purpose.
         heartbeat_interval_ms: An idle database frees its log this often. A second keeps
             `applied_through` close to now at the cost of one small transaction.
@@ -52,6 +55,8 @@ class SourceSettings(_Section):
     dsn: SecretStr | None = None
     capture_dsn: SecretStr | None = None
     connector_password: str | None = Field(default=None, pattern=r"^\$\{[^}]+\}$")
+    salt: SecretStr | None = None
+    connector_salt: str | None = Field(default=None, pattern=r"^\$\{[^}]+\}$")
     epoch: int = Field(default=1, ge=1, le=127)
     heartbeat_interval_ms: int = Field(default=1_000, ge=100, le=3_600_000)
     topic_partitions: int = Field(default=1, ge=1, le=1_000)

@@ -35,10 +35,10 @@ def contents() -> dict[str, bytes]:
         return {name: jar.read(name) for name in jar.namelist()}
 
 
-def test_the_jar_was_built_from_the_source_beside_it():
+def test_the_jar_was_built_from_the_sources_beside_it():
     manifest = contents()["META-INF/MANIFEST.MF"].decode().replace("\r\n ", "")
 
-    checksum = hashlib.sha256(converter.SOURCE.read_bytes()).hexdigest()
+    checksum = hashlib.sha256(b"".join(s.read_bytes() for s in converter.SOURCES)).hexdigest()
     assert f"Source-SHA-256: {checksum}\r\n" in manifest
     assert f"{converter.CLASS.replace('.', '/')}.class" in contents()
 
@@ -56,7 +56,8 @@ def test_building_it_again_gives_the_same_bytes(build: ModuleType, tmp_path: Pat
 def test_the_source_sends_the_mark_that_is_understood():
     mark = UNCHANGED_PLACEHOLDER.replace("\0", "\\0")
 
-    assert f'UNCHANGED = "{mark}"' in converter.SOURCE.read_text()
+    for source in converter.SOURCES:
+        assert f'UNCHANGED = "{mark}"' in source.read_text()
 
 
 def test_a_worker_without_it_is_told_from_a_configuration_that_is_wrong():

@@ -1,0 +1,64 @@
+"""What rules for columns ask of their tables, and which columns are read because of them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from cdc.errors import ColumnRuleError
+from cdc.postgres import catalog
+from cdc.postgres.check import Check, CheckState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.table import TableName
+
+
+def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
+    """Looks at every table whose columns have rules; reading only.
+
+    A name that no column has is refused: it may be misspelt, and what it was to hide would leave.
+
+    Args:
+        connection: To the source database.
+        spec: What is captured.
+    """
+    described = catalog.describe(connection, spec.columns)
+    for table, rules in sorted(spec.columns.items()):
+        schema = described.get(table)
+        if schema is None:
+            continue  # that it does not exist is told elsewhere
+        name = f"columns {table}"
+        unknown = rules.unknown(schema)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], list(schema.by_name), n=1)
+            hint = f"did you mean {near[0]}?" if near else "take it out of the rules"
+            yield Check(name, CheckState.FAIL, f"there is no column {unknown[0]}", hint=hint)
+            continue
+        try:
+            taken = rules.applied(schema)
+        except ColumnRuleError as error:
+            yield Check(name, CheckState.FAIL, error.message, hint=error.hint)
+            continue
+        hidden = len(schema.columns) - len(taken.columns)
+        treated = len(rules.treated)
+        yield Check(name, CheckState.OK, f"{hidden} stay, {treated} are hashed or masked")
+
+
+def columns_read(connection: Connection[Any], spec: CaptureSpec) -> dict[TableName, list[str]]:
+    """Returns the columns that are read of each table whose other columns stay.
+
+    A role need not see what it does not read; what is hashed or masked it does.
+    """
+    described = catalog.describe(connection, spec.columns)
+    return {
+        table: taken
+        for table, rules in spec.columns.items()
+        if (schema := described.get(table)) is not None
+        and len(taken := [c.name for c in schema.columns if rules.takes(c.name)])
+        < len(schema.columns)
+    }
