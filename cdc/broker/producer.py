@@ -207,6 +207,12 @@ class _Sent:
         self.answer: Any = None
 
 
+def load() -> None:
+    """Loads kafka's library: threads that did so at the same time could wait for each other."""
+    import kafka.net.compat  # noqa: PLC0415  # see admin
+    import kafka.protocol.producer  # noqa: F401, PLC0415
+
+
 @contextmanager
 def producer(bootstrap: str) -> Iterator[Producer]:
     """Opens a producer.

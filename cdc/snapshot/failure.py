@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 
-def named(read: Read, error: CdcError | psycopg.Error) -> CdcError:
+def named(read: Read, error: Exception) -> CdcError:
     """Returns the error that says why a read does not go on, and whether it will."""
     if isinstance(error, CdcError):
         return error
+    if not isinstance(error, psycopg.Error):  # its text is not ours, and may show a value
+        return ReadDelayedError(
+            f"table {read.table} cannot be read now", detail=type(error).__name__
+        )
     said = error.diag.message_primary or type(error).__name__
     if isinstance(error, psycopg.DataError):
         said = f"{type(error).__name__} ({error.sqlstate})"  # the server's words show the value

@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 import structlog
 
+from cdc.broker.producer import load
 from cdc.errors import CdcError
 from cdc.postgres import session
 from cdc.snapshot import failure, reads
-from cdc.snapshot.errors import SourceWentBackError, TableChangedError, WritersInTheWayError
+from cdc.snapshot.errors import (
+    ReadDelayedError,
+    SourceWentBackError,
+    TableChangedError,
+    WritersInTheWayError,
+)
 from cdc.snapshot.progress import Progress
 from cdc.snapshot.read_point import ReadPoint
 from cdc.snapshot.reading import Reading, Stage
@@ -75,7 +81,7 @@ def keep_reading(spec: CaptureSpec, stop: threading.Event | None = None) -> None
         try:
             with _Reader(spec, stop) as reader:
                 reader.run(None)
-        except (CdcError, psycopg.Error) as error:
+        except Exception as error:  # noqa: BLE001  # the edge of the thread
             code = getattr(error, "code", None) or getattr(error, "sqlstate", None)
             _log.warning("tables are not read", code=code, error=type(error).__name__)
             stop.wait(IDLE_S)
@@ -83,9 +89,11 @@ def keep_reading(spec: CaptureSpec, stop: threading.Event | None = None) -> None
 
 class _Reader:
     def __init__(self, spec: CaptureSpec, stop: threading.Event) -> None:
-        self._spec = spec
-        self._stop = stop
+        load()
         self._connection: Connection[Any] = session.connect(spec.dsn)
+        epoch = reads.epoch_of(self._connection, spec.name, spec.epoch)
+        self._spec = replace(spec, epoch=epoch)
+        self._stop = stop
         self._pool = ThreadPoolExecutor(spec.snapshot_workers, thread_name_prefix="snapshot")
         self._mine = threading.local()
         self._workers: list[Worker] = []
@@ -130,10 +138,10 @@ class _Reader:
         if time.monotonic() < self._looked_at + IDLE_S and self._looked_at:
             return
         self._looked_at = time.monotonic()
-        found = {
-            read.id: read
-            for read in reads.open_reads(self._connection, self._spec.name, self._spec.epoch)
-        }
+        name, epoch = self._spec.name, self._spec.epoch
+        if reads.epoch_of(self._connection, name, epoch) != epoch:
+            raise ReadDelayedError("the source is captured anew: its tables are read anew")
+        found = {read.id: read for read in reads.open_reads(self._connection, name, epoch)}
         for number, reading in list(self._readings.items()):
             if number not in found and not reading.busy:
                 self._drop(reading)
@@ -156,7 +164,7 @@ class _Reader:
                     reading.table = look(connection, table, self._spec.publication, rules)
                 self._place(reading, reading.table)
             except (CdcError, psycopg.Error) as error:
-                if self._connection.closed:
+                if self._connection.broken:
                     raise
                 self._failed(reading, failure.named(reading.read, error))
         if reading.stage is Stage.PLACING and reading.point is not None:
@@ -240,7 +248,7 @@ class _Reader:
             error = future.exception()
             if error is None:
                 self._take(reading, number, future.result())
-            elif isinstance(error, CdcError | psycopg.Error):
+            elif isinstance(error, Exception):
                 self._failed(reading, failure.named(reading.read, error))
             else:
                 raise error

@@ -190,6 +190,14 @@ class WholeRead:
     end_offsets: Mapping[int, int]
 
 
+def epoch_of(connection: Connection[Any], source: str, declared: int) -> int:
+    """Returns the incarnation of a source that is captured now; a repair may have raised it."""
+    row = connection.execute(
+        "SELECT greatest(epoch, %s) FROM headwater.captures WHERE source = %s", (declared, source)
+    ).fetchone()
+    return int(row[0]) if row else declared
+
+
 def of_source(connection: Connection[Any], source: str, epoch: int) -> list[Read]:
     """Returns all reads of a source's incarnation, the oldest first."""
     query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND epoch = %s"  # noqa: S608

@@ -1,0 +1,270 @@
+"""Readers killed at seeded points, among writers of every kind, and Connect killed beside them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import orjson
+import psutil
+import psycopg
+import pytest
+from fix_capture import Captured, event_of, wait_until_streaming
+
+from cdc import source
+from cdc.capture import CaptureSpec
+from cdc.envelope import Operation
+from cdc.postgres import session
+from cdc.snapshot import reader, reads
+from cdc.snapshot.reads import Wish
+from cdc.table import TableName
+from cdc.values import UNCHANGED_PLACEHOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault]
+
+ROWS = 40_000
+CHUNK = 1_000
+RANGE = 5_000
+KILLS = 6
+SEED = 20261121
+TABLE = TableName("public", "wide")
+
+# chunks so small that there are many of them in which to be killed
+READER = f"""
+import json, sys
+from cdc.capture import CaptureSpec
+from cdc.snapshot import chunk, ranges, reader
+from cdc.table import TableName
+chunk.ROWS_MAX = chunk._ROWS_FIRST = {CHUNK}
+ranges.RANGE_ROWS = {RANGE}
+fields = json.loads(sys.argv[1])
+tables = tuple(TableName(*table) for table in fields.pop("tables"))
+reader.keep_reading(CaptureSpec(tables=tables, **fields))
+"""
+
+
+class Traffic:
+    """Writers that insert, update, delete, and move rows to other keys, the large values kept."""
+
+    def __init__(self, dsn: str, seed: int) -> None:
+        self._dsn = dsn
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._write, args=(Random(seed + n),))  # noqa: S311
+            for n in range(2)
+        ]
+
+    def __enter__(self) -> Traffic:  # noqa: PYI034
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self, chance: Random) -> None:
+        with psycopg.connect(self._dsn) as connection:
+            while not self._stop.wait(0.01):
+                for _ in range(chance.randint(1, 6)):
+                    self._change(connection, chance)
+                if chance.random() < 0.1:
+                    connection.rollback()
+                else:
+                    connection.commit()
+
+    def _change(self, connection: psycopg.Connection, chance: Random) -> None:
+        one, other = chance.randint(1, ROWS), chance.randint(1, 2 * ROWS)
+        what = chance.choice(["insert", "update", "update", "large", "delete", "move", "move"])
+        statement = {
+            "insert": "INSERT INTO wide SELECT %(other)s, 'new', large(%(other)s)"
+            " ON CONFLICT DO NOTHING",
+            "update": "UPDATE wide SET word = 'again' || %(other)s WHERE id = %(one)s",
+            "large": "UPDATE wide SET body = large(%(other)s) WHERE id = %(one)s",
+            "delete": "DELETE FROM wide WHERE id = %(one)s",
+            "move": "UPDATE wide SET id = %(other)s WHERE id = %(one)s"
+            " AND NOT EXISTS (SELECT FROM wide WHERE id = %(other)s)",
+        }[what]
+        try:
+            with connection.transaction():
+                connection.execute("SET LOCAL lock_timeout = '100ms'")
+                connection.execute(statement, {"one": one, "other": other})
+        except (psycopg.errors.UniqueViolation, psycopg.OperationalError):
+            return  # a savepoint: what was done before in the transaction stays
+
+
+class Fold:
+    """What the records of a topic come to, in their order: the newest version of each key.
+
+    A value that an update left alone is that of the row before it, if the log has that; else the
+    key lacks it, until a read brings it.
+    """
+
+    def __init__(self) -> None:
+        self.operations: Counter[Operation] = Counter()
+        self._rows: dict[int, tuple[int, dict[str, Any] | None]] = {}
+        self._moved: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._came: dict[int, bool] = {}
+
+    def take(self, record: Any) -> None:
+        change = event_of(record)
+        self.operations[change.operation] += 1
+        assert change.key is not None
+        key, version = change.key["id"], change.position.version
+        before, stored = self._rows.get(key, (0, None))
+        if change.after is None:
+            if version > before:
+                self._moved[key] = before, stored or {}
+                self._rows[key] = version, None
+            return
+        row = dict(change.after)
+        if version > before:
+            base, came = stored or {}, _old_key(record)
+            if came is not None:
+                left, base = self._moved.get(came, (1, {}))
+                # a row that was read may have come to the key after this one had left it
+                base = {} if left % 8 else base
+            self._came[key] = came is not None
+            self._rows[key] = version, _filled(row, base)
+        elif change.operation is Operation.READ and stored is not None and not self._came[key]:
+            self._rows[key] = before, _filled(stored, row)
+
+    def lacking(self) -> list[int]:
+        return [key for key, row in self.rows().items() if UNCHANGED_PLACEHOLDER in row]
+
+    def rows(self) -> dict[int, tuple[str, str]]:
+        return {
+            key: (row["word"], row["body"])
+            for key, (_, row) in self._rows.items()
+            if row is not None and key > 0
+        }
+
+
+def _filled(row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    kept = [name for name, value in row.items() if value == UNCHANGED_PLACEHOLDER]
+    return row | {name: base[name] for name in kept if name in base}
+
+
+def _old_key(record: Any) -> int | None:
+    for name, value in record.headers:
+        if name == "__debezium.oldkey":
+            found = orjson.loads(value)
+            return int(found.get("payload", found)["id"])
+    return None
+
+
+@contextmanager
+def reading(spec: CaptureSpec) -> Iterator[subprocess.Popen[bytes]]:
+    """A reader in a process of its own; it is killed at the end of the block."""
+    names = ("name", "dsn", "connect_url", "kafka_bootstrap", "epoch")
+    fields: dict[str, Any] = {name: getattr(spec, name) for name in names}
+    fields["tables"] = [[table.schema, table.name] for table in spec.tables]
+    process = subprocess.Popen([sys.executable, "-c", READER, json.dumps(fields)])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def wide(database: str, kafka_bootstrap: str, connect_url: str) -> Iterator[CaptureSpec]:
+    """A captured table with large values, whose rows have not been read."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE wide (id int PRIMARY KEY, word text, body text);"
+            "ALTER TABLE wide ALTER body SET STORAGE EXTERNAL;"
+            "ALTER TABLE wide SET (toast_tuple_target = 128);"
+            "CREATE FUNCTION large(n int) RETURNS text LANGUAGE sql"
+            " AS $$ SELECT CASE WHEN n % 8 = 0 THEN repeat(n::text || '-', 500) ELSE 'b' || n END"
+            " $$;"
+            "INSERT INTO wide"
+            f" SELECT g, 'old', large(g) FROM generate_series(1, {ROWS}) AS g;"
+            "ANALYZE wide"
+        )
+    spec = CaptureSpec(f"k{secrets.token_hex(4)}", database, (TABLE,), connect_url, kafka_bootstrap)
+    source.apply(spec)
+    wait_until_streaming(spec)
+    yield spec
+    source.remove(spec, with_topics=True)
+
+
+def test_a_killed_reader_is_followed_by_one_that_goes_on_and_the_log_comes_to_the_table(
+    wide: CaptureSpec,
+) -> None:
+    chance = Random(SEED)  # noqa: S311
+    noted, positions = [0], set()
+    with session.connect(wide.dsn) as connection:
+        with Traffic(wide.dsn, SEED):
+            for number in range(KILLS):
+                with reading(wide):
+                    _until_read(connection, wide, noted[-1] + chance.randint(1, ROWS // KILLS // 2))
+                    time.sleep(chance.random() * 0.1)  # to be anywhere in a chunk
+                    if number == KILLS // 2:
+                        _kill_worker(wide.connect_url)
+                (found,) = reads.of_source(connection, wide.name, wide.epoch)
+                noted.append(found.rows_read)
+                positions.add(found.read_lsn)
+                assert not found.done, "the reader was too fast to be killed"
+            source.apply(wide)  # Connect is back, and streams where it stopped
+            reader.run(wide)
+        (found,) = reads.of_source(connection, wide.name, wide.epoch)
+        fold = _topic(wide, -1)
+        lacking = fold.lacking()
+        if lacking:
+            wish = Wish(TABLE, keys=tuple((str(key),) for key in lacking))
+            reads.ask(connection, wide.name, wide.epoch, wish)
+            reader.run(wide)
+        rows = connection.execute("SELECT id, word, body FROM wide WHERE id > 0").fetchall()
+
+    assert noted == sorted(noted)
+    assert (True, {found.read_lsn}) == (found.done, positions)
+    sent = fold.operations[Operation.READ]
+    assert found.rows_read <= sent <= found.rows_read + KILLS * wide.snapshot_workers * CHUNK
+    assert {key: (word, body) for key, word, body in rows} == _topic(wide, -2).rows()
+    print(f"{sent} rows sent of {found.rows_read}, {len(lacking)} keys repaired")  # noqa: T201
+
+
+def _topic(spec: CaptureSpec, mark: int) -> Fold:
+    """Folds the whole topic, up to a row that is inserted now."""
+    captured, fold = Captured(spec, spec.dsn), Fold()
+    captured.execute(f"INSERT INTO wide VALUES ({mark}, '', '')")  # noqa: S608
+    key = b'{"id":%d}' % mark
+    for record in captured.read(TABLE.topic(spec.name), lambda r: r.key == key, timeout_s=120):
+        if record.value is not None:
+            fold.take(record)
+    return fold
+
+
+def _until_read(connection: psycopg.Connection, spec: CaptureSpec, rows: int) -> None:
+    deadline = time.monotonic() + 60
+    while (found := reads.of_source(connection, spec.name, spec.epoch)[0]).rows_read < rows:
+        assert time.monotonic() < deadline, f"nobody reads: {found.state} {found.failure}"
+        assert not found.done
+        time.sleep(0.005)
+
+
+def _kill_worker(url: str) -> None:
+    """Kills Connect; its supervisor starts it again."""
+    port = urlsplit(url).port
+    (pid,) = {
+        found.pid
+        for found in psutil.net_connections("tcp")
+        if found.status == psutil.CONN_LISTEN and found.laddr.port == port
+    }
+    process = psutil.Process(pid)
+    process.kill()
+    psutil.wait_procs([process], timeout=10)
