@@ -66,6 +66,24 @@ def source_checks(spec: CaptureSpec) -> Iterator[Check]:
         yield _failed("source connection", error)
 
 
+def secret_checks(spec: CaptureSpec) -> Iterator[Check]:
+    """Checks whether secrets would lie in a topic of a Kafka Connect that is not ours."""
+    clear = [
+        name
+        for name, value, reference in (
+            ("connector_password", spec.dsn, spec.connector_password),
+            ("connector_salt", spec.salt, spec.connector_salt),
+        )
+        if value and not reference and spec.secrets_folder is None
+    ]
+    if not clear:
+        yield Check("secrets", CheckState.OK, "are no part of the connector's configuration")
+        return
+    message = "a secret would lie in Kafka Connect's configuration topic, in clear"
+    hint = f'{clear[0]} = "${{file:/etc/connect/secrets.properties:…}}" and a provider there'
+    yield Check("secrets", CheckState.WARN, message, f"{' and '.join(clear)} not set", hint)
+
+
 def converter_check(connect_url: str) -> Check:
     """Checks whether a Kafka Connect that is not ours has our converter."""
 

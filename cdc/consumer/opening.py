@@ -18,6 +18,7 @@ from cdc.errors import CdcError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from cdc.column_rule import ColumnRules
     from cdc.table import TableName, TableSchema
 
 _log = structlog.get_logger(__name__)
@@ -32,6 +33,7 @@ def changes(  # noqa: PLR0913
     start: Start = Start.BEGINNING,
     dsn: str | None = None,
     schemas: Mapping[TableName, TableSchema] | None = None,
+    columns: Mapping[str, ColumnRules] | None = None,
     **options: Any,
 ) -> Changes:
     """Opens the changes of a source's tables for one member of a consumer group.
@@ -52,6 +54,8 @@ def changes(  # noqa: PLR0913
         start: Where to begin what the group has committed nothing of; see `Start`.
         dsn: The source database; never shown.
         schemas: What is known of the tables instead.
+        columns: The source's rules for columns, as it is declared with them: what is hashed or
+            masked is text, whatever the catalog says.
         options: Other attributes of `ConsumerSpec`.
 
     Raises:
@@ -60,10 +64,12 @@ def changes(  # noqa: PLR0913
         BrokerUnreachableError: No broker answers.
         TopicMissingError: A table has no topic.
     """
+    rules: dict[TableName, ColumnRules] = {}
     if isinstance(kafka, CaptureSpec):
         source = source or kafka.name
         tables = kafka.tables if tables is None else tables
         dsn = kafka.dsn if dsn is None and schemas is None else dsn
+        rules = dict(kafka.columns)
         kafka = kafka.kafka_bootstrap
     if source is None or tables is None:
         raise ConsumerSpecError("a consumer needs the name of its source, and its tables")
@@ -80,11 +86,15 @@ def changes(  # noqa: PLR0913
         start=start,
         **options,
     )
-    return Changes(spec, _rows(spec, dsn, schemas))
+    rules |= {table_name(table): rule for table, rule in (columns or {}).items()}
+    return Changes(spec, _rows(spec, dsn, schemas, rules))
 
 
 def _rows(
-    spec: ConsumerSpec, dsn: str | None, schemas: Mapping[TableName, TableSchema] | None
+    spec: ConsumerSpec,
+    dsn: str | None,
+    schemas: Mapping[TableName, TableSchema] | None,
+    rules: Mapping[TableName, ColumnRules],
 ) -> RowDecoder:
     if dsn is None:
         return RowDecoder(schemas or {})
@@ -92,12 +102,12 @@ def _rows(
 
     def look_again(table: TableName) -> TableSchema | None:
         try:
-            return _described(known, [table]).get(table)
+            return _described(known, [table], rules).get(table)
         except CdcError as error:
             _log.warning("table not described anew", table=str(table), code=error.code)
             return None
 
-    found = _described(known, spec.tables)
+    found = _described(known, spec.tables, rules)
     missing = sorted(str(table) for table in set(spec.tables) - found.keys())
     if missing:
         raise ConsumerSpecError(
@@ -108,9 +118,11 @@ def _rows(
     return RowDecoder(found, look_again)
 
 
-def _described(dsn: str, tables: Iterable[TableName]) -> dict[TableName, TableSchema]:
+def _described(
+    dsn: str, tables: Iterable[TableName], rules: Mapping[TableName, ColumnRules]
+) -> dict[TableName, TableSchema]:
     # loaded here: a consumer with schemas needs no driver
     from cdc.postgres import catalog, session  # noqa: PLC0415
 
     with session.connect(dsn) as connection:
-        return catalog.describe(connection, tables)
+        return catalog.describe(connection, tables, rules)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import Error
 
-from cdc.broker import offsets
+from cdc.broker import last_record, offsets
 from cdc.broker.producer import Producer, producer
 from cdc.change_event import EPOCH_HEADER
 from cdc.postgres import session, treatment
@@ -152,8 +152,13 @@ class Worker:
         return begun, found
 
     def end_offsets(self, read: Read) -> dict[int, int]:
-        """Returns the next offset of each partition of a read's topic."""
+        """Returns the next offset of each partition of a read's topic.
+
+        Where the topic is to keep the last record of each key only, it is the newest by then.
+        """
         topic = self._spec.table_topics[read.table]
+        if self._spec.retention_of(read.table).latest:
+            last_record.settle(self._spec.kafka_bootstrap, topic, read.begun_at)
         ends = offsets.end_offsets(self._spec.kafka_bootstrap, [topic])
         return {partition: end for (_, partition), end in ends.items()}
 

@@ -13,7 +13,7 @@ from cdc.postgres.check import CheckState
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, stdout
-from headwater.doctor import converter_check, machine_checks, source_checks
+from headwater.doctor import converter_check, machine_checks, secret_checks, source_checks
 from headwater.platform import Platform
 from headwater.project import EXAMPLE, open_project, settings_file
 from headwater.runtime import Endpoints
@@ -59,7 +59,8 @@ def doctor(
     if up or project.settings.for_source(project.source.name).dsn is not None:
         dsn = Platform(project, path).source_dsn
         # the source alone is looked at: the servers need not run yet
-        found = chain(found, source_checks(capture_spec(project, dsn, Endpoints())))
+        spec = capture_spec(project, dsn, Endpoints())
+        found = chain(found, source_checks(spec), secret_checks(spec))
     external = project.settings.services.connect.address
     if external is not None:
         found = chain(found, [converter_check(external.get_secret_value())])

@@ -8,7 +8,9 @@ import pytest
 
 from cdc.broker import extent
 from cdc.broker.admin import admin
+from cdc.column_rule import ColumnRules
 from cdc.postgres import session
+from cdc.table import TableName
 from projections.checkpoint import positions
 from projections.errors import RecordsLostError
 
@@ -32,9 +34,11 @@ def test_a_job_that_was_away_for_longer_than_the_retention_stops_with_all_facts(
     from kafka import TopicPartition
 
     with session.connect(database) as connection:
-        connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
-        connection.execute("INSERT INTO items SELECT generate_series(1, 20)")
-    captured = capture("public.items")
+        connection.execute("CREATE TABLE items (id int PRIMARY KEY, price numeric, note text)")
+        connection.execute("INSERT INTO items SELECT n, n / 7.0, n FROM generate_series(1, 20) n")
+    # columns that are hidden are compared in the form in which they leave the source
+    rules = {TableName("public", "items"): ColumnRules(hash=["price"], exclude=["note"])}
+    captured = capture("public.items", columns=rules, salt="a salt for this test")
     topic = f"{captured.spec.name}.public.items"
     job = view_job(captured, to=("cache",))
     job.start()

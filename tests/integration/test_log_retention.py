@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc import source
-from cdc.broker import extent, topics
+from cdc.broker import extent, last_record, topics
 from cdc.broker.admin import admin
 from cdc.postgres import session
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PreflightError
 from cdc.retention import Retention
+from cdc.snapshot import reader, reads
 from cdc.table import TableName
 from cdc.upkeep.retention import ReaderState
 from cdc.upkeep.tail import look
@@ -132,6 +133,47 @@ def test_the_time_of_a_record_is_that_of_the_one_a_reader_wants_next(shop: Captu
 
     assert {place: found.oldest_at_s} == first
     assert {} == beyond
+
+
+def test_a_row_that_was_read_late_is_not_what_compaction_keeps(shop: Captured) -> None:
+    """The rows of a read arrive once more, after changes that the read has not seen."""
+    from kafka import KafkaProducer
+
+    topic = shop.spec.table_topics[NARROW]
+    shop.execute("INSERT INTO narrow SELECT n, n FROM generate_series(1, 3) n")
+    reread(shop, NARROW)
+    rows = [one for one in everything(shop, topic) if b'"op":"r"' in one.value]
+    shop.execute("UPDATE narrow SET amount = 20 WHERE id = 2", "DELETE FROM narrow WHERE id = 3")
+    shop.records("narrow")
+    late = KafkaProducer(bootstrap_servers=shop.spec.kafka_bootstrap)
+    for row in rows:
+        late.send(topic, row.value, key=row.key, headers=row.headers, partition=0)
+    late.close()
+
+    sent = last_record.settle(shop.spec.kafka_bootstrap, topic, None)
+    again = last_record.settle(shop.spec.kafka_bootstrap, topic, None)
+
+    last = {one.key: one.value for one in everything(shop, topic)}
+    assert 3 == len(rows)
+    assert (2, 0) == (sent, again)
+    assert b'"op":"r"' in last[b'{"id":1}']
+    assert b'"amount":20' in last[b'{"id":2}']
+    assert last[b'{"id":3}'] is None, "its tombstone"
+
+
+def reread(shop: Captured, table: TableName) -> None:
+    with session.connect(shop.database) as connection:
+        reads.forget(connection, shop.spec.name, [table])
+        reads.ask_initial(connection, shop.spec.name, shop.spec.epoch, [table])
+    reader.run(shop.spec)
+
+
+def everything(shop: Captured, topic: str) -> list[Any]:
+    """All records that a topic of one partition has now."""
+    _, end = extent.bounds(shop.spec.kafka_bootstrap, [topic])[topic, 0]
+    found: list[Any] = []
+    shop.read(topic, lambda one: found.append(one) or one.offset == end - 1)
+    return found
 
 
 def picked(configs: Mapping[str, str], *names: str) -> tuple[str | None, ...]:
