@@ -1,7 +1,7 @@
 """Writes the pages that are read off the code, so that they cannot say anything else.
 
-`python docs/generate.py` rewrites docs/cli.md, docs/errors.md and docs/settings.md. With `--check`
-it changes nothing, and exits 1 with the difference when a page is old.
+`python docs/generate.py` rewrites docs/cli.md, docs/errors.md, docs/settings.md and docs/types.md.
+With `--check` it changes nothing, and exits 1 with the difference when a page is old.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
+import types_page
 from pydantic import BaseModel
 from typer.main import get_command
 
@@ -54,6 +55,7 @@ def main(arguments: list[str]) -> int:
         docs / "cli.md": cli_page(),
         docs / "errors.md": errors_page(),
         docs / "settings.md": settings_page(),
+        docs / "types.md": types_page.page(NOTICE),
     }
     if arguments != ["--check"]:
         for path, text in pages.items():

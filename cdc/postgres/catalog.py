@@ -85,7 +85,7 @@ SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
  GROUP BY 1, 2
 """
 
-_KINDS: Final = {
+KINDS: Final = {
     "bool": ColumnKind.BOOLEAN,
     "int2": ColumnKind.INTEGER,
     "int4": ColumnKind.INTEGER,
@@ -103,6 +103,8 @@ _KINDS: Final = {
     "timestamptz": ColumnKind.TIMESTAMPTZ,
     "bytea": ColumnKind.BYTES,
 }
+"""Types that are more than their text to us; every other type, arrays of these too, is its text."""
+
 _NUMERIC_HEADER: Final = 4  # Postgres adds the header's size to a numeric's modifier
 
 
@@ -170,7 +172,7 @@ def _schema(table: TableName, rows: Sequence[Any]) -> TableSchema:
 
 
 def _column(row: Any) -> Column:
-    kind = _KINDS.get(row.type, ColumnKind.TEXT)
+    kind = KINDS.get(row.type, ColumnKind.TEXT)
     precision = scale = None
     if kind is ColumnKind.NUMERIC and row.typmod > 0:
         modifier = row.typmod - _NUMERIC_HEADER

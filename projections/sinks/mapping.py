@@ -35,7 +35,7 @@ _RESERVED: Final = frozenset(
 
 # An index is for finding: the document keeps each value exactly as it is, also where the index
 # rounds it (numeric as double) or leaves it out (NaN, infinity, years beyond the engine's).
-_FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
+FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
     ColumnKind.BOOLEAN: {"type": "boolean"},
     ColumnKind.INTEGER: {"type": "long"},
     ColumnKind.NUMERIC: {"type": "double", "ignore_malformed": True},
@@ -77,7 +77,7 @@ def index_body(plan: ViewPlan) -> dict[str, Any]:
             f"view {plan.name}: the search engine keeps the name {min(taken)} for itself",
             hint="leave search out of the view's stores, or rename the column",
         )
-    properties = {column.name: _FIELDS[column.kind] for column in plan.schema.columns}
+    properties = {column.name: FIELDS[column.kind] for column in plan.schema.columns}
     properties[DELETED_FIELD] = {"type": "boolean"}
     return {
         "settings": {
