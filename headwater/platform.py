@@ -138,6 +138,7 @@ class Platform:
         """Makes the source be captured; returns what had to be changed for that."""
         self.plans()  # a view that does not fit is refused before anything is changed
         changes = capture.apply(capture_spec(self.project, self.source_dsn, self.endpoints))
+        self.project.home.create()  # servers of somebody else need no `up` before
         applied_file(self.project).touch()
         return changes
 
