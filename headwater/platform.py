@@ -16,6 +16,7 @@ from cdc.lsn import Lsn
 from cdc.postgres import own_schema, session
 from cdc.postgres.check import Check, CheckState
 from cdc.snapshot.reader import keep_reading
+from cdc.snapshot.report import report
 from cdc.upkeep.difference import Difference, Part
 from cdc.upkeep.keeper import keep
 from headwater import extra, runtime
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc.change_event import ChangeEvent
+    from cdc.snapshot.report import ReadReport
     from headwater.project import Project
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
     from projections.binding import Binding, NotedChange
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _WATCH_S = 2.0
+_STOP_S = 10.0
+_TOLD_EVERY_S = 2.0
 
 
 class Platform:
@@ -190,8 +194,16 @@ class Platform:
         """
         self._await(applied_file(self.project).exists, 300.0, "the source is not captured yet")
         spec = capture_spec(self.project, self.source_dsn, self.endpoints)
-        threading.Thread(target=keep_reading, args=(spec,), name="snapshots", daemon=True).start()
-        keep(spec, _WATCH_S, begun=ready_file(self.project, WATCH).touch)
+        stop = threading.Event()
+        reader = threading.Thread(
+            target=keep_reading, args=(spec, stop), name="snapshots", daemon=True
+        )
+        reader.start()
+        try:
+            keep(spec, _WATCH_S, begun=ready_file(self.project, WATCH).touch)
+        finally:
+            stop.set()
+            reader.join(_STOP_S)
 
     def run_job(self) -> int:
         """Keeps the views in this process until told to stop; returns its exit code."""
@@ -203,13 +215,32 @@ class Platform:
         self._await(applied_file(self.project).exists, 300.0, "the source is not captured yet")
         return job.run(job_spec(self.project, self.plans(), self.source_dsn, self.endpoints))
 
-    def await_job(self, deadline_s: float) -> None:
+    def await_job(
+        self, deadline_s: float, told: Callable[[list[ReadReport]], None] | None = None
+    ) -> None:
         """Waits until the job keeps the views.
+
+        Args:
+            deadline_s: Longest wait, seconds.
+            told: Told now and then how far tables have been read.
 
         Raises:
             UnhealthyError: It gave up, or did not start in time.
         """
-        self._await(self._job_ready, deadline_s, "the job is not ready")
+        told_at = 0.0
+
+        def ready() -> bool:
+            nonlocal told_at
+            if told is not None and time.monotonic() > told_at + _TOLD_EVERY_S:
+                told(self.reads())
+                told_at = time.monotonic()
+            return self._job_ready()
+
+        self._await(ready, deadline_s, "the job is not ready")
+
+    def reads(self) -> list[ReadReport]:
+        """Returns how far the source's tables have been read."""
+        return report(capture_spec(self.project, self.source_dsn, self.endpoints))
 
     def positions(self) -> list[ViewPosition]:
         """Returns how far each view is in each store."""

@@ -103,6 +103,7 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         topic_partitions=settings.topic_partitions,
         topic_retention_ms=settings.topic_retention_hours * _HOUR_MS,
+        snapshot_workers=settings.snapshot_workers,
         retention=_retention(settings),
         capture_dsn=settings.capture_dsn.get_secret_value() if settings.capture_dsn else None,
         connector_password=settings.connector_password,

@@ -26,6 +26,7 @@ from headwater.project import open_project, settings_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cdc.snapshot.report import ReadReport
     from headwater.runtime import RuntimeStatus, ServiceStatus, StatusEvent
 
 _FIRST_CHANGE_S = 60.0
@@ -136,8 +137,26 @@ def _derive(platform: Platform, say: Callable[[str], None]) -> None:
     if first is not None:
         what = "snapshot row" if first.snapshot else first.operation.name.lower()
         say(f"[cyan]captured[/] first change event: {what} of {escape(str(first.table))}")
-    platform.await_job(_JOB_READY_S)
+    platform.await_job(_JOB_READY_S, _teller(say))
     say("[green]views are being kept[/]; headwater view status shows how far")
+
+
+def _teller(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:
+    """Says how far tables have been read, whenever that has changed."""
+    said: dict[str, str] = {}
+
+    def tell(found: list[ReadReport]) -> None:
+        for line in found:
+            if line.state not in ("reading", "done", "failed") and line.failure is None:
+                continue
+            of = "" if line.percent is None or line.state == "done" else f" ({line.percent:g} %)"
+            why = f": {line.failure}" if line.failure else ""
+            text = f"{line.table} {line.state}, {line.rows_read:,} rows{of}{why}"
+            if said.get(line.table) != text:
+                said[line.table] = text
+                say(f"[cyan]read[/]     {escape(text)}")
+
+    return tell
 
 
 def _announce(event: StatusEvent, say: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ from cdc.connect.errors import ConnectorFailedError
 from cdc.postgres import session
 from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.errors import PublicationDriftError
+from cdc.snapshot.report import report as reads
 from cdc.upkeep.errors import CaptureStalledError
 from cdc.upkeep.hiding import columns_read
 from cdc.upkeep.role import ROLE, statements
@@ -28,6 +29,7 @@ from headwater.cli.output import (
 )
 from headwater.cli.plan import show
 from headwater.cli.retention import retention
+from headwater.cli.snapshot import documents, print_reads, resnapshot
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from headwater.runtime import Endpoints
@@ -35,6 +37,7 @@ from headwater.wiring import capture_spec
 
 app = typer.Typer(help="What is captured from Postgres.", no_args_is_help=True)
 app.command("retention")(retention)
+app.command("resnapshot")(resnapshot)
 app.command("changes")(changes)
 
 
@@ -69,10 +72,11 @@ def status(
     STALLED means that the connector says it runs, and nothing moves; it is told by heartbeats that
     travel the whole way. Exits 3 when capture stands still or is not as it was applied.
     """
-    found = capture.status(_spec(config, home, profile))
+    spec = _spec(config, home, profile)
+    found, tables = capture.status(spec), reads(spec)
     if as_json:
         topics = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
-        print_json({**asdict(found), "end_offsets": topics})
+        print_json({**asdict(found), "end_offsets": topics, "tables": documents(tables)})
     else:
         out = stdout()
         _print_flow(found.flow)
@@ -83,6 +87,7 @@ def status(
             out.print(f"slot       {_slot_line(found.slot)}")
         rows = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
         print_rows(rows, as_json=False, title="", empty="no topic yet")
+        print_reads(tables)
         if found.drift:
             stderr.print("not as it was applied; headwater apply makes it so again:")
             show(found.drift)

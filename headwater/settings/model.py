@@ -48,6 +48,8 @@ class SourceSettings(_Section):
         topic_partitions: Partitions of each table's topic; one keeps a micro-batch to one task,
             which two cores like best. Raise it before a topic exists.
         topic_retention_hours: How long Kafka keeps changes; the archive keeps them for good.
+        snapshot_workers: Ranges of tables that are read at once. Two keep two cores busy: each
+            costs one in Postgres, and one process writes at most some 250,000 rows a second.
         retention: Tables whose topic keeps them otherwise, `"public.orders" = "3 days, 50 GB"`; the
             size is a partition's. `"latest"` keeps the latest record of every key for good.
     """
@@ -61,6 +63,7 @@ class SourceSettings(_Section):
     heartbeat_interval_ms: int = Field(default=1_000, ge=100, le=3_600_000)
     topic_partitions: int = Field(default=1, ge=1, le=1_000)
     topic_retention_hours: int = Field(default=168, ge=1, le=87_600)
+    snapshot_workers: int = Field(default=2, ge=1, le=64)
     retention: dict[str, str] = Field(default_factory=dict)
 
 

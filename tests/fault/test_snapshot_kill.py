@@ -185,7 +185,7 @@ def wide(database: str, kafka_bootstrap: str, connect_url: str) -> Iterator[Capt
     """A captured table with large values, whose rows have not been read."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
-            "CREATE TABLE wide (id int PRIMARY KEY, word text, body text);"
+            "CREATE TABLE wide (id int PRIMARY KEY, word text, body text);"  # noqa: S608
             "ALTER TABLE wide ALTER body SET STORAGE EXTERNAL;"
             "ALTER TABLE wide SET (toast_tuple_target = 128);"
             "CREATE FUNCTION large(n int) RETURNS text LANGUAGE sql"

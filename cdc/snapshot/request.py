@@ -1,0 +1,246 @@
+"""Asking for reads: of a table, of keys, of the rows of a condition, while streaming goes on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import DataError, Error, OperationalError, sql
+
+from cdc.postgres import own_schema, publication, session
+from cdc.snapshot import chunk, ranges, reads
+from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError, SnapshotError
+from cdc.snapshot.reads import Wish
+from cdc.snapshot.table_facts import look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.snapshot.reads import Key, Read
+    from cdc.snapshot.table_facts import TableFacts
+    from cdc.table import TableName
+
+KEYS_MAX: Final = 100_000
+"""Most keys of one read; whoever has more asks for the whole table."""
+
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of a request.
+
+    Attributes:
+        read: The read, as it stands.
+        new: False if the same read was waiting already.
+        changes: What had to be changed for it, one line each.
+    """
+
+    read: Read
+    new: bool
+    changes: tuple[str, ...] = ()
+
+
+def ask(
+    spec: CaptureSpec,
+    table: TableName,
+    *,
+    keys: Sequence[object] | None = None,
+    where: str | None = None,
+) -> Asked:
+    """Asks for a read of a captured table: the whole of it unless keys or a condition are given.
+
+    Rows come into the table's topic at the position at which the read begins, beside the stream
+    of changes: they repair what a view has of them, and lose to every later change. A key that has
+    no row is told as deleted. A whole read lets views drop rows that are gone; a condition cannot
+    tell which rows do not satisfy it any more. A table that somebody took out of the publication
+    is put back by a whole read.
+
+    Args:
+        spec: The source.
+        table: The table.
+        keys: Values of its key: one value, a sequence of them in the key's order, or a mapping by
+            column.
+        where: SQL condition on its columns, such as `customer_id = 7`.
+
+    Raises:
+        ReadRefusedError: The table is not captured, has no such key or columns, or the condition
+            is none.
+        CdcError: Postgres does not answer.
+    """
+    if table not in spec.tables:
+        raise ReadRefusedError(
+            f"table {table} is not captured",
+            detail="captured: " + ", ".join(sorted(map(str, spec.tables))),
+            hint="declare it in the source, then headwater up: it is read by itself",
+        )
+    if keys is not None and where is not None:
+        raise ReadRefusedError("a read is of keys or of a condition, not of both")
+    with session.connect(spec.dsn) as state:
+        if not own_schema.exists(state):
+            raise ReadRefusedError(
+                f"source {spec.name} was never captured", hint="headwater up captures and reads it"
+            )
+        changes = _publish(state, spec, table) if keys is None and where is None else []
+        spec = replace(spec, epoch=reads.epoch_of(state, spec.name, spec.epoch))
+        wish, expected = _checked(spec, Wish(table, None, where), keys)
+        number, new = reads.ask(state, spec.name, spec.epoch, wish, expected)
+        return Asked(_found(state, spec, number), new, tuple(changes))
+
+
+def cancel(spec: CaptureSpec, number: int) -> Read:
+    """Ends a read that is not at its end; what it has sent stays, and is true.
+
+    Raises:
+        ReadUnknownError: There is no such read, or it has ended.
+    """
+    with session.connect(spec.dsn) as state:
+        if not reads.cancel(state, spec.name, number):
+            found = reads.find(state, spec.name, number)
+            raise ReadUnknownError(
+                f"read {number} is not under way",
+                detail=f"it is {found.state}" if found else "there is none of that number",
+            )
+        return _found(state, spec, number)
+
+
+def wait(
+    spec: CaptureSpec,
+    number: int,
+    deadline_s: float,
+    told: Callable[[Read], None] = lambda _: None,
+) -> Read:
+    """Waits until a read is done.
+
+    Args:
+        spec: The source.
+        number: The read.
+        deadline_s: Longest wait, seconds.
+        told: Told now and then how far it is.
+
+    Raises:
+        ReadUnknownError: There is no such read.
+        SnapshotError: It failed, was cancelled, or is not done in time.
+    """
+    deadline = time.monotonic() + deadline_s
+    with session.connect(spec.dsn) as state:
+        while (found := _found(state, spec, number)).state in reads.OPEN:
+            told(found)
+            if time.monotonic() > deadline:
+                raise SnapshotError(
+                    f"read {number} is not done after {deadline_s:.0f} s",
+                    detail=found.failure or f"{found.rows_read:,} rows read",
+                    hint="headwater source status shows how far it is",
+                )
+            time.sleep(_POLL_S)
+    if not found.done:
+        raise SnapshotError(f"read {number} is {found.state}", detail=found.failure)
+    return found
+
+
+def _publish(state: Connection[Any], spec: CaptureSpec, table: TableName) -> list[str]:
+    """Puts a table back into the publication: the read begins after that."""
+    found = publication.find(state, spec.publication)
+    if found is None or found.all_tables or table in found.tables:
+        return []
+    return publication.ensure(state, spec.publication, [*found.tables, table])
+
+
+def _checked(
+    spec: CaptureSpec, wish: Wish, keys: Sequence[object] | None
+) -> tuple[Wish, int | None]:
+    with session.connect(spec.reader_dsn, options=session.UNFILTERED) as connection:
+        connection.execute(chunk.SESSION.encode())
+        try:
+            facts = look(connection, wish.table, spec.publication, spec.columns)
+            if not facts.key and (keys is not None or wish.predicate is not None):
+                raise ReadRefusedError(
+                    f"table {wish.table} has no key: its rows cannot be told apart",
+                    hint="read the whole of it, or give it a primary key",
+                )
+            if keys is not None:
+                canonical = _keys(connection, facts, keys)
+                return replace(wish, keys=canonical), len(canonical)
+            return wish, ranges.rows_expected(connection, facts, wish.predicate)
+        except OperationalError:
+            raise
+        except Error as error:
+            what = "condition" if wish.predicate is not None else "table"
+            raise ReadRefusedError(
+                f"the {what} cannot be read", detail=error.diag.message_primary
+            ) from None
+
+
+def _keys(
+    connection: Connection[Any], facts: TableFacts, keys: Sequence[object]
+) -> tuple[Key, ...]:
+    names = facts.schema.key
+    texts = [_texts(names, key) for key in keys]
+    if not 0 < len(texts) <= KEYS_MAX:
+        raise ReadRefusedError(
+            "no keys are given" if not texts else "too many keys",
+            detail=f"{len(texts):,}, {KEYS_MAX:,} at most",
+        )
+    # as the types print them, so that equal keys are one
+    columns = sql.SQL(", ").join(
+        sql.SQL("format('%s', k.{}::{})").format(
+            sql.Identifier(f"k{place}"),
+            sql.SQL(facts.schema.by_name[name].type_name),
+        )
+        for place, name in enumerate(names)
+    )
+    arrays = sql.SQL(", ").join(
+        sql.SQL("{}::text[]").format(sql.Literal([key[place] for key in texts]))
+        for place in range(len(names))
+    )
+    listed = sql.SQL(", ").join(sql.Identifier(f"k{place}") for place in range(len(names)))
+    query = sql.SQL("SELECT DISTINCT {} FROM unnest({}) AS k ({})").format(columns, arrays, listed)
+    try:
+        return tuple(tuple(row) for row in connection.execute(query).fetchall())
+    except DataError as error:
+        types = ", ".join(f"{name} {facts.schema.by_name[name].type_name}" for name in names)
+        raise ReadRefusedError(
+            f"a key is none of table {facts.schema.table}",
+            detail=f"{types}: {type(error).__name__}",
+        ) from None
+
+
+def _texts(names: Sequence[str], key: Any) -> tuple[str, ...]:
+    if isinstance(key, dict):
+        if set(key) != set(names):
+            raise _other_key(names, sorted(map(str, key)))
+        values = [key[name] for name in names]
+    elif isinstance(key, list | tuple):
+        values = list(key)
+    else:
+        values = [key]
+    if len(values) != len(names) or any(value is None for value in values):
+        raise _other_key(names, [f"{len(values)} values"])
+    return tuple(_text(value) for value in values)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    return str(value)
+
+
+def _other_key(names: Sequence[str], given: Sequence[str]) -> ReadRefusedError:
+    return ReadRefusedError(
+        "a key has other columns than the table's",
+        detail=f"given: {', '.join(given)}; the key is {', '.join(names)}",
+        hint='one value, or all of them: {"a": 1, "b": "x"}',
+    )
+
+
+def _found(state: Connection[Any], spec: CaptureSpec, number: int) -> Read:
+    found = reads.find(state, spec.name, number)
+    if found is None:
+        raise ReadUnknownError(f"there is no read {number} of source {spec.name}")
+    return found

@@ -1,0 +1,160 @@
+"""`headwater source resnapshot`, and how the reads of tables are shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from cdc.snapshot import report, request
+from cdc.table import TableName
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import print_json, print_rows, stderr
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from headwater.wiring import capture_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdc.capture import CaptureSpec
+    from cdc.snapshot.reads import Read
+    from cdc.snapshot.report import ReadReport
+
+_MINUTE_S = 60
+_HOUR_S = 3600
+
+
+def resnapshot(
+    table: Annotated[
+        str | None, typer.Argument(help="The table, such as public.orders or orders.")
+    ] = None,
+    *,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            help="Read this key only; again for further ones. Of several columns as JSON: "
+            '\'{"tenant": 1, "id": 7}\'. A key without a row is told as deleted.',
+        ),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", help="Read the rows of this SQL condition only.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when every row is sent.")] = False,
+    wait_s: Annotated[
+        float, typer.Option("--wait-s", min=1, help="Longest wait, seconds.")
+    ] = 86_400.0,
+    cancel: Annotated[
+        int | None, typer.Option("--cancel", metavar="ID", help="End a read instead.")
+    ] = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Read a captured table again, or some of its rows, while streaming goes on.
+
+    Rows carry the position of the read: they repair what views have, and never win over a later
+    change. A whole read lets views drop rows that are gone from the table.
+    """
+    if (table is None) == (cancel is None):
+        raise UsageError("name a table, or a read to cancel", hint="headwater source status")
+    spec = _spec(config, home, profile)
+    if cancel is not None:
+        _print(request.cancel(spec, cancel), as_json=as_json, said=f"read {cancel} is cancelled")
+        return
+    keys = [_key(text) for text in key] if key else None
+    asked = request.ask(spec, TableName.parse(table or ""), keys=keys, where=where)
+    for change in asked.changes:
+        stderr.print(escape(change))
+    if not asked.new:
+        stderr.print("the same read is waiting already")
+    read = asked.read
+    if wait:
+        read = request.wait(spec, read.id, wait_s, _told())
+    _print(read, as_json=as_json, said=_sentence(read))
+
+
+def print_reads(found: Sequence[ReadReport]) -> None:
+    """Prints how far tables are read, for people."""
+    rows = [row_of(line) for line in found]
+    print_rows(rows, as_json=False, title="", empty="no table is captured")
+    for line in found:
+        if line.failure:
+            stderr.print(f"{escape(line.table)}: {escape(line.failure)}", soft_wrap=True)
+
+
+def row_of(line: ReadReport) -> dict[str, object]:
+    """Returns a line of the table that people see."""
+    what = line.table if line.what == "table" else f"{line.table} ({line.what})"
+    expected = f"{line.rows_expected:,}" if line.rows_expected is not None else "?"
+    rows = f"{line.rows_read:,}" if line.state == "done" else f"{line.rows_read:,} of {expected}"
+    return {
+        "read": line.id,
+        "table": what,
+        "state": line.state,
+        "rows": rows if line.id is not None else None,
+        "percent": f"{line.percent:g} %" if line.percent is not None else None,
+        "rows/s": f"{line.rows_per_s:,.0f}" if line.rows_per_s else None,
+        "left": _duration(line.remaining_s),
+    }
+
+
+def documents(found: Sequence[ReadReport]) -> list[dict[str, Any]]:
+    """Returns the same for programs."""
+    return [asdict(line) for line in found]
+
+
+def _print(read: Read, *, as_json: bool, said: str) -> None:
+    if as_json:
+        print_json(asdict(report.of_read(read, read.ended_at or read.asked_at)))
+    else:
+        typer.echo(said)
+
+
+def _sentence(read: Read) -> str:
+    if read.done:
+        return f"read {read.id}: {read.rows_read:,} rows of {read.table} at {read.read_lsn}"
+    return f"read {read.id} of {read.table} is {read.state}; headwater source status shows it"
+
+
+def _told() -> Any:
+    said: list[str] = []
+
+    def told(read: Read) -> None:
+        text = read.failure or f"{read.state}, {read.rows_read:,} rows"
+        if said != [text]:
+            said[:] = [text]
+            stderr.print(escape(text), soft_wrap=True)
+
+    return told
+
+
+def _key(text: str) -> object:
+    if text[:1] not in "{[":
+        return text
+    try:
+        return json.loads(text, parse_int=str, parse_float=str)  # no digit is lost
+    except json.JSONDecodeError:
+        return text  # a text may begin so, too; what it is none of is refused by its type
+
+
+def _duration(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    if seconds < _MINUTE_S:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR_S:
+        return f"{seconds / _MINUTE_S:.0f} min"
+    return f"{seconds / _HOUR_S:.1f} h"
+
+
+def _spec(config: Config, home: HomeFolder, profile: Profile) -> CaptureSpec:
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    return capture_spec(project, platform.source_dsn, platform.endpoints)
