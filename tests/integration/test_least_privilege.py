@@ -6,11 +6,13 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from cdc import source
 from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
+from cdc.column_rule import ColumnRules
 from cdc.connect.rest import ConnectRest
 from cdc.postgres import session
 from cdc.postgres.check import CheckState
@@ -18,6 +20,7 @@ from cdc.postgres.errors import PreflightError
 from cdc.snapshot import reader
 from cdc.snapshot.errors import SnapshotError
 from cdc.table import TableName
+from cdc.upkeep.hiding import columns_read
 from cdc.upkeep.role import statements
 
 if TYPE_CHECKING:
@@ -91,6 +94,43 @@ def test_the_printed_sql_makes_a_role_that_captures_and_can_do_nothing_else(
             " FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
     assert row == (False,) * 7
+
+
+def test_a_role_need_not_see_what_rules_keep_in_the_source(
+    database: str, role: str, connect_url: str, kafka_bootstrap: str
+) -> None:
+    execute(
+        database,
+        TABLE,
+        "ALTER TABLE orders ADD COLUMN ssn text",
+        "INSERT INTO orders SELECT n, 'read', 'secret' FROM generate_series(1, 50) n",
+    )
+    spec = spec_of(
+        database,
+        capture_dsn=as_role(database, role, "x"),
+        connect_url=connect_url,
+        kafka_bootstrap=kafka_bootstrap,
+        columns={TableName("public", "orders"): ColumnRules(only=["id", "note"])},
+    )
+    with session.connect(database) as connection:
+        columns = columns_read(connection, spec)
+    printed = statements(spec, urlsplit(database).path[1:], role, columns=columns)
+    execute(database, *(one.sql for one in printed), f"ALTER ROLE {role} PASSWORD 'x'")
+    assert [] == lacking(spec)
+
+    try:
+        source.apply(spec)
+        reader.run(spec)
+        execute(database, "INSERT INTO orders VALUES (51, 'streamed', 'secret')")
+        ids = read_ids(spec, 51)
+    finally:
+        source.remove(spec, with_topics=True)
+
+    assert set(range(1, 52)) == ids
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        execute(spec.reader_dsn, "SELECT ssn FROM orders")
+    execute(database, f"REVOKE ALL (note) ON orders FROM {role}")
+    assert [f'GRANT SELECT ("id", "note") ON "public"."orders" TO "{role}";'] == lacking(spec)
 
 
 def test_each_missing_grant_is_refused_by_name_with_what_grants_it(

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from cdc import source
 from cdc.broker import topics
@@ -131,6 +132,8 @@ def test_drift_is_told_by_name_and_only_apply_repairs_it(notes: Captured) -> Non
         topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": "60000", "segment.ms": "9000"})
 
         status = source.status(spec)
+        with capture_logs() as logs, closing(Keeper(spec)) as keeper:
+            keeper.look()
         found = {(d.part, d.name, d.aspect): (d.have, d.want) for d in source.plan(spec)}
         repaired = source.apply(spec)
         left = source.plan(spec)
@@ -142,6 +145,7 @@ def test_drift_is_told_by_name_and_only_apply_repairs_it(notes: Captured) -> Non
         (Part.TOPIC, topic, "segment.ms"): ("9000", None),
     } == found
     assert len(status.drift) == len(found)
+    assert [str(drift) for drift in status.drift] == [log["what"] for log in logs]
     assert not status.healthy
     assert password not in str(status)
     assert f"changed connector {spec.connector}" in repaired

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.retention import Retention
+from cdc.table import TableName
 from headwater.project import open_project
 from headwater.runtime import Endpoints
+from headwater.runtime.connect import secrets_folder
 from headwater.wiring import _code, capture_spec
 from projections.view import EVENT_TABLES, OUTBOX
 
@@ -45,6 +48,40 @@ def test_a_source_with_an_event_store_is_captured_with_its_outbox(tmp_path: Path
 
 def test_a_source_without_one_has_no_outbox(tmp_path: Path) -> None:
     assert None is capture_spec(project(tmp_path, 'source("shop", ["a"])'), DSN, ENDPOINTS).outbox
+
+
+def test_secrets_are_files_of_a_connect_that_is_ours_and_names_for_one_that_is_not(
+    tmp_path: Path,
+) -> None:
+    opened = project(tmp_path, 'source("shop", ["a"])')
+    elsewhere = (
+        '[source.shop]\nconnector_password = "${file:/etc/shop:password}"\n'
+        '[services.connect]\naddress = "http://connect"\n'
+    )
+    settings = tmp_path / "headwater.toml"
+    settings.write_text(settings.read_text() + elsewhere)
+
+    ours = capture_spec(opened, DSN, ENDPOINTS)
+    theirs = capture_spec(open_project(settings, home=tmp_path / ".headwater"), DSN, ENDPOINTS)
+
+    assert ours.secrets_folder == secrets_folder(opened.home)
+    assert None is ours.connector_password
+    assert None is theirs.secrets_folder
+    assert "${file:/etc/shop:password}" == theirs.connector_password
+
+
+def test_retention_is_a_policy_for_each_table(tmp_path: Path) -> None:
+    opened = project(tmp_path, 'source("shop", ["a", "b"])')
+    settings = tmp_path / "headwater.toml"
+    text = '[source.shop]\ntopic_retention_hours = 2\n[source.shop.retention]\na = "latest"\n'
+    settings.write_text(settings.read_text() + text)
+    opened = open_project(settings, home=tmp_path / ".headwater")
+
+    spec = capture_spec(opened, DSN, ENDPOINTS)
+
+    two_hours_ms = 7_200_000
+    assert Retention(two_hours_ms, latest=True) == spec.retention_of(TableName("public", "a"))
+    assert Retention(two_hours_ms) == spec.retention_of(TableName("public", "b"))
 
 
 @pytest.mark.parametrize(
