@@ -42,7 +42,8 @@ SELECT c.relkind, c.relpersistence, c.relreplident,
        has_schema_privilege(n.oid, 'USAGE') AS usage,
        (SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}')
           FROM pg_attribute a
-         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         WHERE a.attrelid = c.oid AND NOT a.attisdropped
+           AND (a.attnum > 0 OR a.attname IN ('ctid', 'tableoid'))
            AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')) AS hidden,
        EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid)
            AND row_security_active(c.oid) AS filtered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import ColumnRuleError
 from cdc.postgres import catalog
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from cdc.capture import CaptureSpec
     from cdc.table import TableName
+
+_PLACE: Final = ("ctid", "tableoid")
 
 
 def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
@@ -52,11 +54,12 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
 def columns_read(connection: Connection[Any], spec: CaptureSpec) -> dict[TableName, list[str]]:
     """Returns the columns that are read of each table whose other columns stay.
 
-    A role need not see what it does not read; what is hashed or masked it does.
+    A role need not see what it does not read; what is hashed or masked it does. Where a row lies
+    is read too: a large table is cut by it.
     """
     described = catalog.describe(connection, spec.columns)
     return {
-        table: taken
+        table: [*taken, *_PLACE]
         for table, rules in spec.columns.items()
         if (schema := described.get(table)) is not None
         and len(taken := [c.name for c in schema.columns if rules.takes(c.name)])
