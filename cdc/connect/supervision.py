@@ -40,6 +40,10 @@ _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
         re.compile(r"RecordTooLargeException"),
         "raise max.message.bytes of the topic, or leave the column out",
     ),
+    (
+        re.compile(r"instead of text: this version of Debezium"),
+        "put Debezium 3.7 on the workers: with another one values would not arrive exactly",
+    ),
 )
 
 _CLASS: Final = re.compile(r"^(Caused by: )?([\w$]+\.)+[\w$]+(: )?")

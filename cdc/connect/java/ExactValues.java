@@ -104,10 +104,12 @@ public final class ExactValues
                     if (UnchangedToastedReplicationMessageColumn.isUnchangedToastedValue(value)) {
                         return UNCHANGED;
                     }
+                    // Of what a converter throws, Debezium tells the cause alone.
                     throw new IllegalStateException(
-                            ExactValues.class.getName() + " got a " + value.getClass().getName()
-                                    + " instead of text; is database.connection.factory.class set,"
-                                    + " and the version of Debezium supported?");
+                            new ClassCastException(
+                                    ExactValues.class.getName() + " got a "
+                                            + value.getClass().getName() + " instead of text:"
+                                            + " this version of Debezium is not supported"));
                 });
     }
 
