@@ -59,10 +59,12 @@ public final class ColumnRules implements CustomConverter<SchemaBuilder, Relatio
                     if (UnchangedToastedReplicationMessageColumn.isUnchangedToastedValue(value)) {
                         return UNCHANGED;
                     }
+                    // Of what a converter throws, Debezium tells the cause alone.
                     throw new IllegalStateException(
-                            "headwater.connect.ColumnRules got a " + value.getClass().getName()
-                                    + " instead of text; is database.connection.factory.class set,"
-                                    + " and the version of Debezium supported?");
+                            new ClassCastException(
+                                    ColumnRules.class.getName() + " got a "
+                                            + value.getClass().getName() + " instead of text:"
+                                            + " this version of Debezium is not supported"));
                 });
     }
 
