@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
-ROWS = 40_000
+ROWS = 24_000
 CHUNK = 1_000
-RANGE = 5_000
-KILLS = 6
+RANGE = 4_000
+KILLS = 5
 SEED = 20261121
 TABLE = TableName("public", "wide")
 
