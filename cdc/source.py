@@ -7,14 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc import continuity
 from cdc.broker import offsets, topics
 from cdc.broker.errors import BrokerUnreachableError, TopicMissingError
 from cdc.capture import CaptureSpec
 from cdc.connect import outbox, secrets, supervision
 from cdc.connect.errors import ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
-from cdc.continuity import epoch_of, refuse_gaps, starts_anew
-from cdc.postgres import own_schema, preflight, publication, session, slot
+from cdc.continuity import Loss, RepairPlan
+from cdc.postgres import captures, own_schema, preflight, publication, session, slot
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
@@ -37,19 +38,24 @@ __all__ = [
     "Difference",
     "Flow",
     "FlowState",
+    "Loss",
+    "RepairPlan",
     "SlotStatus",
     "SourceStatus",
     "apply",
     "checks",
     "pause",
     "plan",
+    "plan_repair",
     "remove",
+    "repair",
     "resume",
     "status",
     "topic_specs",
 ]
 
 _GONE: Final = "MISSING"
+_SLOT_CHECKS: Final = frozenset({"slot", "slots"})
 _SILENT: Final = "UNREACHABLE"
 _WORKER_S: Final = 4.0
 """A worker that does not answer a look within this time is as good as silent."""
@@ -67,6 +73,7 @@ class SourceStatus:
         end_offsets: Records by topic and partition; topics that do not exist are left out.
         flow: Whether changes flow, judged by what moves.
         drift: What is not as it was applied; `plan` shows the same.
+        loss: Why changes are missing, as far as that is known; None if none are.
     """
 
     connector_state: str
@@ -76,40 +83,46 @@ class SourceStatus:
     end_offsets: dict[tuple[str, int], int]
     flow: Flow
     drift: tuple[Difference, ...] = ()
+    loss: Loss | None = None
 
     @property
     def healthy(self) -> bool:
         """Whether changes flow, from a slot that has its log, and as they were asked to."""
         kept = self.slot is not None and self.slot.wal_status != "lost"
-        return self.flow.healthy and kept and not self.drift
+        return self.flow.healthy and kept and not self.drift and self.loss is None
 
 
 def apply(spec: CaptureSpec) -> list[str]:
     """Makes the source be captured as declared; what is so already stays untouched.
 
-    A raised epoch takes the old capture away and begins a new one with a snapshot; without that,
-    nothing is dropped, and a capture that has lost changes is refused, not resumed.
+    An epoch declared later than the captured one repairs, as `repair` does; without that nothing
+    is dropped, and a capture that has lost changes is refused, not resumed.
 
     Returns:
         What was changed, one line each; empty if nothing was.
 
     Raises:
         PreflightError: The database does not allow it yet; the detail says what and the repair.
-        SlotError: Changes are missing since the capture stopped.
-        PublicationDriftError: The publication lost a table, or a table is new.
+        ContinuityError: Changes are missing; which of its kinds says why.
+        PublicationDriftError: The publication is gone, or lost a table.
         CdcError: Postgres, Kafka or Connect refuses, or the connector's task does not run in time.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        _require(checks(connection, spec))
+        found = checks(connection, spec)
+        _require(check for check in found if check.name not in _SLOT_CHECKS)
         changes = []
-        if starts_anew(spec, rest.config(spec.connector)):
-            changes += [f"removed {what}" for what in remove(spec)]
-        refuse_gaps(connection, rest, spec)
+        if continuity.raised_by_hand(connection, rest, spec):
+            changes += _repair(connection, rest, spec)
+        spec = continuity.as_captured(connection, rest, spec)
+        seen = continuity.refuse(connection, rest, spec)
+        if seen.capture is None:
+            _require(found)
         halted = _halt_for_outbox(rest, spec)
         changes += reconcile.applied(reconcile.steps(connection, rest, spec))
         if halted:
             rest.resume(spec.connector)
         supervision.wait_running(rest, spec.connector, spec.deadline_s)
+        continuity.await_streaming(connection, rest, spec, spec.deadline_s)
         # asked for last: the stream has everything that the reads do not see
         asked = reads.ask_initial(connection, spec.name, spec.epoch, spec.tables)
         changes += [f"{table} is to be read" for table in asked]
@@ -120,7 +133,6 @@ def plan(spec: CaptureSpec) -> list[Difference]:
     """Returns what `apply` would change, and what it would refuse; changes nothing.
 
     Raises:
-        CaptureSpecError: The declared epoch is earlier than the captured one.
         CdcError: Postgres, Kafka or Connect does not answer.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
@@ -129,13 +141,13 @@ def plan(spec: CaptureSpec) -> list[Difference]:
             for check in checks(connection, spec)
             if check.state is CheckState.FAIL
         ]
-        config = rest.config(spec.connector)
-        anew = starts_anew(spec, config)
+        anew = continuity.raised_by_hand(connection, rest, spec)
         begun = []
         if anew:
-            epochs = str(epoch_of(config or {})), str(spec.epoch)
+            epochs = str(captures.epoch_of(connection, spec.name)), str(spec.epoch)
             begun = [Difference(Part.SOURCE, spec.name, "epoch", *epochs)]
         else:
+            spec = continuity.as_captured(connection, rest, spec)
             refused += _gaps(connection, rest, spec)
         found = [
             d
@@ -155,9 +167,11 @@ def status(spec: CaptureSpec) -> SourceStatus:
         found_slot = slot.status(connection, spec.slot)
         flow, seen = sight.observe(connection, rest, spec)
         state = seen.worker
-        drift = []
-        if state is not None:
-            with contextlib.suppress(ConnectUnavailableError, BrokerUnreachableError):
+        drift, loss = [], None
+        with contextlib.suppress(ConnectUnavailableError, BrokerUnreachableError):
+            spec = continuity.as_captured(connection, rest, spec)
+            loss = continuity.find_loss(connection, rest, spec)
+            if state is not None:
                 drift = reconcile.drift(connection, rest, spec)
     task = state.tasks[0] if state and state.tasks else None
     failed = state.failed[0] if state and state.failed else None
@@ -170,6 +184,7 @@ def status(spec: CaptureSpec) -> SourceStatus:
         _end_offsets(spec),
         flow,
         tuple(drift),
+        loss,
     )
 
 
@@ -184,13 +199,43 @@ def resume(spec: CaptureSpec) -> None:
     """Goes on where `pause` stopped; returns once the task runs.
 
     Raises:
-        SlotError: Changes are missing since then.
-        PublicationDriftError: The publication lost a table.
+        ContinuityError: Changes are missing since then; which of its kinds says why.
+        PublicationDriftError: The publication is gone, or lost a table.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        refuse_gaps(connection, rest, spec)
+        spec = continuity.as_captured(connection, rest, spec)
+        seen = continuity.refuse(connection, rest, spec)
+        if seen.slot is not None and not seen.slot.active:
+            continuity.admit(connection, rest, spec, seen)
         rest.resume(spec.connector)
-        supervision.wait_running(rest, spec.connector, spec.deadline_s)
+        continuity.await_streaming(connection, rest, spec, spec.deadline_s)
+
+
+def repair(spec: CaptureSpec) -> list[str]:
+    """Makes a capture anew: a slot, an epoch, and every table read as a whole.
+
+    Whoever is killed amid it calls it again; until it has ended, `apply` and `resume` refuse.
+
+    Returns:
+        What was done, one line each.
+
+    Raises:
+        CaptureSpecError: The source was never captured, or has no epoch left.
+        PreflightError: The database does not allow it yet.
+        CdcError: Postgres, Kafka or Connect refuses.
+    """
+    with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
+        return _repair(connection, rest, spec)
+
+
+def plan_repair(spec: CaptureSpec) -> RepairPlan:
+    """Returns what `repair` would do; changes nothing.
+
+    Raises:
+        CaptureSpecError: The source was never captured, or has no epoch left.
+    """
+    with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
+        return continuity.plan_repair(connection, rest, spec)
 
 
 def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
@@ -215,6 +260,7 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
             gone.append(f"publication {spec.publication}")
         if own_schema.exists(connection):
             reads.forget(connection, spec.name)
+            captures.forget(connection, spec.name)
     secrets.remove(spec)
     if with_topics:
         names = [topic.name for topic in topic_specs(spec)] + _message_topics(spec)
@@ -253,7 +299,11 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
 def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:
     """What `apply` refuses because changes are missing already."""
     try:
-        refuse_gaps(connection, rest, spec)
+        loss = continuity.find_loss(connection, rest, spec)
+        if loss is not None:
+            raise loss.error()
+        if captures.find(connection, spec.name) is not None:
+            continuity.refuse_lack_of_tables(connection, spec)
     except PostgresError as error:
         return [
             Difference(
@@ -261,6 +311,16 @@ def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> 
             )
         ]
     return []
+
+
+def _repair(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[str]:
+    # the slot is made anew, whatever is wrong with the one that is there
+    _require(check for check in checks(connection, spec) if check.name not in _SLOT_CHECKS)
+
+    def reconciled(anew: CaptureSpec) -> list[str]:
+        return reconcile.applied(reconcile.steps(connection, rest, anew))
+
+    return list(continuity.repair(connection, rest, spec, reconcile=reconciled))
 
 
 def _require(checks: Iterable[Check]) -> None:

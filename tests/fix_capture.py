@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import psutil
 import psycopg
 import pytest
 
 from cdc.capture import CaptureSpec
 from cdc.change_event import ChangeEvent
+from cdc.position import ChangePosition
 from cdc.table import TableName
 
 if TYPE_CHECKING:
@@ -70,6 +75,33 @@ class Captured:
         records = self.records(table, mark=mark, timeout_s=timeout_s)
         return [event_of(record) for record in records if record.value is not None]
 
+    def rows(self, table: str) -> dict[Any, dict[str, Any]]:
+        """Folds a table's topic into rows by key, as every sink does, ghosts swept."""
+        from cdc.postgres import session
+        from cdc.snapshot import reads
+
+        name = TableName.parse(table)
+        newest: dict[Any, ChangeEvent] = {}
+        for event in self.events(table):
+            if event.table != name or event.key is None:
+                continue
+            key = tuple(event.key.values())
+            if key not in newest or newest[key].position.version < event.position.version:
+                newest[key] = event
+        with session.connect(self.database) as connection:
+            epoch = max((event.position.epoch for event in newest.values()), default=1)
+            whole = [
+                ChangePosition.of_read(read.epoch, read.read_lsn).version
+                for read in reads.of_source(connection, self.spec.name, epoch)
+                if read.table == name and read.done and read.predicate is None and read.read_lsn
+            ]
+        swept = max(whole, default=0)
+        return {
+            key: dict(event.after)
+            for key, event in newest.items()
+            if event.after is not None and event.position.version >= swept
+        }
+
 
 def event_of(record: Any) -> ChangeEvent:
     """Returns the change that a record tells."""
@@ -87,8 +119,9 @@ def capture(
     from cdc.snapshot import reader
 
     made: list[CaptureSpec] = []
+    watched = ExitStack()
 
-    def make(*tables: str, **settings: Any) -> Captured:
+    def make(*tables: str, guarded: bool = True, **settings: Any) -> Captured:
         spec = CaptureSpec(
             name=f"t_{secrets.token_hex(4)}",
             tables=tuple(TableName.parse(table) for table in tables),
@@ -98,13 +131,61 @@ def capture(
         )
         made.append(spec)
         source.apply(spec)
+        if guarded:
+            watched.enter_context(guarding(spec))
         wait_until_streaming(spec)
         reader.run(spec)
         return Captured(spec, spec.dsn)
 
     yield make
+    watched.close()
     for spec in made:
         source.remove(spec, with_topics=True)
+
+
+@pytest.fixture
+def kill_connect(connect_url: str) -> Iterator[Callable[[], None]]:
+    """Kills the worker that listens at the address; its supervisor starts it again."""
+    port = urlsplit(connect_url).port
+
+    def kill() -> None:
+        (pid,) = {
+            found.pid
+            for found in psutil.net_connections("tcp")
+            if found.status == psutil.CONN_LISTEN and found.laddr.port == port
+        }
+        process = psutil.Process(pid)
+        process.kill()
+        psutil.wait_procs([process], timeout=10)
+
+    return kill
+
+
+@contextmanager
+def guarding(spec: CaptureSpec, every_s: float = 0.3) -> Iterator[None]:
+    """Watches over a capture as `headwater source watch` does: without it none streams again."""
+    from cdc.connect.rest import ConnectRest
+    from cdc.continuity import Guard
+    from cdc.errors import CdcError
+    from cdc.postgres import session
+
+    over = threading.Event()
+
+    def watch() -> None:
+        guard = Guard(spec, kafka_every_s=2.0)
+        with closing(ConnectRest(spec.connect_url, retry_s=0.0)) as rest:
+            while not over.wait(every_s):
+                with suppress(CdcError, psycopg.Error), session.connect(spec.dsn) as connection:
+                    while not over.wait(every_s):
+                        guard.look(connection, rest)
+
+    thread = threading.Thread(target=watch, name=f"guard of {spec.name}")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def wait_until_streaming(spec: CaptureSpec) -> None:

@@ -44,7 +44,7 @@ _FAILURES: Final = {
     # Supervision restarts a failed task with its own back-off; do not sit in the task instead.
     "slot.max.retries": "3",
     "slot.retry.delay.ms": "2000",
-    "retriable.restart.connector.wait.ms": "2000",
+    "retriable.restart.connector.wait.ms": "1000",
 }
 
 _EVENTS: Final = {
@@ -122,6 +122,11 @@ def connector_config(
         "heartbeat.interval.ms": str(spec.heartbeat_interval_ms),
         "heartbeat.action.query": own_schema.BEAT,
         EPOCH_PROPERTY: str(spec.epoch),
+        # Every session that is not the log's asks first whether the slot has been looked at.
+        "database.initial.statements": f"SELECT headwater.may_stream('{spec.name}')",
+        # It would make a missing slot anew, and what was committed before would be missing too. No
+        # property is against it; but with a time limit that the driver refuses it cannot do so.
+        "internal.create.slot.command.timeout": "-1",
         **_VALUES,
         **_FAILURES,
         **_EVENTS,

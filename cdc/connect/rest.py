@@ -152,11 +152,16 @@ class ConnectRest:
         return list(found["offsets"]) if found else []
 
     def captured_through(self, name: str) -> Lsn | None:
-        """Returns how far Kafka has a connector's changes; None before a snapshot has ended."""
+        """Returns how far Kafka has a connector's changes; None before the first has arrived.
+
+        Amid a transaction `lsn_proc` is the place of its last row, which may lie before the commit
+        of an earlier transaction, up to which everything has arrived.
+        """
         for stored in self.offsets(name):
             offset = stored.get("offset") or {}
-            if (lsn := offset.get("lsn_proc")) is not None:  # absent while a snapshot runs
-                return Lsn(int(lsn))
+            places = [offset[part] for part in ("lsn_proc", "lsn_commit") if offset.get(part)]
+            if places:
+                return Lsn(max(map(int, places)))
         return None
 
     def delete_offsets(self, name: str) -> None:

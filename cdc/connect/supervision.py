@@ -21,7 +21,7 @@ _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     ),
     (
         re.compile(r"publication .* does not exist|Publication autocreation is disabled"),
-        "its publication is gone; raise the source's epoch, then headwater up: a new snapshot",
+        "headwater source repair --yes: its publication is gone",
     ),
     (
         re.compile(
@@ -30,11 +30,11 @@ _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
             r"|no longer available on the server|offset is behind|[Ss]lot.*recreated"
             r"|requested WAL segment .* has already been removed",
         ),
-        "raise the source's epoch, then headwater up: capture starts anew with a snapshot",
+        "headwater source repair --yes: capture starts anew, and every table is read",
     ),
     (
         re.compile(r"slot is ahead|slot .*ahead of|OffsetMismatch|offset.*mismatch", re.IGNORECASE),
-        "somebody moved the slot; raise the source's epoch, then headwater up: a new snapshot",
+        "headwater source repair --yes: somebody moved the slot",
     ),
     (
         re.compile(r"RecordTooLargeException"),

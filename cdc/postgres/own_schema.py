@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 BEAT: Final = (
-    "INSERT INTO headwater.heartbeat (id, beat_at) VALUES (1, clock_timestamp()) "
-    "ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at"
+    "INSERT INTO headwater.heartbeat AS h (id, beat_at, number) VALUES (1, clock_timestamp(), 1) "
+    "ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, number = h.number + 1"
 )
-"""What the connector runs at every heartbeat."""
+"""What the connector runs at every heartbeat: a number missing in the topic is a missing change."""
 
 TABLES: Final = (
     "heartbeat",
@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS headwater.heartbeat (
     id int PRIMARY KEY,
     beat_at timestamptz NOT NULL
 );
+ALTER TABLE headwater.heartbeat ADD COLUMN IF NOT EXISTS number bigint NOT NULL DEFAULT 0;
 INSERT INTO headwater.heartbeat (id, beat_at) VALUES (1, clock_timestamp())
     ON CONFLICT (id) DO NOTHING;
 CREATE TABLE IF NOT EXISTS headwater.view_positions (
@@ -53,6 +54,40 @@ CREATE TABLE IF NOT EXISTS headwater.captures (
     timeline int NOT NULL,
     made_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+ALTER TABLE headwater.captures
+    -- where the slot stood when it was looked at last; NULL once a connector has streamed from it
+    ADD COLUMN IF NOT EXISTS cleared_lsn pg_lsn,
+    ADD COLUMN IF NOT EXISTS captured_lsn pg_lsn,   -- Kafka has everything up to here, and more
+    ADD COLUMN IF NOT EXISTS topics jsonb,          -- {"topic": {"id": …, "ends": [next offset]}}
+    ADD COLUMN IF NOT EXISTS beat_number bigint,    -- newest heartbeat that was compared
+    ADD COLUMN IF NOT EXISTS beat_lsn pg_lsn,
+    ADD COLUMN IF NOT EXISTS beat_offset bigint,    -- offset after it
+    ADD COLUMN IF NOT EXISTS lost text,             -- code of what was found: changes are missing
+    ADD COLUMN IF NOT EXISTS lost_detail text,
+    ADD COLUMN IF NOT EXISTS lost_at timestamptz,
+    ADD COLUMN IF NOT EXISTS repairing int;         -- epoch that a repair under way makes
+-- Every task of a connector asks this before it streams: Connect starts tasks by itself, and may
+-- not do so from a slot that nobody has looked at since it was read from last.
+CREATE OR REPLACE FUNCTION headwater.may_stream(capture text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $may_stream$
+BEGIN
+    IF current_setting('application_name') <> 'Debezium General' THEN
+        RETURN true;  -- a validation, which streams nothing
+    END IF;
+    PERFORM FROM headwater.captures c
+      JOIN pg_replication_slots s ON s.slot_name = c.slot
+      LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
+     WHERE c.source = capture AND c.lost IS NULL
+       AND (r.application_name = 'Debezium Streaming'
+            OR s.active_pid IS NULL AND s.confirmed_flush_lsn = c.cleared_lsn);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'capture of % waits until its slot has been looked at', capture
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'headwater up looks at it, and watches over it from then on';
+    END IF;
+    RETURN true;
+END
+$may_stream$;
 -- Reads of tables, whole or in part: asked for, under way, done. The newest is the one that counts.
 CREATE TABLE IF NOT EXISTS headwater.snapshots (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -118,7 +153,9 @@ CREATE TABLE IF NOT EXISTS headwater.schema_outcomes (
 """What makes the schema; it may be run again at any time."""
 
 _EXISTS: Final = """
-SELECT bool_and(to_regclass('headwater.' || name) IS NOT NULL) FROM unnest(%s::text[]) AS name
+SELECT bool_and(to_regclass('headwater.' || name) IS NOT NULL)
+       AND to_regprocedure('headwater.may_stream(text)') IS NOT NULL
+  FROM unnest(%s::text[]) AS name
 """
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
-from cdc.postgres import own_schema, value_check
+from cdc.postgres import captures, own_schema, value_check
 from cdc.postgres import publication as publications
 from cdc.postgres.catalog import list_tables
 from cdc.postgres.check import Check, CheckState
@@ -101,7 +101,7 @@ def checks(  # noqa: PLR0913  # what it looks at
     yield _wal_level(connection)
     yield _replication_role(reader)
     yield _slots(connection, slot)
-    yield from _slot(connection, slot)
+    yield from _slot(connection, source, slot)
     yield _publication(connection, publication, tables)
     yield _heartbeat(connection, slot)
     yield from _heartbeat_grants(reader)
@@ -166,7 +166,7 @@ def _slots(connection: Connection[Any], slot: str) -> Check:
     return Check("slots", CheckState.FAIL, "no replication slot or sender is free", detail, hint)
 
 
-def _slot(connection: Connection[Any], slot: str) -> Iterator[Check]:
+def _slot(connection: Connection[Any], source: str, slot: str) -> Iterator[Check]:
     found = _row(
         connection,
         "SELECT database, plugin, active_pid, wal_status, current_database()"
@@ -182,8 +182,10 @@ def _slot(connection: Connection[Any], slot: str) -> Iterator[Check]:
         message = f"{slot} belongs to database {database}, plugin {plugin}"
         yield Check("slot", CheckState.FAIL, message, hint=hint)
     elif wal_status == "lost":
-        repair = "its changes are gone: capture must start anew from a snapshot"
-        yield Check("slot", CheckState.FAIL, f"{slot} has lost its log", repair, hint)
+        detail = "its changes are gone: every table has to be read anew"
+        if captures.find(connection, source) is not None:
+            hint = "headwater source repair --yes"
+        yield Check("slot", CheckState.FAIL, f"{slot} has lost its log", detail, hint)
     else:
         used = f"in use by process {active_pid}" if active_pid else "not in use"
         yield Check("slot", CheckState.OK, f"{slot} is {used}")
@@ -201,9 +203,8 @@ def _publication(connection: Connection[Any], name: str, tables: Sequence[TableN
         return Check("publication", CheckState.FAIL, f"{name} loses changes", detail, hint)
     missing = [] if found.all_tables else sorted(map(str, set(tables) - found.tables))
     if missing:
-        hint = "raise the source's epoch in headwater.toml, then headwater up"
-        message = f"{name} lacks tables whose older rows would be missing"
-        return Check("publication", CheckState.WARN, message, ", ".join(missing), hint)
+        message = f"{name} lacks tables, which will be added and read"
+        return Check("publication", CheckState.OK, message, ", ".join(missing))
     return Check("publication", CheckState.OK, f"{name} publishes {len(found.tables)} tables")
 
 

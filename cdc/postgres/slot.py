@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import Error, errors
@@ -12,18 +13,25 @@ from cdc.lsn import Lsn
 from cdc.postgres.errors import SlotError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from psycopg import Connection
 
+# As a document, because each version of Postgres has columns that the one before it lacks.
 _STATUS: Final = """
-SELECT active, active_pid, database, plugin, restart_lsn::text, confirmed_flush_lsn::text,
-       wal_status,
+SELECT to_jsonb(s), coalesce(r.application_name, ''),
        coalesce(pg_wal_lsn_diff(
            CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn()
-                ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
-  FROM pg_replication_slots WHERE slot_name = %s
+                ELSE pg_current_wal_lsn() END, s.restart_lsn), 0)::bigint,
+       (SELECT total_txns FROM pg_stat_replication_slots WHERE slot_name = s.slot_name)
+  FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
+ WHERE s.slot_name = %s
 """
+_MAKE: Final = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
+_MAKE_HANDED_ON: Final = _MAKE.replace("'pgoutput'", "'pgoutput', failover => true")
 _POLL_S: Final = 0.1
 _FAILOVER_VERSION: Final = 170_000
+_STREAMING: Final = "Debezium Streaming"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,13 @@ class SlotStatus:
         confirmed_flush_lsn: Up to where its reader has everything.
         wal_status: `reserved`, `extended`, `unreserved` or `lost`.
         retained_bytes: Bytes of log that it keeps.
+        holder: What reads from it calls itself; empty if nobody does.
+        safe_wal_bytes: Bytes of log until the server gives the slot up; None without a limit.
+        invalidation: Why the server gave it up (Postgres 17 and later); None if it did not.
+        inactive_since: When its last reader let go (Postgres 17 and later).
+        failover: Standbys are to have it too (Postgres 17 and later).
+        synced: It came here from a primary (Postgres 17 and later).
+        decoded_transactions: Counted since it was made, or since the statistics were reset.
     """
 
     name: str
@@ -51,6 +66,23 @@ class SlotStatus:
     confirmed_flush_lsn: Lsn | None
     wal_status: str | None
     retained_bytes: int
+    holder: str = ""
+    safe_wal_bytes: int | None = None
+    invalidation: str | None = None
+    inactive_since: datetime | None = None
+    failover: bool = False
+    synced: bool = False
+    decoded_transactions: int = 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether a connector reads from it."""
+        return self.active and self.holder == _STREAMING
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server has given up the log that the slot should have kept."""
+        return self.wal_status == "lost" or self.invalidation is not None
 
 
 def status(connection: Connection[Any], name: str) -> SlotStatus | None:
@@ -58,22 +90,32 @@ def status(connection: Connection[Any], name: str) -> SlotStatus | None:
     row = connection.execute(_STATUS, (name,)).fetchone()
     if row is None:
         return None
-    active, pid, database, plugin, restart, confirmed, wal_status, retained = row
+    found, holder, retained, decoded = row
+    since = found.get("inactive_since")
+    safe = found.get("safe_wal_size")
+    invalidation = found.get("invalidation_reason") or ("conflict" if _conflicts(found) else None)
     return SlotStatus(
-        name,
-        active,
-        pid,
-        database,
-        plugin,
-        Lsn.parse(restart) if restart else None,
-        Lsn.parse(confirmed) if confirmed else None,
-        wal_status,
-        int(retained),
+        name=name,
+        active=found["active"],
+        active_pid=found["active_pid"],
+        database=found["database"],
+        plugin=found["plugin"],
+        restart_lsn=_lsn(found["restart_lsn"]),
+        confirmed_flush_lsn=_lsn(found["confirmed_flush_lsn"]),
+        wal_status=found["wal_status"],
+        retained_bytes=int(retained),
+        holder=holder,
+        safe_wal_bytes=None if safe is None else int(safe),
+        invalidation=invalidation,
+        inactive_since=datetime.fromisoformat(since) if since else None,
+        failover=bool(found.get("failover")),
+        synced=bool(found.get("synced")),
+        decoded_transactions=int(decoded or 0),
     )
 
 
-def ensure(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> list[str]:
-    """Makes the slot unless it is there; returns what was changed.
+def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Lsn:
+    """Makes a slot; returns the position from which it has every change.
 
     A server that can hands it on to its standbys (Postgres 17 and later).
 
@@ -83,16 +125,13 @@ def ensure(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> 
         deadline_s: Longest wait for transactions that were open before, seconds.
 
     Raises:
-        SlotError: They did not end in time, or no slot is free.
+        SlotError: There is one of that name, the transactions did not end in time, or no slot is
+            free.
     """
-    if status(connection, name) is not None:
-        return []
-    failover = ", failover => true" if connection.info.server_version >= _FAILOVER_VERSION else ""
+    handed_on = connection.info.server_version >= _FAILOVER_VERSION
     try:
         connection.execute("SELECT set_config('statement_timeout', %s, false)", (_ms(deadline_s),))
-        connection.execute(
-            f"SELECT pg_create_logical_replication_slot(%s, 'pgoutput'{failover})".encode(), (name,)
-        )
+        made = connection.execute(_MAKE_HANDED_ON if handed_on else _MAKE, (name,)).fetchone()
     except Error as error:
         raise SlotError(
             f"slot {name} cannot be made",
@@ -102,7 +141,7 @@ def ensure(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> 
         ) from None
     finally:
         connection.execute("RESET statement_timeout")
-    return [f"made slot {name}"]
+    return Lsn.parse(str(made[0] if made else ""))
 
 
 def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bool:
@@ -127,6 +166,14 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
             time.sleep(_POLL_S)
         else:
             return True
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return Lsn.parse(text) if text else None
+
+
+def _conflicts(found: Mapping[str, Any]) -> bool:
+    return bool(found.get("conflicting"))  # Postgres 16 says no more
 
 
 def _ms(seconds: float) -> str:

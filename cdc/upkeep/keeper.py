@@ -14,6 +14,7 @@ from cdc.broker.errors import BrokerError
 from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
 from cdc.connect.supervision import Watch
+from cdc.continuity import Guard
 from cdc.postgres import publication, session
 from cdc.postgres.errors import PostgresError, PublicationDriftError
 from cdc.upkeep import reconcile, sight
@@ -53,6 +54,7 @@ class Keeper:
         )
         self._drift: tuple[Difference, ...] = ()
         self._drift_due_at = 0.0
+        self._guard = Guard(spec)
 
     @property
     def restarts(self) -> int:
@@ -67,6 +69,8 @@ class Keeper:
             CaptureStalledError: Nothing moves, and restarts have not helped.
             PublicationDriftError: The publication is gone: nothing can be captured any more.
         """
+        if self._guarded():
+            return  # the connector is halted until somebody repairs what was lost
         try:
             self._watch.look()
         except ConnectUnavailableError as error:  # its server is being restarted
@@ -85,6 +89,16 @@ class Keeper:
         """Closes its connections."""
         self._disconnect()
         self._rest.close()
+
+    def _guarded(self) -> bool:
+        """Lets the connector stream if its slot is whole; returns whether changes are missing."""
+        try:
+            return self._guard.look(self._connected(), self._rest) is not None
+        except (BrokerError, ConnectUnavailableError):
+            return False  # it is somebody else's to say so
+        except (Error, PostgresError):
+            self._disconnect()
+            return False
 
     def _sight(self, arrivals: bool) -> Sight:
         return sight.look(self._connected(), self._rest, self._spec, arrivals=arrivals)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc import continuity
 from cdc.broker import topics
 from cdc.broker.topics import TopicSpec
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect import secrets
 from cdc.connect.connector import connector_config, topic_config
-from cdc.postgres import catalog, own_schema, publication, slot
+from cdc.postgres import captures, catalog, own_schema, publication
 from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.check import CheckState
 from cdc.retention import OURS
@@ -58,6 +59,7 @@ def steps(
         spec: What is declared.
         anew: Suppose that connector, publication and slot are taken away first.
     """
+    spec = continuity.as_captured(connection, rest, spec)
     return [
         *_schema(connection),
         *_publication(connection, spec, anew=anew),
@@ -175,9 +177,10 @@ def _shapes(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Step]:
 
 
 def _slot(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) -> Iterator[Step]:
-    if anew or slot.status(connection, spec.slot) is None:
+    # one that is gone and was captured from is not made again: that is for a repair to do
+    if anew or captures.find(connection, spec.name) is None:
         made = Difference(Part.SLOT, spec.slot, "", None, "made")
-        yield Step((made,), lambda: slot.ensure(connection, spec.slot, spec.deadline_s))
+        yield Step((made,), lambda: continuity.begin(connection, spec))
 
 
 def _topics(spec: CaptureSpec) -> Iterator[Step]:

@@ -4,9 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-import psutil
 import psycopg
 import pytest
 from fix_capture import event_of
@@ -15,7 +13,7 @@ from cdc.postgres import session, slot
 from cdc.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from fix_capture import Captured
 
@@ -67,24 +65,6 @@ class Traffic:
                 connection.commit()
                 number += 40
                 self.transactions += 1
-
-
-@pytest.fixture
-def kill_connect(connect_url: str) -> Iterator[Callable[[], None]]:
-    """Kills the worker that listens at the address; its supervisor starts it again."""
-    port = urlsplit(connect_url).port
-
-    def kill() -> None:
-        (pid,) = {
-            found.pid
-            for found in psutil.net_connections("tcp")
-            if found.status == psutil.CONN_LISTEN and found.laddr.port == port
-        }
-        process = psutil.Process(pid)
-        process.kill()
-        psutil.wait_procs([process], timeout=10)
-
-    return kill
 
 
 def place(event: ChangeEvent) -> tuple[Any, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -18,7 +18,7 @@ from cdc import source
 from cdc.broker import topics
 from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
-from cdc.errors import CdcError
+from cdc.connect.rest import ConnectRest
 from cdc.table import TableName
 from eventstore.event import AppendRequest, IntegrationEvent, NewEvent, StreamAppend
 from eventstore.expected_version import ANY
@@ -259,16 +259,21 @@ def test_what_is_sent_while_capture_rests_arrives_when_it_goes_on(
 def test_connect_makes_no_other_topic_than_those_of_messages(
     shop: Callable[..., Captured],
 ) -> None:
-    captured = shop()
+    captured = shop(guarded=False)  # which would stop the connector first
     captured.execute("INSERT INTO notes VALUES (1, 'note')")
     captured.records("notes")
     source.pause(captured.spec)
     lost = captured.spec.table_topics[TableName("public", "notes")]
     topics.delete(captured.spec.kafka_bootstrap, [lost])
-    captured.execute("INSERT INTO notes VALUES (2, 'note')")
+    captured.execute(
+        "INSERT INTO notes VALUES (2, 'note')",
+        # as if nobody looked before a connector streams
+        "CREATE OR REPLACE FUNCTION headwater.may_stream(capture text) RETURNS boolean"
+        " LANGUAGE sql AS 'SELECT true'",
+    )
 
-    with contextlib.suppress(CdcError):  # it may fail before or after it is seen running
-        source.resume(replace(captured.spec, deadline_s=5))
+    with closing(ConnectRest(captured.spec.connect_url)) as rest:
+        rest.resume(captured.spec.connector)
     deadline = time.monotonic() + 60
     while (failure := source.status(captured.spec).failure) is None:
         assert time.monotonic() < deadline, "the lost topic goes unnoticed"

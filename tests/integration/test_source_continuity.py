@@ -3,24 +3,30 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
+from fix_capture import Captured
 
 from cdc import source
-from cdc.broker.tail import follow
+from cdc.broker import topics
 from cdc.connect import supervision
 from cdc.connect.errors import ConnectorFailedError
 from cdc.connect.rest import ConnectRest
-from cdc.errors import CaptureSpecError
-from cdc.postgres.errors import PublicationDriftError, SlotError
+from cdc.continuity import Guard, errors
+from cdc.postgres import captures, session, slot
+from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot import reader
 from cdc.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.postgres.slot import SlotStatus
 
 pytestmark = pytest.mark.integration
 
@@ -30,8 +36,6 @@ TABLE = "CREATE TABLE notes (id int PRIMARY KEY, body text)"
 @pytest.fixture
 def notes(database: str, capture: Callable[..., Captured]) -> Captured:
     """A captured table, of which something has reached Kafka and been confirmed."""
-    import psycopg
-
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLE)
         connection.execute("INSERT INTO notes VALUES (1, 'first')")
@@ -58,23 +62,74 @@ def test_a_paused_capture_goes_on_where_it_stopped(notes: Captured) -> None:
     assert [1, 2] == [event.key["id"] for event in notes.events("notes") if event.key]
 
 
-def test_a_dropped_slot_is_refused_by_name_and_not_made_anew(notes: Captured) -> None:
-    source.pause(notes.spec)
+def recreate(notes: Captured) -> None:
+    slot = notes.spec.slot
+    notes.execute(
+        f"SELECT pg_drop_replication_slot('{slot}')",
+        "INSERT INTO notes VALUES (2, 'would be missing')",
+        f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)",
+    )
+
+
+def drop(notes: Captured) -> None:
     notes.execute(f"SELECT pg_drop_replication_slot('{notes.spec.slot}')")
-    for go_on in (source.resume, source.apply):
-        with pytest.raises(SlotError, match="is gone"):
-            go_on(notes.spec)
-    assert source.status(notes.spec).slot is None
 
 
-def test_a_slot_that_somebody_moved_is_refused(notes: Captured) -> None:
-    source.pause(notes.spec)
+def move(notes: Captured) -> None:
     notes.execute(
         "INSERT INTO notes VALUES (2, 'would be missing')",
         f"SELECT pg_replication_slot_advance('{notes.spec.slot}', pg_current_wal_lsn())",
     )
-    with pytest.raises(SlotError, match="somebody moved"):
-        source.resume(notes.spec)
+
+
+def forget_offsets(notes: Captured) -> None:
+    with closing(ConnectRest(notes.spec.connect_url)) as rest:
+        rest.delete_offsets(notes.spec.connector)
+
+
+def recreate_topic(notes: Captured) -> None:
+    spec = notes.spec
+    wanted = [topic for topic in source.topic_specs(spec) if topic.name.endswith(".notes")]
+    topics.delete(spec.kafka_bootstrap, [topic.name for topic in wanted])
+    deadline = time.monotonic() + 30
+    while topics.names(spec.kafka_bootstrap) & {topic.name for topic in wanted}:
+        assert time.monotonic() < deadline, "the topic does not go"
+        time.sleep(0.05)
+    topics.ensure(spec.kafka_bootstrap, wanted)
+
+
+@pytest.mark.parametrize(
+    ("lose", "kind"),
+    [
+        (drop, errors.SlotDroppedError),
+        (recreate, errors.SlotRecreatedError),
+        (move, errors.SlotMovedError),
+        (forget_offsets, errors.OffsetsGoneError),
+        (recreate_topic, errors.TopicsRecreatedError),
+    ],
+)
+def test_what_loses_changes_has_a_name_and_is_refused_until_it_is_repaired(
+    notes: Captured, lose: Callable[[Captured], None], kind: type[errors.ContinuityError]
+) -> None:
+    """Nothing of it is repaired by itself, whoever asks how often."""
+    source.pause(notes.spec)
+    lose(notes)
+    assert kind.code == getattr(source.status(notes.spec).loss, "code", None)
+    for go_on in (source.resume, source.apply, source.resume):
+        with pytest.raises(kind) as refused:
+            go_on(notes.spec)
+        assert refused.value.hint == errors.REPAIR
+    status = source.status(notes.spec)
+    assert (False, kind.code) == (status.healthy, getattr(status.loss, "code", None))
+
+    source.repair(notes.spec)
+
+    assert 1 == reader.run(notes.spec)
+    notes.execute("INSERT INTO notes VALUES (3, 'after')")
+    expected = {1, 3} if lose in {drop, forget_offsets, recreate_topic} else {1, 2, 3}
+    assert expected == {key for (key,) in notes.rows("notes")}
+    assert source.status(notes.spec).healthy
+    assert [] == source.apply(notes.spec)
 
 
 def test_a_dropped_publication_is_refused(notes: Captured) -> None:
@@ -84,20 +139,114 @@ def test_a_dropped_publication_is_refused(notes: Captured) -> None:
         source.apply(notes.spec)
 
 
-def test_a_table_that_comes_later_is_refused_until_the_epoch_is_raised(notes: Captured) -> None:
+def test_a_table_that_leaves_the_publication_is_refused_and_one_that_comes_later_is_read(
+    notes: Captured,
+) -> None:
     notes.execute("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (7)")
     both = replace(notes.spec, tables=(*notes.spec.tables, TableName("public", "late")))
+    assert "public.late is to be read" in source.apply(both)
+    assert reader.run(both) == 1
+    assert {(7,)} == set(Captured(both, notes.database).rows("late"))
+    source.pause(both)
+    notes.execute(f"ALTER PUBLICATION {both.publication} DROP TABLE late")
     with pytest.raises(PublicationDriftError) as refused:
-        source.apply(both)
+        source.resume(both)
     assert "public.late" == refused.value.detail
-    anew = replace(both, epoch=2)
-    changes = source.apply(anew)
-    assert f"removed slot {anew.slot}" in changes
-    assert reader.run(anew) == 2
-    first = next(follow(anew.kafka_bootstrap, [f"{anew.name}.public.late"], 60))
-    assert (2, True, {"id": 7}) == (first.position.epoch, first.snapshot, first.after)
-    with pytest.raises(CaptureSpecError, match="later epoch"):
-        source.apply(notes.spec)
+
+
+def test_an_epoch_that_is_raised_by_hand_begins_anew_and_a_lower_one_changes_nothing(
+    notes: Captured,
+) -> None:
+    anew = replace(notes.spec, epoch=5)
+    assert f"dropped slot {anew.slot}" in source.apply(anew)
+    assert reader.run(notes.spec) == 1
+    events = notes.events("notes")
+    assert [1, 5] == [event.position.epoch for event in events if event.snapshot]
+    assert [] == source.apply(notes.spec)
+
+
+def test_a_connector_that_starts_by_itself_does_not_stream_from_a_slot_that_nobody_has_looked_at(
+    database: str, capture: Callable[..., Captured], kill_connect: Callable[[], None]
+) -> None:
+    """The worker is back before anybody of ours, and the slot is another one."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLE)
+    captured = capture("public.notes", guarded=False)
+    captured.execute("INSERT INTO notes VALUES (1, 'first')")
+    captured.records("notes")
+    spec = captured.spec
+    with session.connect(database) as connection, closing(ConnectRest(spec.connect_url)) as rest:
+        _until(lambda: rest.captured_through(spec.connector) is not None)
+        kill_connect()
+        _until(lambda: not _slot(connection, spec).active)
+        reached = _slot(connection, spec).confirmed_flush_lsn
+        recreate(captured)
+        stands = _slot(connection, spec).confirmed_flush_lsn
+        _until(lambda: (state := rest.state(spec.connector)) is not None and state.running)
+        assert reached != stands
+        before = _refusals(connection)
+        # it runs, asks, is told no, and asks again: twice at least until it is looked at
+        _until(lambda: _refusals(connection) > before + 1)
+        assert (False, stands) == (
+            _slot(connection, spec).active,
+            _slot(connection, spec).confirmed_flush_lsn,
+        )
+        loss = Guard(spec).look(connection, rest)
+        assert loss is not None
+        assert errors.SlotRecreatedError.code == loss.code
+        supervision.wait_stopped(rest, spec.connector, 30)
+        assert loss.code == getattr(Guard(spec).look(connection, rest), "code", None)
+
+
+def test_a_connector_makes_no_slot_by_itself(
+    database: str, capture: Callable[..., Captured]
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLE)
+    notes = capture("public.notes", guarded=False)
+    spec = notes.spec
+    with session.connect(notes.database) as connection:
+        with closing(ConnectRest(spec.connect_url)) as rest:
+            source.pause(spec)
+            drop(notes)
+            rest.delete_offsets(spec.connector)
+            # as if somebody had let it pass
+            connection.execute(
+                "CREATE OR REPLACE FUNCTION headwater.may_stream(capture text)"
+                " RETURNS bool"
+                " LANGUAGE sql AS 'SELECT true'"
+            )
+            rest.resume(spec.connector)
+            _until(lambda: bool((state := rest.state(spec.connector)) and state.failed))
+            state = rest.state(spec.connector)
+        assert state is not None
+        assert "Creation of replication slot failed" in (state.failed[0].trace or "")
+        assert None is slot.status(connection, spec.slot)
+
+
+def test_a_heartbeat_that_never_arrives_stops_the_connector(notes: Captured) -> None:
+    """Whatever took it, took the changes around it as well."""
+    spec = notes.spec
+    with session.connect(notes.database) as connection:
+        _until(
+            lambda: (
+                (found := captures.find(connection, spec.name)) is not None
+                and found.beat_number is not None
+            )
+        )
+        with connection.transaction():
+            # a change that the publication lets pass, as a loss on the way would
+            connection.execute(f"ALTER PUBLICATION {spec.publication} SET (publish = 'insert')")
+            connection.execute("UPDATE headwater.heartbeat SET number = number + 1")
+        connection.execute(
+            f"ALTER PUBLICATION {spec.publication}"
+            " SET (publish = 'insert, update, delete, truncate')"
+        )
+        _until(lambda: getattr(captures.find(connection, spec.name), "lost", None) is not None)
+    with closing(ConnectRest(spec.connect_url)) as rest:
+        supervision.wait_stopped(rest, spec.connector, 30)
+    with pytest.raises(errors.BeatMissingError):
+        source.resume(spec)
 
 
 def test_a_failed_task_is_restarted_and_a_wrong_password_is_told_apart(notes: Captured) -> None:
@@ -142,3 +291,24 @@ def _watch_until_refused(rest: ConnectRest, connector: str) -> None:
     while time.monotonic() < deadline:
         watch.look()
         time.sleep(0.1)
+
+
+def _slot(connection: Connection[Any], spec: CaptureSpec) -> SlotStatus:
+    found = slot.status(connection, spec.slot)
+    assert found is not None
+    return found
+
+
+def _refusals(connection: Connection[Any]) -> int:
+    """Transactions of this database that the server has refused so far."""
+    row = connection.execute(
+        "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline, "it does not come to that"
+        time.sleep(0.05)

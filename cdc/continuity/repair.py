@@ -1,0 +1,190 @@
+"""The repair of a capture that has lost changes: a new slot, a new epoch, every table read anew.
+
+What was captured before stays where it is: rows that are still there are overwritten by the reads,
+and those that are not were deleted meanwhile and are swept once a table has been read as a whole.
+Each step may be done again, so whoever is killed amid a repair begins it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker import incarnation
+from cdc.capture import HEARTBEAT_TABLE
+from cdc.connect import supervision
+from cdc.continuity.evidence import epoch_of, gather, judge
+from cdc.errors import CaptureSpecError
+from cdc.postgres import captures, own_schema, publication, server, slot
+from cdc.postgres.captures import Capture
+from cdc.snapshot import reads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.connect.rest import ConnectRest
+    from cdc.continuity.evidence import Loss
+
+_EPOCH_MAX: Final = 127
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What a repair will do.
+
+    Attributes:
+        loss: What is wrong; None if nothing is.
+        epoch: Incarnation of the source that is captured now; 0 if none is.
+        becomes: The one that will be.
+        steps: What will be done, one line each.
+    """
+
+    loss: Loss | None
+    epoch: int
+    becomes: int
+    steps: tuple[str, ...]
+
+
+def plan(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> RepairPlan:
+    """Returns what a repair would do; changes nothing.
+
+    Raises:
+        CaptureSpecError: The source was never captured, or has no epoch left.
+    """
+    seen = gather(connection, rest, spec)
+    known = seen.capture
+    if known is None and not seen.registered_epoch:
+        raise CaptureSpecError(
+            f"source {spec.name} is not captured yet", hint="headwater up captures it"
+        )
+    epoch, becomes = next_epoch(known, seen.registered_epoch, spec)
+    steps = [
+        f"stop connector {spec.connector} and make it forget how far it came",
+        f"make slot {spec.slot} anew",
+        f"raise the epoch from {epoch} to {becomes}",
+        "forget how far the views have come",
+        *(f"read {table} as a whole" for table in spec.tables),
+        f"resume connector {spec.connector}",
+    ]
+    return RepairPlan(judge(seen), epoch, becomes, tuple(steps))
+
+
+def next_epoch(known: Capture | None, registered: int, spec: CaptureSpec) -> tuple[int, int]:
+    """Returns the captured epoch and the one that a repair makes.
+
+    Args:
+        known: What is noted of the capture.
+        registered: Epoch that the connector writes.
+        spec: What is declared; its epoch is the least that is taken.
+
+    Raises:
+        CaptureSpecError: There is none left.
+    """
+    epoch = max(registered, known.epoch if known else 0)
+    begun = known.repairing if known else None
+    becomes = max(spec.epoch, begun if begun is not None else epoch + 1)
+    if becomes > _EPOCH_MAX:
+        raise CaptureSpecError(
+            f"source {spec.name} was captured anew {epoch} times: no epoch is left",
+            hint="capture it under another name",
+        )
+    return epoch, becomes
+
+
+def begin(connection: Connection[Any], spec: CaptureSpec) -> list[str]:
+    """Makes the slot and notes whose it is; a slot that nobody has noted is made again.
+
+    Raises:
+        SlotError: It cannot be made, or somebody reads from one of its name.
+    """
+    if captures.find(connection, spec.name) is not None:
+        return []
+    slot.drop(connection, spec.slot)
+    record_anew(connection, spec, admit=True)
+    return [f"made slot {spec.slot}"]
+
+
+def record_anew(connection: Connection[Any], spec: CaptureSpec, *, admit: bool) -> None:
+    """Makes a slot that is not there and notes it, with the topics as they are."""
+    here = server.identify(connection)
+    made_at = slot.make(connection, spec.slot, spec.deadline_s)
+    names = {*spec.table_topics.values(), spec.transaction_topic}
+    topics = incarnation.look(spec.kafka_bootstrap, names)
+    beating = topics.get(spec.table_topics[HEARTBEAT_TABLE])
+    with connection.transaction():
+        captures.record(
+            connection,
+            Capture(spec.name, spec.epoch, spec.slot, made_at, here.system_id, here.timeline),
+        )
+        captures.note_topics(connection, spec.name, topics)
+        if beating is not None:
+            captures.note_beat_offset(connection, spec.name, beating.ends[0])
+        captures.forget_positions(connection, spec.name)
+        if admit:
+            captures.clear(connection, spec.name, made_at)
+
+
+def repair(
+    connection: Connection[Any],
+    rest: ConnectRest,
+    spec: CaptureSpec,
+    *,
+    reconcile: Callable[[CaptureSpec], list[str]],
+) -> Iterator[str]:
+    """Makes a capture anew; yields what was done, one line each, as it is done.
+
+    Args:
+        connection: To the source, as the role that sets up, in autocommit.
+        rest: The worker.
+        spec: What is captured.
+        reconcile: Makes publication, topics and the connector's configuration as a spec says.
+
+    Raises:
+        CaptureSpecError: The source was never captured, or has no epoch left.
+        CdcError: Postgres, Kafka or Connect refuses; the same call goes on where it ended.
+    """
+    yield from own_schema.ensure(connection)
+    spec = _begun(connection, rest, spec)
+    if rest.state(spec.connector) is not None:
+        rest.stop(spec.connector)
+        supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
+        rest.delete_offsets(spec.connector)
+        yield f"stopped connector {spec.connector}; it has forgotten how far it came"
+    publication.ensure(connection, spec.publication, spec.captured)
+    if slot.drop(connection, spec.slot):
+        yield f"dropped slot {spec.slot}"
+    record_anew(connection, spec, admit=False)
+    yield f"made slot {spec.slot}; epoch is {spec.epoch}"
+    # the slot has every change from now on, so whatever is read from now on is followed by them
+    for table in reads.ask_initial(connection, spec.name, spec.epoch, spec.tables):
+        yield f"{table} is to be read"
+    yield from reconcile(spec)
+    _stream(connection, rest, spec)
+    captures.end_repair(connection, spec.name)
+    yield f"resumed connector {spec.connector}"
+
+
+def _begun(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> CaptureSpec:
+    known = captures.find(connection, spec.name)
+    registered = epoch_of(rest.config(spec.connector) or {})
+    if known is None and not registered:
+        raise CaptureSpecError(
+            f"source {spec.name} is not captured yet", hint="headwater up captures it"
+        )
+    epoch, becomes = next_epoch(known, registered, spec)
+    here = server.identify(connection)
+    before = known or Capture(
+        spec.name, epoch, spec.slot, here.end_lsn, here.system_id, here.timeline
+    )
+    captures.begin_repair(connection, replace(before, repairing=becomes))
+    return replace(spec, epoch=becomes)
+
+
+def _stream(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> None:
+    found = slot.status(connection, spec.slot)
+    captures.clear(connection, spec.name, found.confirmed_flush_lsn if found else None)
+    rest.resume(spec.connector)
+    supervision.wait_running(rest, spec.connector, spec.deadline_s)

@@ -1,0 +1,128 @@
+"""Before a connector streams: whether it may, in which epoch, and from where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from cdc.connect import supervision
+from cdc.continuity.errors import REPAIR
+from cdc.continuity.evidence import epoch_of, gather, judge
+from cdc.postgres import captures, publication
+from cdc.postgres.errors import PublicationDriftError
+from cdc.snapshot import reads
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from cdc.connect.rest import ConnectRest
+    from cdc.continuity.evidence import Evidence, Loss
+
+_STOP_S: Final = 30.0
+_log = structlog.get_logger(__name__)
+
+
+def as_captured(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> CaptureSpec:
+    """Returns a spec with the epoch that is captured, if that is later than the declared one."""
+    registered = epoch_of(rest.config(spec.connector) or {})
+    epoch = max(spec.epoch, registered, captures.epoch_of(connection, spec.name))
+    return replace(spec, epoch=epoch)
+
+
+def raised_by_hand(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> bool:
+    """Tells whether an epoch is declared that is later than the captured one."""
+    registered = epoch_of(rest.config(spec.connector) or {})
+    captured = max(registered, captures.epoch_of(connection, spec.name))
+    return 0 < captured < spec.epoch
+
+
+def find_loss(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Loss | None:
+    """Returns why a capture cannot go on; None if it can. Changes nothing.
+
+    Raises:
+        ConnectUnavailableError: Connect does not answer.
+        BrokerUnreachableError: No broker answers.
+    """
+    return judge(gather(connection, rest, spec))
+
+
+def refuse(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Evidence:
+    """Refuses to go on with a capture that has lost changes, and notes that it has.
+
+    Returns:
+        What was seen of one that may go on.
+
+    Raises:
+        ContinuityError: Changes are missing, or nobody can tell; which of its kinds says why.
+        PublicationDriftError: The publication is gone, or has lost a table.
+    """
+    seen = gather(connection, rest, spec)
+    loss = judge(seen)
+    if loss is not None:
+        mark(connection, spec, loss)
+        raise loss.error()
+    if seen.capture is not None:
+        refuse_lack_of_tables(connection, spec)
+    return seen
+
+
+def refuse_lack_of_tables(connection: Connection[Any], spec: CaptureSpec) -> None:
+    """Refuses a publication that lets changes of tables pass that were captured already.
+
+    Raises:
+        PublicationDriftError: It is gone, or a table that was read is not in it any more.
+    """
+    published = publication.find(connection, spec.publication)
+    if published is None:
+        raise PublicationDriftError(
+            f"publication {spec.publication} is gone: changes may be missing", hint=REPAIR
+        )
+    if published.all_tables:
+        return
+    # a table that is new is read as soon as it is published
+    read = {read.table for read in reads.of_source(connection, spec.name, spec.epoch)}
+    missing = sorted(map(str, read & set(spec.captured) - published.tables))
+    if missing:
+        raise PublicationDriftError(
+            "tables were taken out of the publication: changes of theirs are missing",
+            detail=", ".join(missing),
+            hint=REPAIR,
+        )
+
+
+def admit(
+    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, seen: Evidence
+) -> None:
+    """Lets a connector begin to stream where its slot was seen to stand, and be whole.
+
+    A connector may have stored an offset before its first change. It says where the log ended
+    then, not what was captured, and a task that went on from there would pass over changes; so it
+    is removed, and the task begins where the slot stands.
+    """
+    known = seen.capture
+    if known is None or seen.slot is None or seen.slot.confirmed_flush_lsn is None:
+        return
+    if seen.stored and seen.reached is None:
+        rest.stop(spec.connector)
+        supervision.wait_stopped(rest, spec.connector, _STOP_S)
+        rest.delete_offsets(spec.connector)
+        rest.resume(spec.connector)
+    if seen.failed_over:
+        _log.warning(
+            "the source failed over, and its slot with it: capture goes on",
+            timeline=seen.server.timeline,
+            left_at=str(seen.left_at),
+            captured_through=str(seen.reached),
+        )
+        captures.follow_timeline(connection, known.source, seen.server.timeline)
+    if known.cleared_lsn != seen.slot.confirmed_flush_lsn:
+        captures.clear(connection, known.source, seen.slot.confirmed_flush_lsn)
+
+
+def mark(connection: Connection[Any], spec: CaptureSpec, loss: Loss) -> None:
+    """Notes in the source that changes are missing; nothing streams until it was repaired."""
+    seen = f"{loss.message}: {loss.detail}" if loss.detail else loss.message
+    captures.mark_lost(connection, spec.name, loss.code, seen)

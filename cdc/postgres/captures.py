@@ -1,0 +1,231 @@
+"""Captures: which incarnation of a source is captured, from which slot of which server.
+
+One row for each source, in the source itself, written with the slot. A copy of the source, a
+restored one and a slot made by somebody else all contradict it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg.rows import dict_row
+from psycopg.types.json import Json
+
+from cdc.broker.incarnation import Incarnation
+from cdc.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from psycopg import Connection
+
+_FIND: Final = """
+SELECT source, epoch, slot, slot_made_at::text, system_id, timeline, cleared_lsn::text,
+       captured_lsn::text, topics, beat_number, beat_lsn::text, beat_offset, lost, lost_detail,
+       repairing
+  FROM headwater.captures WHERE source = %s
+"""
+_RECORD: Final = """
+INSERT INTO headwater.captures (source, epoch, slot, slot_made_at, system_id, timeline)
+VALUES (%(source)s, %(epoch)s, %(slot)s, %(slot_made_at)s::pg_lsn, %(system_id)s, %(timeline)s)
+ON CONFLICT (source) DO UPDATE
+SET epoch = excluded.epoch, slot = excluded.slot, slot_made_at = excluded.slot_made_at,
+    system_id = excluded.system_id, timeline = excluded.timeline, made_at = clock_timestamp(),
+    cleared_lsn = NULL, captured_lsn = NULL, topics = NULL, beat_number = NULL, beat_lsn = NULL,
+    beat_offset = NULL, lost = NULL, lost_detail = NULL, lost_at = NULL
+"""
+_BEGIN_REPAIR: Final = """
+INSERT INTO headwater.captures AS c
+       (source, epoch, slot, slot_made_at, system_id, timeline, repairing)
+VALUES (%(source)s, %(epoch)s, %(slot)s, %(slot_made_at)s::pg_lsn, %(system_id)s, %(timeline)s,
+        %(repairing)s)
+ON CONFLICT (source) DO UPDATE
+SET cleared_lsn = NULL, repairing = greatest(c.repairing, excluded.repairing)
+"""
+_KNOWN: Final = "SELECT to_regprocedure('headwater.may_stream(text)') IS NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What is noted of a capture.
+
+    Attributes:
+        source: Name of the source.
+        epoch: Incarnation of the source.
+        slot: Name of its slot.
+        slot_made_at: Position from which the slot has had every change.
+        system_id: The server's cluster.
+        timeline: Its history, when that was looked at last.
+        cleared_lsn: Where the slot stood when it was found whole; a connector may begin to stream
+            from there and from nowhere else. None once it streams.
+        captured_lsn: Kafka has everything up to here, and perhaps more; None before it has any.
+        topics: The source's topics when they were looked at last.
+        beat_number: Number of the newest heartbeat that was compared.
+        beat_lsn: Its position.
+        beat_offset: Offset after it.
+        lost: Code of the error that says why changes are missing; None if none are.
+        lost_detail: What was seen then.
+        repairing: Epoch that a repair under way makes; None if none is.
+    """
+
+    source: str
+    epoch: int
+    slot: str
+    slot_made_at: Lsn
+    system_id: int
+    timeline: int
+    cleared_lsn: Lsn | None = None
+    captured_lsn: Lsn | None = None
+    topics: Mapping[str, Incarnation] | None = None
+    beat_number: int | None = None
+    beat_lsn: Lsn | None = None
+    beat_offset: int | None = None
+    lost: str | None = None
+    lost_detail: str | None = None
+    repairing: int | None = None
+
+
+def find(connection: Connection[Any], source: str) -> Capture | None:
+    """Returns what is noted of a source's capture; None if nothing is."""
+    known = connection.execute(_KNOWN).fetchone()
+    if known is None or not known[0]:
+        return None
+    with connection.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(_FIND, (source,)).fetchone()
+    return None if row is None else _capture(row)
+
+
+def epoch_of(connection: Connection[Any], source: str) -> int:
+    """Returns the incarnation that is captured; 0 if none is."""
+    found = find(connection, source)
+    return 0 if found is None else found.epoch
+
+
+def record(connection: Connection[Any], capture: Capture) -> None:
+    """Notes a slot that was just made; whatever was noted before belongs to a lost incarnation."""
+    connection.execute(_RECORD, _place(capture))
+
+
+def clear(connection: Connection[Any], source: str, lsn: Lsn | None) -> None:
+    """Lets a connector begin to stream where the slot stands; None takes that back."""
+    connection.execute(
+        "UPDATE headwater.captures SET cleared_lsn = %s::pg_lsn WHERE source = %s",
+        (None if lsn is None else str(lsn), source),
+    )
+
+
+def note_captured(connection: Connection[Any], source: str, lsn: Lsn) -> None:
+    """Notes how far Kafka has everything; it never goes back."""
+    connection.execute(
+        "UPDATE headwater.captures SET captured_lsn = greatest(captured_lsn, %s::pg_lsn)"
+        " WHERE source = %s",
+        (str(lsn), source),
+    )
+
+
+def note_topics(
+    connection: Connection[Any], source: str, topics: Mapping[str, Incarnation]
+) -> None:
+    """Notes the topics as they are now."""
+    document = {name: {"id": t.id, "ends": list(t.ends)} for name, t in topics.items()}
+    connection.execute(
+        "UPDATE headwater.captures SET topics = %s WHERE source = %s", (Json(document), source)
+    )
+
+
+def note_beat(
+    connection: Connection[Any], source: str, *, number: int, lsn: Lsn, offset: int
+) -> None:
+    """Notes the newest heartbeat that followed the one before it."""
+    connection.execute(
+        "UPDATE headwater.captures SET beat_number = %s, beat_lsn = %s::pg_lsn, beat_offset = %s"
+        " WHERE source = %s",
+        (number, str(lsn), offset, source),
+    )
+
+
+def note_beat_offset(connection: Connection[Any], source: str, offset: int) -> None:
+    """Notes where the heartbeats of this incarnation begin."""
+    connection.execute(
+        "UPDATE headwater.captures SET beat_offset = %s WHERE source = %s", (offset, source)
+    )
+
+
+def follow_timeline(connection: Connection[Any], source: str, timeline: int) -> None:
+    """Notes that the source goes on, whole, on another timeline."""
+    connection.execute(
+        "UPDATE headwater.captures SET timeline = %s WHERE source = %s", (timeline, source)
+    )
+
+
+def mark_lost(connection: Connection[Any], source: str, code: str, detail: str | None) -> None:
+    """Notes that changes are missing: nothing streams from now on until it was repaired."""
+    connection.execute(
+        "UPDATE headwater.captures SET cleared_lsn = NULL, lost = %s, lost_detail = %s,"
+        " lost_at = clock_timestamp() WHERE source = %s AND lost IS NULL",
+        (code, detail, source),
+    )
+
+
+def begin_repair(connection: Connection[Any], capture: Capture) -> None:
+    """Notes that a capture is being made anew; until it is, nothing streams.
+
+    Args:
+        connection: To the source.
+        capture: What is known of it, with the epoch of the repair in `repairing`.
+    """
+    connection.execute(_BEGIN_REPAIR, {**_place(capture), "repairing": capture.repairing})
+
+
+def end_repair(connection: Connection[Any], source: str) -> None:
+    """Notes that nothing of a repair is left to do."""
+    connection.execute(
+        "UPDATE headwater.captures SET repairing = NULL WHERE source = %s", (source,)
+    )
+
+
+def forget(connection: Connection[Any], source: str) -> None:
+    """Removes what is noted of a source, and how far its views have come."""
+    connection.execute("DELETE FROM headwater.captures WHERE source = %s", (source,))
+    forget_positions(connection, source)
+
+
+def forget_positions(connection: Connection[Any], source: str) -> None:
+    """Removes how far the views of a source have come: positions of a log that is no more."""
+    connection.execute("DELETE FROM headwater.view_positions WHERE source = %s", (source,))
+
+
+def newest_beat(connection: Connection[Any]) -> int:
+    """Returns the number of the heartbeat that was written last."""
+    row = connection.execute("SELECT number FROM headwater.heartbeat WHERE id = 1").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _place(capture: Capture) -> dict[str, Any]:
+    return {
+        "source": capture.source,
+        "epoch": capture.epoch,
+        "slot": capture.slot,
+        "slot_made_at": str(capture.slot_made_at),
+        "system_id": capture.system_id,
+        "timeline": capture.timeline,
+    }
+
+
+def _capture(row: dict[str, Any]) -> Capture:
+    places = ("slot_made_at", "cleared_lsn", "captured_lsn", "beat_lsn")
+    topics = row["topics"]
+    return Capture(
+        **row
+        | {place: _lsn(row[place]) for place in places}
+        | {"topics": topics and {name: _topic(topic) for name, topic in topics.items()}}
+    )
+
+
+def _topic(document: Mapping[str, Any]) -> Incarnation:
+    return Incarnation(str(document["id"]), tuple(document["ends"]))
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return Lsn.parse(text) if text else None
