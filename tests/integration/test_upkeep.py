@@ -18,7 +18,7 @@ from cdc.connect.rest import ConnectRest
 from cdc.postgres import session, slot
 from cdc.postgres.errors import PublicationDriftError
 from cdc.table import TableName
-from cdc.upkeep import flow
+from cdc.upkeep import flow, sight
 from cdc.upkeep.difference import Part
 from cdc.upkeep.flow import FlowState
 from cdc.upkeep.keeper import Keeper
@@ -48,7 +48,9 @@ def notes(capture: Callable[..., Captured], database: str) -> Captured:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> float:
     """A stall is a stall after seconds; returns after how many."""
-    monkeypatch.setattr(flow, "GRACE_S", 2.0)
+    monkeypatch.setattr(flow, "GRACE_S", 1.5)
+    monkeypatch.setattr(sight, "WINDOW_S", 1.0)
+    monkeypatch.setattr(source, "_WORKER_S", 1.5)
     return flow.stall_limit_s(200)
 
 
@@ -59,10 +61,10 @@ def until(reached: Callable[[], bool], what: str, timeout_s: float = 60) -> None
         time.sleep(0.2)
 
 
-def stays(captured: Captured, expected: FlowState, for_s: float) -> None:
+def stays(captured: Captured, allowed: set[FlowState], for_s: float) -> None:
     deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
-        assert expected is source.status(captured.spec).flow.state
+        assert source.status(captured.spec).flow.state in allowed
         time.sleep(0.2)
 
 
@@ -182,7 +184,8 @@ def test_a_table_that_is_declared_no_more_leaves_the_publication(notes: Captured
 def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick: float) -> None:
     spec = notes.spec
     until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
-    stays(notes, FlowState.RUNNING, quick + 1)  # nobody writes for longer than a stall takes
+    # nobody writes for longer than a stall takes; a busy machine may be late with a heartbeat
+    stays(notes, {FlowState.RUNNING, FlowState.BEHIND}, quick + 1)
 
     with frozen(sender(notes)), closing(Keeper(spec)) as keeper:
         until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
@@ -199,7 +202,7 @@ def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick
     assert "confirmed through" in stalled.flow.seen
 
     source.pause(spec)
-    stays(notes, FlowState.PAUSED, quick + 1)
+    stays(notes, {FlowState.PAUSED}, quick)
 
 
 def test_a_frozen_worker_is_a_stall_although_nobody_says_so(notes: Captured, quick: float) -> None:
