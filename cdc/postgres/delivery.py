@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-# Of somebody else's session the last four are NULL unless the role may read all statistics.
+# Of somebody else's session the last ones are NULL unless the role may read all statistics.
 _DELIVERY: Final = """
 SELECT clock_timestamp(), (SELECT beat_at FROM headwater.heartbeat WHERE id = 1),
        s.confirmed_flush_lsn::text, s.active_pid, r.sent_lsn::text,
-       t.total_bytes + t.spill_bytes + t.stream_bytes, a.wait_event
+       t.total_bytes + t.spill_bytes + t.stream_bytes, a.wait_event,
+       a.backend_type IS NOT NULL
   FROM (VALUES (%(slot)s)) AS wanted (slot_name)
   LEFT JOIN pg_replication_slots s USING (slot_name)
   LEFT JOIN pg_stat_replication_slots t USING (slot_name)
@@ -38,6 +39,7 @@ class Delivery:
         sent_lsn: How far it has read the log; None if this may not be seen.
         decoded_bytes: Bytes that were decoded for the slot so far.
         wait_event: What the sender waits for; None while it works.
+        visible: Whether the session's role may see what the sender does (`pg_monitor`).
     """
 
     at: datetime
@@ -47,6 +49,7 @@ class Delivery:
     sent_lsn: Lsn | None = None
     decoded_bytes: int | None = None
     wait_event: str | None = None
+    visible: bool = True
 
 
 def look(connection: Connection[Any], slot: str) -> Delivery | None:
@@ -57,7 +60,7 @@ def look(connection: Connection[Any], slot: str) -> Delivery | None:
     row = connection.execute(_DELIVERY, {"slot": slot}).fetchone()
     if row is None:
         return None
-    at, beat_at, confirmed, pid, sent, decoded, wait_event = row
+    at, beat_at, confirmed, pid, sent, decoded, wait_event, visible = row
     return Delivery(
         at,
         beat_at,
@@ -66,4 +69,5 @@ def look(connection: Connection[Any], slot: str) -> Delivery | None:
         Lsn.parse(sent) if sent else None,
         None if decoded is None else int(decoded),
         wait_event,
+        bool(visible),
     )

@@ -193,7 +193,8 @@ def _reads_on(now: Delivery, then: Delivery) -> bool:
         return False
     if (now.sent_lsn, now.decoded_bytes) != (then.sent_lsn, then.decoded_bytes):
         return True
-    return now.wait_event in _AT_WORK and now.sent_lsn is not None
+    # who may not see it cannot tell: a restart amid a huge transaction would begin it anew
+    return now.wait_event in _AT_WORK or not now.visible
 
 
 def _worker(sight: Sight) -> str:

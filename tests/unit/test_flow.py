@@ -94,6 +94,16 @@ def test_a_capture_is_judged_by_what_moves(last: Sight, expected: FlowState) -> 
     assert expected is state(OLD, last)
 
 
+def test_a_sender_that_may_not_be_seen_is_given_the_time_of_a_huge_transaction() -> None:
+    def unseen(age_s: float) -> Sight:
+        seen = sight(age_s=age_s)
+        assert seen.delivery is not None
+        return replace(seen, delivery=replace(seen.delivery, visible=False, sent_lsn=None))
+
+    assert FlowState.BEHIND is state(unseen(60), unseen(60))
+    assert FlowState.STALLED is state(unseen(700), unseen(700))
+
+
 def test_one_look_is_enough_unless_the_newest_heartbeat_is_old() -> None:
     assert settled(sight(), LIMIT_S)
     assert settled(sight(age_s=60, worker=PAUSED), LIMIT_S)
