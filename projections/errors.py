@@ -8,7 +8,8 @@ ProjectionError
 │   ├── SinkRefusedError     HW-P012  a store refuses what is written
 │   ├── UnholdableValueError HW-P013  a value has no exact form in a store
 │   ├── NoStoredRowError     HW-P014  an unchanged value is not there to be kept
-│   └── WriterLockedError    HW-P015  another writer holds the tables
+│   ├── WriterLockedError    HW-P015  another writer holds the tables
+│   └── LoadFailedError      HW-P016  a table could not be filled straight from the source
 ├── JobError                 HW-P020  the streaming job refuses to go on
 │   ├── TruncateError        HW-P021  a captured table was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
@@ -116,6 +117,13 @@ class JobError(ProjectionError):
     """The streaming job refuses to go on."""
 
     code = "HW-P020"
+class LoadFailedError(SinkError):
+    """A view's new table could not be filled straight from the source; the stream fills it."""
+
+    code = "HW-P016"
+    retriable = True
+
+
 
 
 class TruncateError(JobError):
