@@ -113,10 +113,6 @@ class WriterLockedError(SinkError):
     retriable = False
 
 
-class JobError(ProjectionError):
-    """The streaming job refuses to go on."""
-
-    code = "HW-P020"
 class LoadFailedError(SinkError):
     """A view's new table could not be filled straight from the source; the stream fills it."""
 
@@ -124,6 +120,10 @@ class LoadFailedError(SinkError):
     retriable = True
 
 
+class JobError(ProjectionError):
+    """The streaming job refuses to go on."""
+
+    code = "HW-P020"
 
 
 class TruncateError(JobError):

@@ -45,14 +45,11 @@ CONFIGURATION: Final = {
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hour",
 }
 _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
-logger = logging.getLogger(__name__)
-
-_FLOOR: Final = "headwater.floor"
 LOADED: Final = "headwater.loaded"
 """Property of a table that was filled from the source: the version of the read that it stands for.
 What that read sends is there already, or has changed since and comes by the stream."""
+logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 
 class TableSink:
     """Keeps the live rows of a view in the Delta table `<root>/<view>`.
@@ -111,25 +108,18 @@ class TableSink:
         self._tables.clear()
 
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
-        try:
-            return self._write(plan, changes)
-        except UnholdableValueError:  # all is converted before anything is written
-            held, refused = _parted(plan, changes)
-            return self._write(plan, held) + Applied(refused=tuple(refused))
-
-    def _write(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
-        floor, loaded = self._number(plan, _FLOOR), self._number(plan, LOADED)
-        taken = [c for c in changes if c.version >= floor and c.version != loaded]
+        loaded = self._loaded(plan)
+        taken = [change for change in changes if change.version != loaded]
+        rows = [change for change in taken if change.row is not None]
         deletes = [change for change in taken if change.row is None]
-        upserts, refused = self._complete(plan, [c for c in taken if c.row is not None])
-        rows = rows_table(plan, upserts)
-        gone = keys_table(plan, deletes) if deletes else None
-        remembered = self._remember(plan, gone) if gone is not None else 0
-        written, size = self._merge(plan, self._without_deleted(plan, rows), gone)
-        stale = len(changes) - written - remembered - len(refused)
-        return Applied(written, remembered, stale, tuple(refused), size)
+        upserts = self._complete(plan, rows)
+        remembered = self._remember(plan, deletes) if deletes else 0
+        alive = self._without_deleted(plan, upserts)
+        written, size = self._merge(plan, alive, deletes)
+        stale = len(changes) - written - remembered
+        return Applied(upserted=written, deleted=remembered, stale=stale, size_bytes=size)
 
-    def _remember(self, plan: ViewPlan, gone: pa.Table) -> int:
+    def _remember(self, plan: ViewPlan, deletes: Sequence[RowChange]) -> int:
         table = self._table(f"{plan.name}.deleted", deletes_schema(plan))
         newer = f's."{VERSION_COLUMN}" > t."{VERSION_COLUMN}"'
         metrics = (
@@ -187,32 +177,23 @@ class TableSink:
         """Fills in unchanged values from the stored rows; the lock keeps those as they are."""
         partial = [change for change in upserts if change.kept]
         if not partial:
-            return upserts, []
-        own = keys_table(plan, partial)
-        base = keys_table(plan, [_of_base(change) for change in partial])
-        rows = self._live_rows(plan, pa.concat_tables([own, base]))
-        deleted = self._deleted_versions(plan, own)
-        places = zip(_keys_of(plan, own), _keys_of(plan, base), strict=True)
-        completed = [change for change in upserts if not change.kept]
-        refused, since = [], plan.kept_since
-        for change, (place, base_place) in zip(partial, places, strict=True):
-            if max(deleted.get(place, 0), rows.get(place, (0, {}))[0]) >= change.version:
-                continue  # whatever it says, there is something newer
-            version, stored = rows.get(base_place, (0, None))
-            if stored is None or change.row is None or not may_complete(change, version, since):
-                refused.append(Refused(change, missing_values(plan.schema, change.kept)))
-            else:
-                row = {**change.row, **{name: stored[name] for name in change.kept}}
-                completed.append(replace(change, row=row, kept=(), base=None))
-        return completed, refused
+            return upserts
+        wanted = keys_table(plan, partial)
+        rows = self._live_rows(plan, wanted)
+        deleted = self._deleted_versions(plan, wanted)
+        places = dict(zip(map(id, partial), _keys_of(plan, wanted), strict=True))
+        completed = []
+        for change in upserts:
+            place = places.get(id(change))
+            if place is None:
+                completed.append(change)
+            elif deleted.get(place, 0) < change.version:
+                completed.append(_filled(plan, change, rows.get(place)))
+        return completed
 
-    def _floor(self, plan: ViewPlan) -> int:
-        """Version below which the view takes no change any more."""
-        return self._number(plan, _FLOOR)
-
-    def _number(self, plan: ViewPlan, name: str) -> int:
+    def _loaded(self, plan: ViewPlan) -> int:
         table = self._table(plan.name, table_schema(plan))
-        return int(table.metadata().configuration.get(name, "0"))
+        return int(table.metadata().configuration.get(LOADED, "0"))
 
     def _deleted_versions(self, plan: ViewPlan, wanted: pa.Table) -> dict[tuple[object, ...], int]:
         """Versions of the remembered deletes among these keys."""
