@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from projections.errors import SinkError
+
+_LSN_BITS: Final = 56
+_ALIGNMENT: Final = 8  # of every record in Postgres' log
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +24,10 @@ class RowChange:
         row: Decoded values by column; None after a delete.
         committed_at_us: Commit time at the source, microseconds since 1970, UTC; 0 for rows that
             a snapshot read, whose commit nobody knows.
-        kept: Columns that the change leaves as they are stored; in `row` they are None and mean
-            nothing.
+        kept: Columns that the change leaves as they were; in `row` they are None and mean nothing.
+            Their values are in the stored row of the key, if that is of the same epoch.
+        base: Key of the stored row that has them instead, if the row came under another key; that
+            row must have come from the log, not have been read from the table.
     """
 
     key: tuple[object, ...]
@@ -28,6 +35,42 @@ class RowChange:
     row: Mapping[str, object] | None
     committed_at_us: int
     kept: tuple[str, ...] = ()
+    base: tuple[object, ...] | None = None
+
+
+def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool:
+    """Tells whether a stored row has the values that a change keeps.
+
+    After a gap in the log (another epoch) a stored row may lack changes. A row that was read, not
+    taken from the log, was read at a moment that nobody knows: for changes of its own key that
+    does no harm, as later ones follow, but under its old key there may be another row by now.
+
+    Args:
+        change: A change with kept values.
+        stored_version: Version of the row that should have them.
+        since: Rows of older versions lack something of what their table has; see `ViewPlan`.
+    """
+    if stored_version < since or stored_version >> _LSN_BITS != change.version >> _LSN_BITS:
+        return False
+    return change.base is None or (stored_version < change.version and not read(stored_version))
+
+
+def read(version: int) -> bool:
+    """Tells whether a version is that of a row read from the table: no record of the log has it."""
+    return bool(version & _ALIGNMENT - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A change that a store did not take, while it took the others.
+
+    Attributes:
+        change: It.
+        error: Why: the store cannot hold it, or has no row with its unchanged values.
+    """
+
+    change: RowChange
+    error: SinkError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +81,14 @@ class Applied:
         upserted: Rows inserted or replaced.
         deleted: Deletes remembered, whether or not a row was there.
         stale: Changes not newer than what the store had.
+        refused: Changes that could not be written; the key is as it was.
         size_bytes: What was sent to the store.
     """
 
     upserted: int = 0
     deleted: int = 0
     stale: int = 0
+    refused: tuple[Refused, ...] = ()
     size_bytes: int = field(default=0, compare=False)
 
     def __add__(self, other: Applied) -> Applied:
@@ -51,5 +96,6 @@ class Applied:
             self.upserted + other.upserted,
             self.deleted + other.deleted,
             self.stale + other.stale,
+            self.refused + other.refused,
             self.size_bytes + other.size_bytes,
         )

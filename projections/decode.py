@@ -2,52 +2,146 @@
 
 `ChangeEvent.parse` says what a record means; this module says the same, several times as fast, by
 reading only what a mirror needs and decoding only the change of each key that survives the batch.
-Whatever it does not know is handed to `ChangeEvent.parse`, which names what is wrong.
+Whatever it does not know is handed to `ChangeEvent.parse`, which names what is wrong. A record that
+cannot be read is set apart with its cause; the others are not held up by it.
+
+A large value that an update leaves as it was is not logged again. It is in the row as it was
+before, and that is the newest change before it *in the log*: one of the same batch, or what the
+store has. A row that was read beside the log is given to the store first, which knows whether it
+has something newer. What came under another key has its values in the row of its old key. After a
+gap in the log (another epoch) or a delete there is no such row, and the values are missing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from cdc.change_event import EPOCH_HEADER, ChangeEvent
 from cdc.envelope import Operation
-from cdc.errors import EnvelopeError, SchemaMismatchError
+from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError, ValueDecodeError
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.values import UNCHANGED, UNCHANGED_MARKS, decode, decoder
 from projections.change import RowChange
-from projections.errors import KeylessChangeError, NoStoredRowError, TruncateError
+from projections.errors import (
+    KeylessChangeError,
+    NoStoredRowError,
+    ProjectionError,
+    TruncateError,
+    UnknownShapeError,
+)
+from projections.record import Record, RecordFailure, canonical
+from projections.shape import Fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cdc.table import TableSchema
     from projections.plan import Facts
+    from projections.shape import TableShapes
 
 _VERSION_LSN_BITS = 56
-
-
-class Record(NamedTuple):
-    """One Kafka record, as far as a mirror needs it."""
-
-    key: bytes | None
-    value: bytes | None
-    epoch: str | None
-    partition: int
-    offset: int
+_LSN: Final = (1 << _VERSION_LSN_BITS) - 1
+_SET_APART: Final = (
+    EnvelopeError,
+    ValueDecodeError,
+    KeylessChangeError,
+    TruncateError,
+    NoStoredRowError,
+)
+"""Errors of one record, which hold up its key only; every other error stops the batch."""
 
 
 class _Raw(NamedTuple):
-    """A change whose values are still Debezium's."""
+    """A change whose values are still as they travel.
+
+    Attributes:
+        version: Its place in the log.
+        row: Its values; None of a delete.
+        key: The record's key; None of a table without one.
+        committed_at_us: 0 of a row that was read.
+        kept: Columns that it leaves as they were.
+        record: What it was read from.
+        taken: By column, the record of a value that it took from a change before it.
+        base: Key of the stored row that has the kept values, if it is not this change's own.
+        lost: Whether no row has them.
+        below: An older whole row, which the store has to be given first.
+        gone: Of a delete, the change that it came upon in this batch.
+    """
 
     version: int
     row: Mapping[str, Any] | None
     key: bytes | None
     committed_at_us: int
     kept: tuple[str, ...]
+    record: Record
+    taken: Mapping[str, Record] | None = None
+    base: bytes | None = None
+    lost: bool = False
+    below: _Raw | None = None
+    gone: _Raw | None = None
+
+    @property
+    def own(self) -> Record:
+        """The record of the change itself."""
+        return Record._make(self.record)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """Every record that is needed to read this change again; its own comes last."""
+        found = {*(self.taken or {}).values()}
+        if self.below is not None:
+            found.add(self.below.record)
+        return *map(Record._make, found - {self.record}), self.own
+
+
+class _Truncated(Exception):  # noqa: N818  # no error: how a record says that it is no row's
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+
+class Reading(NamedTuple):
+    """What one record says, as far as its key and place go.
+
+    Attributes:
+        version: Its place in the log.
+        streamed: Whether it comes from the log; otherwise it was read from the table.
+        whole: Whether it needs no other change of its key.
+    """
+
+    version: int
+    streamed: bool
+    whole: bool
+
+
+class Reduced(NamedTuple):
+    """What a batch of records comes to.
+
+    Attributes:
+        changes: The newest change of each key.
+        below: Older whole rows that the store has to be given before `changes`.
+        failures: Records that could not be read, or whose kept values no row has.
+        records: Records taken: those below, and one for each of `failures` that was not read.
+        accepted: Those that count.
+        filtered: Those that do not: tombstones, and changes of events passed over.
+        kinds: Of a table of events, how many of those accepted add an event, by type.
+        truncated: Version of the newest truncate among them; 0 if there is none.
+        sources: What each of `changes` was made from, by its key.
+    """
+
+    changes: list[RowChange]
+    below: list[RowChange]
+    failures: list[RecordFailure]
+    records: int
+    accepted: int
+    filtered: int
+    kinds: Counter[str | None]
+    truncated: int
+    sources: dict[tuple[object, ...], _Raw]
 
 
 class TopicReducer:
@@ -56,139 +150,291 @@ class TopicReducer:
     Args:
         schema: The table as its catalog describes it.
         facts: Of a table of events, which of its records count; None if all do.
+        shapes: How the table came by its columns: records of other shapes are carried over, and
+            one that no shape explains is set apart. Without it, it stops the batch.
+        left_to_read: Records of older versions do not count: a read of the table follows.
     """
 
-    def __init__(self, schema: TableSchema, facts: Facts | None = None) -> None:
+    def __init__(
+        self,
+        schema: TableSchema,
+        facts: Facts | None = None,
+        *,
+        shapes: TableShapes | None = None,
+        left_to_read: int = 0,
+    ) -> None:
         self._schema = schema
         self._facts = facts
+        self._kind: str | None = None
+        self._fitting = None if shapes is None else Fitting(schema, shapes)
+        self._settled_lsn = 0 if self._fitting is None else self._fitting.settled_lsn
+        self._left_to_read = left_to_read
+        waits = (SchemaMismatchError, UnknownShapeError)
+        self._set_apart = _SET_APART if shapes is None else (*_SET_APART, *waits)
         self._columns = frozenset(schema.by_name)
         self._without_key = not schema.key
         self._decode_row = decoder(schema)
+        self._clear()
+
+    def _clear(self) -> None:
         self._newest: dict[bytes | str, _Raw] = {}
+        self._failures: list[RecordFailure] = []
+        self._kinds: Counter[str | None] = Counter()
+        self._truncated = 0
         self.records = 0
+        self._accepted = 0
+        self._filtered = 0
 
     def __len__(self) -> int:
         return len(self._newest)
 
-    def add(self, records: Iterable[Record | tuple[Any, ...]]) -> None:
+    # one loop: a call for each record would cost as much as reading it
+    def add(self, records: Iterable[Record | tuple[Any, ...]]) -> None:  # noqa: C901
         """Takes records in the order of their topic; tombstones are skipped.
 
         Raises:
-            EnvelopeError: A record is not a change of a row, or lacks its epoch.
             SchemaMismatchError: A record has a column more or less than the table had.
-            TruncateError: The table was truncated.
-            KeylessChangeError: A row without a key was changed or deleted.
         """
         newest = self._newest
-        for key, value, epoch, *_ in records:
+        for record in records:
+            key, value, epoch, _, _, _ = record
             self.records += 1
             if value is None:
+                self._filtered += 1
                 continue
             if self._without_key or key == b"null":
                 # the connector takes any unique index for a key, nullable ones too
-                key = None  # noqa: PLW2901
-            if epoch is None:
-                raise EnvelopeError(f"record lacks the header {EPOCH_HEADER}")
-            read = self._read(key, value, _epoch(epoch))
+                key = None
+            try:
+                read = self._read(record, key, value, _epoch(epoch))
+            except _Truncated as found:
+                self._accepted += 1
+                self._truncate(found.version)
+                continue
+            except self._set_apart as error:
+                self._failures.append(_unread(record, error))
+                continue
             if read is None:
+                self._filtered += 1
                 continue
             raw, order = read
+            self._accepted += 1
+            if self._facts is not None and raw.row is not None:
+                self._kinds[self._kind] += 1
             # the connector writes equal keys in equal bytes
             identity = _row_id(raw.version, order) if key is None else key
             seen = newest.get(identity)
             if seen is None:
                 newest[identity] = raw
             elif raw.version > seen.version:
-                newest[identity] = _follow(seen, raw) if raw.kept else raw
+                newest[identity] = raw if raw.row and not raw.kept else _after(seen, raw)
+            elif seen.kept and raw.version < seen.version:
+                newest[identity] = _before(raw, seen)
 
-    def changes(self) -> list[RowChange]:
-        """Decodes and returns the newest change of each key, and forgets them.
+    def reading(self, record: Record) -> Reading:
+        """Returns what a record says of its place.
 
         Raises:
-            ValueDecodeError: A value does not fit its column.
+            CdcError: It cannot be read.
+            ProjectionError: It cannot be read.
         """
-        decode_row, key_columns = self._decode_row, self._schema.key
-        changes = []
-        for identity, raw in self._newest.items():
-            row = None if raw.row is None else decode_row(raw.row)
-            if row is not None and raw.kept:
-                row |= dict.fromkeys(raw.kept)
-            if raw.key is None:
-                key: tuple[object, ...] = (identity,)
-            elif row is not None:
-                key = tuple([row[name] for name in key_columns])
-            else:
-                key = self._key(raw.key)
-            changes.append(RowChange(key, raw.version, row, raw.committed_at_us, raw.kept))
-        self._newest = {}
-        return changes
+        key = None if self._without_key or record.key == b"null" else record.key
+        read = None
+        if record.value is not None:
+            read = self._read(record, key, record.value, _epoch(record.epoch))
+        if read is None and record.value is not None and self._fitting is not None:
+            return Reading(0, streamed=False, whole=False)  # a read of the table takes its place
+        if read is None:
+            raise EnvelopeError("record is no change that counts")
+        raw = read[0]
+        return Reading(raw.version, bool(raw.committed_at_us), not raw.kept)
 
-    def _read(self, key: bytes | None, value: bytes, epoch: int) -> tuple[_Raw, int] | None:
+    def reduced(self) -> Reduced:
+        """Decodes and returns what the records come to, and forgets them."""
+        changes: list[RowChange] = []
+        below: list[RowChange] = []
+        sources: dict[tuple[object, ...], _Raw] = {}
+        for identity, raw in self._newest.items():
+            try:
+                change = self._change(identity, raw)
+                if raw.below is not None:
+                    below.append(self._change(identity, raw.below))
+            except self._set_apart as error:
+                self._failures.append(self._undecoded(raw, error))
+                continue
+            changes.append(change)
+            sources[change.key] = raw
+        done = Reduced(
+            changes,
+            below,
+            self._failures,
+            self.records,
+            self._accepted,
+            self._filtered,
+            self._kinds,
+            self._truncated,
+            sources,
+        )
+        self._clear()
+        return done
+
+    def _change(self, identity: bytes | str, raw: _Raw) -> RowChange:
+        row = None if raw.row is None else self._decode_row(raw.row)
+        base = None
+        if row is not None and raw.kept:
+            if raw.lost:
+                raise missing_values(self._schema, raw.kept)
+            row |= dict.fromkeys(raw.kept)
+            base = None if raw.base is None else self._key(raw.base)
+        if raw.key is None:
+            key: tuple[object, ...] = (identity,)
+        elif row is not None:
+            key = tuple([row[name] for name in self._schema.key])
+        else:
+            key = self._key(raw.key)
+        return RowChange(key, raw.version, row, raw.committed_at_us, raw.kept, base)
+
+    # every way out is one less step for each record
+    def _read(  # noqa: PLR0911
+        self, record: Any, key: bytes | None, value: bytes, epoch: int
+    ) -> tuple[_Raw, int] | None:
         try:
             fields = orjson.loads(value)
             operation, source = fields["op"], fields["source"]
-            if self._facts is not None and _passed_over(self._facts, operation, fields):
-                return None
+            if self._facts is not None:
+                self._kind = None
+                self._kind = _kind(operation, fields)
+                if _passed_over(self._facts, operation, self._kind):
+                    return None
             lsn = int(orjson.loads(source["sequence"])[1])
             if lsn >> _VERSION_LSN_BITS:
-                return self._read_slowly(key, value, epoch)
+                return self._read_slowly(record, key, value, epoch)
             version = epoch << _VERSION_LSN_BITS | lsn
+            if version < self._left_to_read:
+                return None
             order = fields["transaction"]["total_order"]
             committed_at_us = 0 if operation == "r" else source["ts_us"]
             after = fields["after"]
         except (KeyError, TypeError, ValueError, IndexError):
-            return self._read_slowly(key, value, epoch)
+            return self._read_slowly(record, key, value, epoch)
         if operation == "d":
             if key is None:
-                raise self._keyless(operation)
-            return _Raw(version, None, key, committed_at_us, ()), order
+                raise self._without(operation)
+            return _Raw(version, None, key, committed_at_us, (), record), order
         if operation not in ("c", "u", "r") or after is None:
-            return self._read_slowly(key, value, epoch)
-        raw = _Raw(version, after, key, committed_at_us, ())
-        return self._upsert(raw, value, operation), order
+            return self._read_slowly(record, key, value, epoch)
+        raw = _Raw(version, after, key, committed_at_us, (), record)
+        upsert = self._upsert(raw, value, operation)
+        return None if upsert is None else (upsert, order)
 
-    def _upsert(self, raw: _Raw, value: bytes, operation: str) -> _Raw:
-        if raw.key is None and operation == "u":
-            raise self._keyless(operation)
+    def _upsert(self, raw: _Raw, value: bytes, operation: str) -> _Raw | None:
+        if raw.key is None and (operation == "u" or not self._without_key):
+            raise self._without(operation)
         after = raw.row or {}
-        if after.keys() != self._columns:
-            self._decode_row(after)  # raises, and names the columns
+        unsettled = self._settled_lsn and raw.version & _LSN < self._settled_lsn
+        if unsettled or after.keys() != self._columns:
+            fitted = self._fitted(raw, after, operation)
+            if fitted is None:
+                return None
+            raw, after = raw._replace(row=fitted), fitted
         if not any(mark in value for mark in UNCHANGED_MARKS):
             return raw
         decoded = self._decode_row(after)
-        return raw._replace(
-            kept=tuple(name for name, field in decoded.items() if field is UNCHANGED)
-        )
+        kept = tuple(name for name, field in decoded.items() if field is UNCHANGED)
+        raw = raw._replace(kept=kept)
+        return self._moved(raw) if kept and operation == "c" else raw
 
-    def _read_slowly(self, key: bytes | None, value: bytes, epoch: int) -> tuple[_Raw, int]:
+    def _fitted(
+        self, raw: _Raw, row: Mapping[str, Any], operation: str
+    ) -> Mapping[str, Any] | None:
+        """A row of another shape in the plan's columns; None if that is left to a read."""
+        if self._fitting is None:
+            self._decode_row(row)  # raises, and names the columns
+            return row
+        try:
+            return self._fitting.fit(row, raw.version & _LSN, read=operation == "r")
+        except LookupError:
+            lacking = self._columns - row.keys()
+            strange = row.keys() - self._columns
+            raise UnknownShapeError(
+                f"a record of {self._schema.table} has columns that its views do not expect",
+                detail=f"new: {', '.join(sorted(strange)) or 'none'}; "
+                f"gone: {', '.join(sorted(lacking)) or 'none'}",
+                hint="headwater source changes lists what was noted; a view that keeps its columns"
+                " takes those of its table with headwater view resume",
+            ) from None
+
+    def _moved(self, raw: _Raw) -> _Raw:
+        """A row that came under another key: its kept values are in the row of its old key.
+
+        The delete of the old key is written right before it. If that is not so, the topic has
+        several partitions, and nobody can say what of the old row has been read.
+        """
+        old_key = canonical(raw.record[5])
+        left = None if old_key is None else self._newest.get(old_key)
+        if (
+            left is None
+            or left.row is not None
+            or left.version != raw.version
+            or left.record[3] != raw.record[3]
+        ):
+            return raw._replace(lost=True)
+        if left.gone is None:
+            return raw._replace(base=left.key)
+        return _filled(left.gone, raw, moved_from=left.key)
+
+    def _read_slowly(
+        self, record: Any, key: bytes | None, value: bytes, epoch: int
+    ) -> tuple[_Raw, int] | None:
         event = ChangeEvent.parse(key, value, epoch)
+        version, order = event.position.version, event.position.order
         if event.operation is Operation.TRUNCATE:
+            if self._facts is None:
+                raise _Truncated(version)
             raise TruncateError(
                 f"table {self._schema.table} was truncated",
-                hint="rebuild its views: stop, remove their data and checkpoints, snapshot again",
+                hint="a view of events keeps what happened: drop the record to keep it so",
             )
+        if version < self._left_to_read:
+            return None
         committed_at_us = 0 if event.snapshot else event.committed_at_us
-        raw = _Raw(event.position.version, event.after, key, committed_at_us, ())
-        if event.operation is Operation.DELETE and key is not None:
-            return raw._replace(row=None), event.position.order
-        if event.operation in (Operation.MESSAGE, Operation.DELETE) or event.after is None:
-            if event.operation is Operation.DELETE:
-                raise self._keyless(event.operation)
+        raw = _Raw(version, event.after, key, committed_at_us, (), record)
+        if event.operation is Operation.DELETE:
+            if key is None:
+                raise self._without(event.operation)
+            return raw._replace(row=None), order
+        if event.operation is Operation.MESSAGE or event.after is None:
             raise EnvelopeError("record has no row", detail=f"operation {event.operation}")
-        return self._upsert(raw, value, event.operation), event.position.order
+        upsert = self._upsert(raw, value, event.operation)
+        return None if upsert is None else (upsert, order)
+
+    def _truncate(self, version: int) -> None:
+        self._truncated = max(self._truncated, version)
+        for name in [name for name, raw in self._newest.items() if raw.version < version]:
+            del self._newest[name]
+
+    def _undecoded(self, raw: _Raw, error: CdcError | ProjectionError) -> RecordFailure:
+        try:
+            key = None if raw.key is None else self._key(raw.key)
+        except (CdcError, ProjectionError):
+            key = None
+        kind = raw.row.get("type") if raw.row is not None and self._facts is not None else None
+        return RecordFailure(raw.records, error, raw.version, key, kind)
 
     def _key(self, key: bytes) -> tuple[object, ...]:
-        fields = orjson.loads(key)
         by_name = self._schema.by_name
         try:
+            fields = orjson.loads(key)
             return tuple([decode(by_name[name], fields[name]) for name in self._schema.key])
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, orjson.JSONDecodeError):
             raise SchemaMismatchError(
                 f"key of a record is not the key of {self._schema.table}",
                 detail=f"planned {', '.join(self._schema.key)}",
             ) from None
 
-    def _keyless(self, operation: str) -> KeylessChangeError:
+    def _without(self, operation: str) -> EnvelopeError | KeylessChangeError:
+        if not self._without_key:
+            return EnvelopeError("record lacks its key", detail=f"operation {operation}")
         return KeylessChangeError(
             f"a row of {self._schema.table}, which has no key, was changed",
             detail=f"operation {operation}",
@@ -196,32 +442,88 @@ class TopicReducer:
         )
 
 
-def _passed_over(facts: Facts, operation: str, fields: Mapping[str, Any]) -> bool:
+def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError:
+    """Returns the error for a change whose unchanged values no row has."""
+    return NoStoredRowError(
+        f"no row of {schema.table} has the unchanged values of a change",
+        detail="columns " + ", ".join(kept),
+        hint="it waits until the row is read again, which the job asks for",
+    )
+
+
+def _after(older: _Raw, newer: _Raw) -> _Raw:
+    """The newer of two changes of a key that came in this order."""
+    if newer.row is None:
+        return newer._replace(gone=older) if older.row is not None else newer
+    if not newer.kept or newer.lost or newer.base is not None:
+        return newer
+    if older.row is not None and not older.committed_at_us and _same_epoch(older, newer):
+        return newer._replace(below=older)  # the store may have something newer
+    return _filled(older, newer)
+
+
+def _before(older: _Raw, newer: _Raw) -> _Raw:
+    """The newer of two changes of a key, the older of which came late."""
+    if older.row is None or older.kept or newer.lost or newer.base is not None:
+        return newer
+    if newer.below is not None and newer.below.version >= older.version:
+        return newer
+    return newer._replace(below=older) if _same_epoch(older, newer) else newer
+
+
+def _filled(older: _Raw, newer: _Raw, moved_from: bytes | None = None) -> _Raw:
+    """A change with as many of its kept values as the one right before it in the log has."""
+    if older.row is None or not _same_epoch(older, newer):
+        return newer._replace(lost=True)
+    if moved_from is not None and not older.committed_at_us:
+        # read at a moment that nobody knows: perhaps the row that came after under the old key
+        return newer._replace(lost=True)
+    kept = tuple(name for name in newer.kept if name in older.kept)
+    values = {name: older.row[name] for name in newer.kept if name not in kept}
+    before = older.taken or {}
+    filled = newer._replace(
+        row={**(newer.row or {}), **values},
+        kept=kept,
+        taken={name: before.get(name, older.record) for name in values},
+    )
+    if not kept:
+        return filled
+    if moved_from is None:
+        return filled._replace(base=older.base, lost=older.lost, below=older.below)
+    base = older.base or moved_from
+    return filled._replace(base=base, lost=older.lost or older.below is not None)
+
+
+def _same_epoch(one: _Raw, other: _Raw) -> bool:
+    return one.version >> _VERSION_LSN_BITS == other.version >> _VERSION_LSN_BITS
+
+
+def _unread(record: Any, error: CdcError | ProjectionError) -> RecordFailure:
+    return RecordFailure((Record._make(record),), error, None, None)
+
+
+def _kind(operation: str, fields: Mapping[str, Any]) -> str | None:
+    row = fields["before" if operation == "d" else "after"]
+    return row.get("type") if isinstance(row, dict) else None
+
+
+def _passed_over(facts: Facts, operation: str, kind: str | None) -> bool:
     if operation == "u":
         return True
     if operation == "d" and not facts.deletes:
         return True
-    row = fields["before" if operation == "d" else "after"]
-    kind = row.get("type") if isinstance(row, dict) else None
     # no type at all is for others to find out
     return kind is not None and kind not in facts.types
 
 
 @cache
-def _epoch(text: str) -> int:
+def _epoch(text: str | None) -> int:
+    if text is None:
+        raise EnvelopeError(f"record lacks the header {EPOCH_HEADER}")
     try:
         return ChangePosition.of_read(int(text), Lsn(0)).epoch
     except ValueError:
         raise EnvelopeError(f"header {EPOCH_HEADER} is not a number") from None
-
-
-def _follow(older: _Raw, newer: _Raw) -> _Raw:
-    if older.row is None or newer.row is None:
-        raise NoStoredRowError(
-            "a change keeps values of a deleted row", detail=", ".join(newer.kept)
-        )
-    row = {**newer.row, **{name: older.row[name] for name in newer.kept}}
-    return newer._replace(row=row, kept=tuple(name for name in newer.kept if name in older.kept))
 
 
 def _row_id(version: int, order: int) -> str:

@@ -8,13 +8,14 @@ import orjson
 
 from cdc.table import TableSchema
 from cdc.values import encoder
-from projections.errors import NoStoredRowError
+from projections.decode import missing_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cdc.values import Json
     from projections.change import RowChange
+    from projections.errors import NoStoredRowError
     from projections.plan import ViewPlan
 
 SEPARATOR = ":"
@@ -43,7 +44,7 @@ class DocumentForm:
     """
 
     def __init__(self, plan: ViewPlan) -> None:
-        self._plan = plan
+        self.plan = plan
         self._encode = encoder(plan.schema)
         by_name = plan.schema.by_name
         columns = () if plan.append_only else tuple(by_name[name] for name in plan.keys)
@@ -51,35 +52,22 @@ class DocumentForm:
 
     def name(self, change: RowChange) -> str:
         """Returns the text of a change's key."""
-        if self._plan.append_only:
-            return str(change.key[0])
-        parts = self._encode_key(dict(zip(self._plan.keys, change.key, strict=True)))
+        return self.name_of(change.key)
+
+    def name_of(self, key: tuple[object, ...]) -> str:
+        """Returns the text of a key."""
+        if self.plan.append_only:
+            return str(key[0])
+        parts = self._encode_key(dict(zip(self.plan.keys, key, strict=True)))
         return key_text(list(parts.values()))
+
+    def missing_values(self, change: RowChange) -> NoStoredRowError:
+        """Returns the error for a change whose unchanged values no row has."""
+        return missing_values(self.plan.schema, change.kept)
 
     def fields(self, row: Mapping[str, object]) -> dict[str, Json]:
         """Returns a row's document."""
         return self._encode(row)
-
-    def complete(
-        self, change: RowChange, fields: dict[str, Json], stored: Mapping[str, Json] | None
-    ) -> dict[str, Json]:
-        """Returns a change's document with its unchanged values taken from the stored one.
-
-        Raises:
-            NoStoredRowError: There is no stored document.
-        """
-        if stored is None:
-            raise no_stored_row(self._plan, change)
-        return fields | {name: stored[name] for name in change.kept}
-
-
-def no_stored_row(plan: ViewPlan, change: RowChange) -> NoStoredRowError:
-    """Returns the error for a change whose unchanged values are nowhere."""
-    return NoStoredRowError(
-        f"view {plan.name}: no stored row has the unchanged values",
-        detail="columns " + ", ".join(change.kept),
-        hint=f"ALTER TABLE {plan.schema.table} REPLICA IDENTITY FULL, then rebuild the view",
-    )
 
 
 def _text(part: object) -> str:

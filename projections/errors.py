@@ -11,7 +11,7 @@ ProjectionError
 │   ├── WriterLockedError    HW-P015  another writer holds the tables
 │   └── LoadFailedError      HW-P016  a table could not be filled straight from the source
 ├── JobError                 HW-P020  the streaming job refuses to go on
-│   ├── TruncateError        HW-P021  a captured table was truncated
+│   ├── TruncateError        HW-P021  a table of events was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
 │   ├── TopicsMissingError   HW-P023  topics of the views do not exist
 │   ├── JobSpecError         HW-P024  the description of the job cannot be read
@@ -19,6 +19,10 @@ ProjectionError
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
 │   ├── EventUnreadableError HW-P027  an event is not what this program's declarations say
 │   └── RecordsLostError     HW-P028  records that a query wants next are gone
+├── QuarantineError          HW-P040  what waits could not be kept or looked at
+│   ├── QuarantineFullError  HW-P041  more records wait than one view may have waiting
+│   ├── QuarantineDownError  HW-P042  the database that keeps what waits does not answer
+│   └── WaitsBehindError     HW-P043  a change waits because an earlier one of its key does
 ├── ViewShapeError           HW-P050  a view does not have the columns of its table
 │   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
 │   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
@@ -100,7 +104,7 @@ class UnholdableValueError(SinkError):
 
 
 class NoStoredRowError(SinkError):
-    """A change leaves out an unchanged value, and no stored row has it."""
+    """A change leaves out an unchanged value, and no row has it; it waits until one does."""
 
     code = "HW-P014"
     retriable = False
@@ -127,7 +131,7 @@ class JobError(ProjectionError):
 
 
 class TruncateError(JobError):
-    """A captured table was truncated; views do not follow that yet."""
+    """A table of events was truncated; a view of events does not follow that."""
 
     code = "HW-P021"
 
@@ -183,6 +187,31 @@ class RecordsLostError(JobError):
     code = "HW-P028"
 
 
+class QuarantineError(ProjectionError):
+    """Records that wait could not be kept or looked at."""
+
+    code = "HW-P040"
+
+
+class QuarantineFullError(QuarantineError):
+    """More records of a view wait in a store than may wait: that is no matter of single records."""
+
+    code = "HW-P041"
+
+
+class QuarantineDownError(QuarantineError):
+    """The source database, which keeps what waits, does not answer."""
+
+    code = "HW-P042"
+    retriable = True
+
+
+class WaitsBehindError(QuarantineError):
+    """A change could be applied, but an earlier one of its key could not."""
+
+    code = "HW-P043"
+
+
 class ViewShapeError(ProjectionError):
     """A view does not have the columns of its table, or its table not those of a record."""
 
@@ -196,7 +225,7 @@ class ViewPausedError(ViewShapeError):
 
 
 class UnknownShapeError(ViewShapeError):
-    """A record has columns that nobody has noted yet; the views are bound anew and it is tried again.
+    """A record has columns that nobody has noted; views are bound anew and it is tried again.
 
     Where a view keeps its columns (`quarantine`), such a record waits until the view is resumed.
     """

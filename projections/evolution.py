@@ -69,7 +69,11 @@ def decide(
     first = next(iter(shaped), next(iter(changes), None))
     if policy in (SchemaPolicy.QUARANTINE, SchemaPolicy.IGNORE) and shaped:
         kept = policy is SchemaPolicy.IGNORE
-        filled = [c for c in changes if c.kind in _ROWS or (c.kind is ChangeKind.RETYPED and kept)]
+        filled = [
+            c
+            for c in changes
+            if c.kind in _ROWS or c.looked or (c.kind is ChangeKind.RETYPED and kept)
+        ]
         read = any(change.needs_read for change in filled)
         return Decision(Outcome.KEPT if kept else Outcome.WAITING, read=read, reason=first)
     return Decision(

@@ -115,7 +115,7 @@ class Fitting:
         self._numbers = shapes.numbers
         self._versions = shapes.history.versions[: shapes.foreseen]
         self._history = shapes.history
-        self._known: dict[tuple[range, frozenset[str]], _Mapping | None] = {}
+        self._known: dict[tuple[range, bool, frozenset[str]], _Mapping | None] = {}
         self.settled_lsn = shapes.settled_lsn
 
     def fit(self, row: Mapping[str, Any], lsn: int, *, read: bool) -> dict[str, Any] | None:
@@ -129,26 +129,36 @@ class Fitting:
         Raises:
             LookupError: No known shape explains the row's columns.
         """
-        known = self._candidates(lsn, read=read), frozenset(row)
+        known = *self._candidates(lsn, read=read), frozenset(row)
         if known not in self._known:
             self._known[known] = self._mapping(*known)
         mapping = self._known[known]
         return None if mapping is None else mapping.row(row)
 
-    def _candidates(self, lsn: int, *, read: bool) -> range:
-        """Which versions a row may have: a read sees a later one, a look does not tell when."""
+    def _candidates(self, lsn: int, *, read: bool) -> tuple[range, bool]:
+        """Which versions a row may have, and whether there may have been others between.
+
+        A read sees a later one than its position says; a look does not tell when, nor what was
+        between two looks.
+        """
         place = self._history.place(lsn)
         end = place + 1
         versions = self._history.versions
+        unseen = False
         if read:
             end = len(versions)
         elif end < len(versions):
             since = versions[end].seen_after
-            if since is not None and since.value <= lsn:
-                end += 1
-        return range(max(place, 0), min(end, len(self._versions)))
+            unseen = since is not None and since.value <= lsn and end < len(self._versions)
+            end += unseen
+        return range(max(place, 0), min(end, len(self._versions))), unseen
 
-    def _mapping(self, candidates: range, names: frozenset[str]) -> _Mapping | None:
+    def _mapping(
+        self,
+        candidates: range,
+        unseen: bool,
+        names: frozenset[str],
+    ) -> _Mapping | None:
         found: list[_Mapping | None] = []
         for place in candidates:
             shape = self._versions[place].shape
@@ -156,9 +166,9 @@ class Fitting:
                 mapping = self._from(place, shape)
                 if mapping not in found:
                     found.append(mapping)
-        if not found:
+        if not found and not unseen:
             raise LookupError
-        # of two that differ nobody knows which; both changes have asked for a read
+        # of none or two that differ nobody knows which; such changes have asked for a read
         return found[0] if len(found) == 1 else None
 
     def _explains(self, shape: TableShape, names: frozenset[str]) -> bool:

@@ -35,6 +35,21 @@ class StoreAddresses:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerAddress:
+    """Where what cannot be applied waits.
+
+    Attributes:
+        dsn: The source database.
+        source: Name of the source.
+        rows_max: Records of one view that may wait in one store.
+    """
+
+    dsn: str = field(repr=False)
+    source: str
+    rows_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class PausedView:
     """A view that stands still in all its stores.
 
@@ -77,6 +92,8 @@ class JobSpec:
             their tables change. Without them it keeps to its plans.
         paused: Views that stand still.
         hiding: What of the source's columns does not leave it as it is.
+        quarantine_rows_max: Records of one view that may wait in one store; beyond that it is no
+            matter of single records, and the store's views stop.
     """
 
     source: str
@@ -98,6 +115,12 @@ class JobSpec:
     views: tuple[MirrorView, ...] = ()
     paused: tuple[PausedView, ...] = ()
     hiding: Hiding = NOTHING_HIDDEN
+    quarantine_rows_max: int = 50_000
+
+    @property
+    def ledger(self) -> LedgerAddress:
+        """Where what cannot be applied waits."""
+        return LedgerAddress(self.source_dsn, self.source, self.quarantine_rows_max)
 
     @property
     def addresses(self) -> StoreAddresses:

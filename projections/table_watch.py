@@ -56,7 +56,13 @@ class TableWatch:
         with self._lock:
             connection = self._connected()
             self._observe(connection, always=True)
-            bound = bind(connection, self._spec.source, self._spec.views, decides=True)
+            bound = bind(
+                connection,
+                self._spec.source,
+                self._spec.views,
+                decides=True,
+                hiding=self._spec.hiding,
+            )
             self._mark = bound.mark
             self._changed = False
         events = tuple(plan for plan in self._spec.plans if plan.events is not None)

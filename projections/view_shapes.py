@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.types.json import Jsonb
 
-from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.table import Column, ColumnKind, TableName, TableSchema, Treatment
 from projections.fault import Fault
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.evolution import Outcome
+    from projections.view import Store
 
 _READ: Final = """
 SELECT view, table_oid, tables, change_id, shape_id, columns, left_to_read, kept_since, read_id,
@@ -43,11 +44,16 @@ _OUTCOME: Final = """
 INSERT INTO headwater.schema_outcomes (change_id, view, outcome) VALUES (%s, %s, %s)
 ON CONFLICT (change_id, view) DO UPDATE SET outcome = excluded.outcome, decided_at = now()
 """
-# A read that was given up is not waited for in silence: the reads say what became of it.
+# Rows that the read has not found are gone: until they are removed, the view has too many. A read
+# that was given up is not waited for in silence: the reads say what became of it.
 _WAITING: Final = """
 SELECT v.tables -> -1 ->> 0, v.tables -> -1 ->> 1
   FROM headwater.view_shapes v JOIN headwater.snapshots s ON s.id = v.read_id
- WHERE v.source = %s AND v.paused IS NULL AND s.state <> 'done'
+ WHERE v.source = %(source)s AND v.view = ANY (%(views)s)
+   AND (s.state <> 'done' OR NOT EXISTS (
+        SELECT FROM headwater.sweeps w
+         WHERE w.view = v.view AND w.store = %(store)s
+           AND w.below_version >= (s.epoch::bigint << 56) + (s.read_lsn - '0/0'::pg_lsn)::bigint))
 """
 _EPOCH: Final = """
 SELECT coalesce((SELECT epoch FROM headwater.captures WHERE source = %(source)s),
@@ -141,9 +147,12 @@ def mark(connection: psycopg.Connection[Any], source: str) -> tuple[object, ...]
     return tuple(row) if row else ()
 
 
-def waiting_topics(connection: psycopg.Connection[Any], source: str) -> frozenset[str]:
-    """Returns the topics of tables that views have to have read anew, and have not."""
-    rows = connection.execute(_WAITING, (source,)).fetchall()
+def waiting_topics(
+    connection: psycopg.Connection[Any], source: str, store: Store, views: Iterable[str]
+) -> frozenset[str]:
+    """Returns the topics of tables that must be read anew for views, and are not in them yet."""
+    wanted = {"source": source, "store": str(store), "views": list(views)}
+    rows = connection.execute(_WAITING, wanted).fetchall()
     return frozenset(TableName(schema, name).topic(source) for schema, name in rows)
 
 
@@ -186,5 +195,10 @@ def _to_json(schema: TableSchema) -> dict[str, Any]:
 
 
 def _of_json(table: TableName, fields: Mapping[str, Any]) -> TableSchema:
-    columns = [Column(**{**c, "kind": ColumnKind(c["kind"])}) for c in fields["columns"]]
-    return TableSchema(table, tuple(columns), tuple(fields["key"]))
+    columns = tuple(_column(**column) for column in fields["columns"])
+    return TableSchema(table, columns, tuple(fields["key"]))
+
+
+def _column(*, kind: str, treatment: dict[str, Any] | None = None, **rest: Any) -> Column:
+    treated = None if treatment is None else Treatment(**treatment)
+    return Column(kind=ColumnKind(kind), treatment=treated, **rest)

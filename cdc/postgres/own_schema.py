@@ -25,6 +25,8 @@ TABLES: Final = (
     "schema_changes",
     "view_shapes",
     "schema_outcomes",
+    "quarantine",
+    "sweeps",
 )
 
 SQL: Final = """
@@ -104,7 +106,7 @@ CREATE TABLE IF NOT EXISTS headwater.snapshots (
     rows_read bigint NOT NULL DEFAULT 0,
     progress jsonb,          -- what a reader needs to go on after a crash
     end_offsets jsonb,       -- {"partition": next offset} of its topic once all rows are there
-    failure text,
+    failure text,            -- why it failed, or what it waits for
     asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     begun_at timestamptz,
     ended_at timestamptz,
@@ -148,6 +150,48 @@ CREATE TABLE IF NOT EXISTS headwater.schema_outcomes (
     outcome text NOT NULL,
     decided_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (change_id, view)
+);
+-- Records that could not be read or applied, with what waits behind them; see
+-- projections.quarantine.
+CREATE TABLE IF NOT EXISTS headwater.quarantine (
+    view text,
+    store text,
+    topic text,
+    partition int,
+    record_offset bigint,
+    source text NOT NULL,
+    key text NOT NULL,       -- changes of one key wait for each other
+    state text NOT NULL DEFAULT 'waiting'
+        CHECK (state IN ('waiting', 'retry', 'dropped', 'superseded')),
+    version bigint,          -- place in the log; NULL if it cannot be read
+    code text NOT NULL,      -- why it waits: of whichever error
+    message text NOT NULL,
+    detail text,
+    hint text,
+    attempts int NOT NULL,   -- 0 of what only waits behind another
+    first_seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    tried_at timestamptz,
+    settled_at timestamptz,  -- when it was dropped or superseded
+    read_asked_at timestamptz,  -- when a read of its row was asked for
+    record_key bytea,        -- the record itself, until it is settled
+    record_value bytea,
+    epoch text,
+    old_key bytea,
+    digest bytea NOT NULL,
+    PRIMARY KEY (view, store, topic, partition, record_offset)
+);
+CREATE INDEX IF NOT EXISTS quarantine_by_key ON headwater.quarantine (source, store, view, key);
+CREATE INDEX IF NOT EXISTS quarantine_due ON headwater.quarantine (source, store)
+    WHERE state = 'retry';
+-- Which rows each view has got rid of since they were not found by a read of the whole table.
+CREATE TABLE IF NOT EXISTS headwater.sweeps (
+    view text,
+    store text,
+    below_version bigint,    -- of the read: rows of older versions were gone by then
+    removed bigint NOT NULL,
+    swept_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (view, store, below_version)
 );
 """
 """What makes the schema; it may be run again at any time."""

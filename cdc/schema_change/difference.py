@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,8 @@ class SchemaChange:
         needs_read: Whether rows that are there look otherwise now without a record in the log, so
             that they must be read again.
         computed: Whether Postgres wrote a value of its own into each row that was there.
+        looked: Whether it was only found by looking: nobody knows what else there was in between,
+            so that rows must be read again whatever it is.
     """
 
     kind: ChangeKind
@@ -52,6 +54,7 @@ class SchemaChange:
     compatible: bool = True
     needs_read: bool = True
     computed: bool = False
+    looked: bool = False
 
     def __str__(self) -> str:
         parts = " to ".join(filter(None, (self.before, self.now)))
@@ -94,6 +97,8 @@ def changes_of(
     for earlier, later in zip(history.versions, history.versions[1:], strict=False):
         if later.id > after_id and earlier.shape is not None and later.command != BASELINE:
             changed = differences(earlier.shape, later.shape, later.rewritten, later.command)
+            if later.seen_after is not None:
+                changed = tuple(replace(c, needs_read=True, looked=True) for c in changed)
             found.append((later, changed))
     return found
 
@@ -129,7 +134,9 @@ def _columns(old: TableShape, new: TableShape, rewritten: bool | None) -> Iterat
                 needs_read=computed or column.missing is not None,
                 computed=computed,
             )
-    if rewritten and not explained:
+    # a column that came and went between two looks has left a gap in the numbers
+    passed = rewritten is None and new.last_number - old.last_number > len(after.keys() - before)
+    if passed or (rewritten and not explained):
         yield SchemaChange(ChangeKind.REWRITTEN, str(old.table))
 
 

@@ -57,6 +57,7 @@ class TableShape:
         columns: Its captured columns, by number.
         key: Numbers of the columns that identify a row, in their order; empty without a key.
         partitions: Names of the leaf partitions by their oid; empty for an ordinary table.
+        last_number: Greatest number that any column of it ever had, dropped ones included.
     """
 
     oid: int
@@ -64,6 +65,7 @@ class TableShape:
     columns: tuple[ColumnShape, ...]
     key: tuple[int, ...] = ()
     partitions: tuple[tuple[int, str], ...] = ()
+    last_number: int = 0
 
     @property
     def by_number(self) -> dict[int, ColumnShape]:
@@ -118,6 +120,7 @@ class TableShape:
             ),
             tuple(fields["key"]),
             tuple((int(oid), name) for oid, name in fields["partitions"]),
+            int(fields["last_number"]),
         )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SHAPE: Final = """
 SELECT jsonb_build_object(
-    'oid', c.oid::bigint, 'schema', n.nspname, 'table', c.relname,
+    'oid', c.oid::bigint, 'schema', n.nspname, 'table', c.relname, 'last_number', c.relnatts,
     'columns', coalesce((
         SELECT jsonb_agg(jsonb_build_object(
                    'number', a.attnum, 'name', a.attname,

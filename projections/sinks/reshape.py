@@ -67,6 +67,9 @@ def _rewritten(
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(values.type) and pa.types.is_decimal(kind):
+        # else it is refused by the greatest integers that there could be
+        values = pc.cast(values, pa.decimal128(38, kind.scale))
     try:
         return pc.cast(values, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import opensearchpy
@@ -13,11 +12,17 @@ import orjson
 import stamina
 from opensearchpy import exceptions
 
-from projections.change import Applied
+from projections.change import Applied, Refused, may_complete
 from projections.documents import DocumentForm
-from projections.errors import SinkRefusedError, SinkUnavailableError
+from projections.errors import (
+    NoStoredRowError,
+    SinkRefusedError,
+    SinkUnavailableError,
+    UnholdableValueError,
+)
 from projections.plan import DELETED_FIELD
 from projections.sinks.mapping import index_body
+from projections.sinks.remap import remap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +41,9 @@ ID_BYTES: Final = 512
 READ_DOCUMENTS: Final = 5000
 _TIMEOUT_S: Final = 30.0
 _CONFLICT: Final = 409
+_BAD_DOCUMENT: Final = 400
 _LATER: Final = frozenset((429, 502, 503, 504))
+_FLOOR: Final = "headwater_floor"
 _FIELD: Final = re.compile(r"field \[([^\]]{1,63})\]")
 
 logging.getLogger("opensearch").setLevel(logging.ERROR)  # it warns of each answer we handle
@@ -47,7 +54,8 @@ class SearchSink:
 
     The engine compares versions (`version_type=external`). It forgets the version of a deleted
     document within a minute, so a delete is a document too: `{"_deleted": true}`, which the
-    alias hides. A write is on disk when it is acknowledged and found within a second.
+    alias hides. What `sweep` was given last is in the mapping's `_meta`; it takes the place of
+    older such memories. A write is on disk when it is acknowledged and found within a second.
 
     Args:
         url: `http[s]://[user:password@]host:port`.
@@ -60,109 +68,153 @@ class SearchSink:
         self._forms: dict[str, DocumentForm] = {}
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes index and alias unless they are there."""
+        """Makes index and alias unless they are there; gives the index the view's fields."""
         try:
-            self._request("PUT", f"/{index_name(plan)}", index_body(plan))
+            self.request("PUT", f"/{index_name(plan)}", index_body(plan))
         except SinkRefusedError as error:
             if error.detail is None or "resource_already_exists" not in error.detail:
                 raise
+        remap(self, plan, index_name(plan))
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes in bulk; see `Sink.apply`."""
         form = self._form(plan)
-        stored = self._stored(plan, [change for change in changes if change.kept])
+        floor = self._floor(plan)
+        kept = [change for change in changes if change.kept]
+        stored = self._stored(plan, [key for c in kept for key in (c.key, c.base or c.key)])
         total = Applied()
-        body: list[bytes] = []
-        deletes: list[bool] = []
+        waiting: list[tuple[RowChange, bytes]] = []
         size = 0
         for change in changes:
-            row_id = document_id(form.name(change))
-            lines = _lines(form, change, row_id, stored.get(row_id))
-            body.append(lines)
-            deletes.append(change.row is None)
+            if change.version < floor:
+                total += Applied(stale=1)
+                continue
+            try:
+                lines = _lines(form, change, stored)
+            except (UnholdableValueError, NoStoredRowError) as error:
+                total += Applied(refused=(Refused(change, error),))
+                continue
+            waiting.append((change, lines))
             size += len(lines)
             if size >= BULK_BYTES:
-                total += self._bulk(plan, body, deletes)
-                body, deletes, size = [], [], 0
-        return total + self._bulk(plan, body, deletes) if body else total
+                total += self._bulk(plan, waiting)
+                waiting, size = [], 0
+        return total + self._bulk(plan, waiting) if waiting else total
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row through the alias; see `Sink.documents`."""
-        self._request("POST", f"/{plan.name}/_refresh")
-        query = {"size": READ_DOCUMENTS, "sort": ["_doc"], "query": {"match_all": {}}}
-        page = self._request("POST", f"/{plan.name}/_search?scroll=2m", query)
-        try:
-            while page["hits"]["hits"]:
-                for hit in page["hits"]["hits"]:
-                    yield hit["_source"]
-                scroll = {"scroll": "2m", "scroll_id": page["_scroll_id"]}
-                page = self._request("POST", "/_search/scroll", scroll)
-        finally:
-            self._request("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
+        for page in self.scanned(plan.name, {}):
+            for hit in page:
+                yield hit["_source"]
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """Looks the documents up; see `Sink.versions`."""
+        floor = max(0, self._floor(plan) - 1)
+        stored = self._stored(plan, [change.key for change in changes])
+        form = self._form(plan)
+        ids = [document_id(form.name(change)) for change in changes]
+        return [max(floor, stored[place][0] if place in stored else 0) for place in ids]
+
+    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+        """Notes the version in the index's mapping, then deletes documents; see `Sink.sweep`."""
+        if self._floor(plan) < below_version:
+            mapping = {"_meta": {_FLOOR: str(below_version)}}
+            self.request("PUT", f"/{index_name(plan)}/_mapping", mapping)
+        removed = 0
+        wanted = {"version": True, "_source": [DELETED_FIELD]}
+        for page in self.scanned(index_name(plan), wanted):
+            old = [hit for hit in page if hit["_version"] < below_version]
+            self._remove(plan, [hit["_id"] for hit in old], below_version)
+            removed += sum(DELETED_FIELD not in hit["_source"] for hit in old)
+        return removed
 
     def close(self) -> None:
         """Closes the connections."""
         self._client.close()
 
-    def _bulk(self, plan: ViewPlan, body: list[bytes], deletes: list[bool]) -> Applied:
+    def _bulk(self, plan: ViewPlan, waiting: Sequence[tuple[RowChange, bytes]]) -> Applied:
         """Sends changes; those that are told to come back later are sent again."""
-        waiting = list(range(len(body)))
-        total = Applied(size_bytes=sum(map(len, body)))
-        refused: Counter[str] = Counter()
+        total = Applied(size_bytes=sum(len(lines) for _, lines in waiting))
         for attempt in stamina.retry_context(
             on=SinkUnavailableError, attempts=ATTEMPTS, timeout=None, wait_initial=0.1, wait_max=2.0
         ):
             with attempt:
-                answers = self._send(plan, [body[place] for place in waiting])
+                answers = self.bulk(index_name(plan), [lines for _, lines in waiting])
                 later = []
-                for place, answer in zip(waiting, answers, strict=True):
-                    status = answer["status"]
-                    if status < 300:  # noqa: PLR2004  # the range of HTTP's successes
-                        total += Applied(deleted=1) if deletes[place] else Applied(upserted=1)
-                    elif status == _CONFLICT:
-                        total += Applied(stale=1)
-                    elif status in _LATER:
-                        later.append(place)
+                for (change, lines), answer in zip(waiting, answers, strict=True):
+                    if answer["status"] in _LATER:
+                        later.append((change, lines))
                     else:
-                        refused[_cause(answer)] += 1
+                        total += _outcome(plan, change, answer)
                 waiting = later
                 if waiting:
                     raise SinkUnavailableError(
                         f"view {plan.name}: search is too busy", detail=f"{len(waiting)} documents"
                     )
-        if refused:
-            raise SinkRefusedError(
-                f"view {plan.name}: search refuses {refused.total()} documents",
-                detail="; ".join(f"{count} x {cause}" for cause, count in refused.most_common(3)),
-            )
         return total
 
-    def _send(self, plan: ViewPlan, body: list[bytes]) -> list[dict[str, Any]]:
+    def _remove(self, plan: ViewPlan, ids: Sequence[str], below_version: int) -> None:
+        """Deletes documents that are older; one that became newer meanwhile stays."""
+        version = {"version": below_version - 1, "version_type": "external_gte"}
+        body = [orjson.dumps({"delete": {"_id": each, **version}}) + b"\n" for each in ids]
+        for start in range(0, len(body), READ_DOCUMENTS):
+            answers = self.bulk(index_name(plan), body[start : start + READ_DOCUMENTS])
+            failed = {a["status"] for a in answers} - {200, 404, _CONFLICT}
+            if failed:
+                raise SinkUnavailableError(
+                    f"view {plan.name}: search does not remove old documents",
+                    detail=f"status {min(failed)}",
+                )
+
+    def bulk(self, index: str, body: list[bytes]) -> list[dict[str, Any]]:
+        """Sends the lines of a bulk request; returns the answer to each."""
         wanted = "items.*.status,items.*.error.type,items.*.error.reason"
-        path = f"/{index_name(plan)}/_bulk?filter_path={wanted}"
+        path = f"/{index}/_bulk?filter_path={wanted}"
         answer = self._perform("POST", path, b"".join(body), "application/x-ndjson")
-        return [item["index"] for item in answer["items"]]
+        return [next(iter(item.values())) for item in answer["items"]]
+
+    def scanned(self, place: str, wanted: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+        """Reads an index or alias page by page, as it is now."""
+        self.request("POST", f"/{place}/_refresh")
+        query = {"size": READ_DOCUMENTS, "sort": ["_doc"], "query": {"match_all": {}}} | wanted
+        page = self.request("POST", f"/{place}/_search?scroll=2m", query)
+        try:
+            while page["hits"]["hits"]:
+                yield page["hits"]["hits"]
+                scroll = {"scroll": "2m", "scroll_id": page["_scroll_id"]}
+                page = self.request("POST", "/_search/scroll", scroll)
+        finally:
+            self.request("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
+
+    def _floor(self, plan: ViewPlan) -> int:
+        """Version below which the view takes no change any more."""
+        path = f"/{index_name(plan)}/_mapping?filter_path=*.mappings._meta"
+        for index in (self.request("GET", path) or {}).values():
+            return int(index["mappings"]["_meta"].get(_FLOOR, "0"))
+        return 0
 
     def _form(self, plan: ViewPlan) -> DocumentForm:
-        if plan.name not in self._forms:
-            self._forms[plan.name] = DocumentForm(plan)
-        return self._forms[plan.name]
+        form = self._forms.get(plan.name)
+        if form is None or form.plan != plan:
+            form = self._forms[plan.name] = DocumentForm(plan)
+        return form
 
     def _stored(
-        self, plan: ViewPlan, changes: Sequence[RowChange]
+        self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]
     ) -> dict[str, tuple[int, dict[str, Json]]]:
-        """Version and document that rows with unchanged values have now."""
-        if not changes:
+        """Version and document that keys have now, by document id."""
+        if not keys:
             return {}
-        ids = [document_id(self._form(plan).name(change)) for change in changes]
-        answer = self._request("POST", f"/{index_name(plan)}/_mget", {"ids": ids})
+        ids = list({document_id(self._form(plan).name_of(key)) for key in keys})
+        answer = self.request("POST", f"/{index_name(plan)}/_mget", {"ids": ids})
         return {
             found["_id"]: (found["_version"], found["_source"])
             for found in answer["docs"]
             if found.get("found")
         }
 
-    def _request(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """Sends a request, again if the engine asks for that; returns its answer."""
         for attempt in stamina.retry_context(
             on=SinkUnavailableError, attempts=3, timeout=None, wait_initial=0.2, wait_max=1.0
         ):
@@ -204,21 +256,39 @@ def document_id(name: str) -> str:
 
 
 def _lines(
-    form: DocumentForm,
-    change: RowChange,
-    row_id: str,
-    stored: tuple[int, dict[str, Json]] | None,
+    form: DocumentForm, change: RowChange, stored: Mapping[str, tuple[int, dict[str, Json]]]
 ) -> bytes:
     """The two lines of a bulk request that write a change."""
+    row_id = document_id(form.name(change))
     if change.row is None:
         fields: dict[str, Json] = {DELETED_FIELD: True}
     else:
         fields = form.fields(change.row)
-        if change.kept and (stored is None or stored[0] < change.version):
-            base = None if stored is None or DELETED_FIELD in stored[1] else stored[1]
-            fields = form.complete(change, fields, base)
+        if change.kept and stored.get(row_id, (0, {}))[0] < change.version:
+            base = document_id(form.name_of(change.base or change.key))
+            version, row = stored.get(base, (0, {DELETED_FIELD: True}))
+            if DELETED_FIELD in row or not may_complete(change, version, form.plan.kept_since):
+                raise form.missing_values(change)
+            fields |= {name: row[name] for name in change.kept}
     action = {"index": {"_id": row_id, "version": change.version, "version_type": "external"}}
     return orjson.dumps(action) + b"\n" + orjson.dumps(fields) + b"\n"
+
+
+def _outcome(plan: ViewPlan, change: RowChange, answer: Mapping[str, Any]) -> Applied:
+    """Reads the answer to one change; what is not the document's fault is raised."""
+    status = answer["status"]
+    if status < 300:  # noqa: PLR2004  # the range of HTTP's successes
+        return Applied(deleted=1) if change.row is None else Applied(upserted=1)
+    if status == _CONFLICT:
+        return Applied(stale=1)
+    error = SinkRefusedError(
+        f"view {plan.name}: search refuses a document",
+        detail=_cause(answer),
+        hint="correct the row at the source, then headwater quarantine retry",
+    )
+    if status != _BAD_DOCUMENT:
+        raise error
+    return Applied(refused=(Refused(change, error),))
 
 
 def _cause(answer: Mapping[str, Any]) -> str:

@@ -18,13 +18,21 @@ class Sink(Protocol):
 
     Order: each key holds the change with the greatest version ever given, whatever the order in
     which changes, batches and writers arrive. A change with kept values is the exception: it must
-    come after the change that has them, as it does in every topic.
+    come after the change that has them, as it does in every topic. One that comes without is
+    refused; nothing is made up.
+
+    Refusals: a change that the store cannot hold, or whose kept values no row has, is told in
+    `Applied.refused` and leaves its key as it was. All others are written.
 
     Duplicates: a change that is not newer than what the key holds changes nothing, so giving a
     batch again, whole or in part, has no effect.
 
     Deletes: a delete is remembered with its version, also for a key that was never seen, and
     outlives a restart of store and writer; an older change does not bring the row back.
+
+    Sweeps: once `sweep` has returned, no row of the view is older than the version it was given,
+    and none ever comes back, whatever older changes arrive later and through which instance. So
+    the memories of older deletes may go as well. Rows of that version or newer stay.
 
     Durability: when `apply` returns, every change is in the store as safely as the store keeps
     anything it acknowledged. When it raises, any part of the batch may have been written.
@@ -45,7 +53,29 @@ class Sink(Protocol):
         """Writes changes, at most one per key.
 
         Raises:
-            SinkError: The store refuses, cannot be reached, or cannot hold a value exactly.
+            SinkError: The store refuses or cannot be reached; any part may have been written.
+        """
+        ...
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """Returns for each change up to which version its key needs no more changes.
+
+        That is the version of the stored row or delete, or what `sweep` was given last; 0 of a key
+        that was never seen, or that the store cannot hold.
+
+        Raises:
+            SinkError: The store cannot be read.
+        """
+        ...
+
+    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+        """Removes every row older than a version; returns how many there were.
+
+        May be given again, also after it was cut off halfway. No write of the view may be under way
+        in another instance meanwhile.
+
+        Raises:
+            SinkError: The store refuses or cannot be reached; it has to be given again.
         """
         ...
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,9 +12,9 @@ from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cdc.values import encoder
-from projections.change import Applied, RowChange
-from projections.documents import no_stored_row
-from projections.errors import SinkRefusedError, SinkUnavailableError
+from projections.change import Applied, Refused, RowChange, may_complete
+from projections.decode import missing_values
+from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
 from projections.plan import VERSION_COLUMN
 from projections.sinks.arrow import (
     decoded_rows,
@@ -23,9 +24,10 @@ from projections.sinks.arrow import (
     table_schema,
 )
 from projections.sinks.lock import WriterLock
+from projections.sinks.reshape import reshape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from projections.plan import ViewPlan
@@ -45,9 +47,12 @@ CONFIGURATION: Final = {
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hour",
 }
 _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
+_FLOOR: Final = "headwater.floor"
 LOADED: Final = "headwater.loaded"
 """Property of a table that was filled from the source: the version of the read that it stands for.
 What that read sends is there already, or has changed since and comes by the stream."""
+
+_T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 
 
@@ -56,8 +61,9 @@ class TableSink:
 
     Each row has its version in `_version`. Deletes are remembered, key and version, in a second
     table, `<root>/<view>.deleted`, which is written first: after a crash between the two, the
-    batch is given again and finds its own deletes there. A commit is on disk when `apply`
-    returns. Each view is written under a lock that every writer on this machine respects.
+    batch is given again and finds its own deletes there. What `sweep` was given last is a property
+    of the view's table, `headwater.floor`. A commit is on disk when `apply` returns. Each view is
+    written under a lock that every writer on this machine respects.
 
     Args:
         root: Folder of the tables.
@@ -69,19 +75,29 @@ class TableSink:
         self._deletes: dict[str, tuple[int, pa.Table]] = {}  # by table; its version, its rows
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes the view's two tables unless they are there."""
+        """Makes the view's two tables unless they are there; gives them the view's columns."""
         with self._locked(plan):
             for name, schema in self._both(plan):
-                self._table(name, schema)
+                reshape(self._table(name, schema), schema, plan.older_names)
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes in at most two commits; see `Sink.apply`."""
-        if not changes:
-            return Applied()
+        return self._committed(plan, lambda: self._apply(plan, changes)) if changes else Applied()
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """Looks the keys up in both tables; see `Sink.versions`."""
+        return self._committed(plan, lambda: self._versions(plan, changes))
+
+    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+        """Notes the version in the table's properties, then removes rows; see `Sink.sweep`."""
+        return self._committed(plan, lambda: self._sweep(plan, below_version))
+
+    def _committed(self, plan: ViewPlan, work: Callable[[], _T]) -> _T:
+        """Does work under the view's lock, again if another writer came between."""
         with self._locked(plan):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    return self._apply(plan, changes)
+                    return work()
                 except CommitFailedError as error:
                     self._tables.clear()
                     if attempt == _ATTEMPTS:
@@ -90,6 +106,35 @@ class TableSink:
                     self._tables.clear()
                     raise _unavailable(plan, error) from None
         raise AssertionError  # the loop returns or raises
+
+    def _versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        floor = max(0, self._floor(plan) - 1)
+        if plan.append_only:
+            return [floor] * len(changes)
+        held, _ = _parted(plan, [replace(change, row=None, base=None) for change in changes])
+        wanted = keys_table(plan, held)
+        live, deleted = self._live_rows(plan, wanted), self._deleted_versions(plan, wanted)
+        places = zip(held, _keys_of(plan, wanted), strict=True)
+        found = {
+            change.key: max(live.get(place, (0,))[0], deleted.get(place, 0))
+            for change, place in places
+        }
+        return [max(floor, found.get(change.key, 0)) for change in changes]
+
+    def _sweep(self, plan: ViewPlan, below_version: int) -> int:
+        if self._floor(plan) < below_version:
+            # first: whoever writes after this takes nothing older
+            self._table(plan.name, table_schema(plan)).alter.set_table_properties(
+                {_FLOOR: str(below_version)}, raise_if_not_exists=False
+            )
+        swept = []
+        for name, schema in self._both(plan):
+            table = self._table(name, schema)
+            metrics = table.delete(
+                f'"{VERSION_COLUMN}" < {below_version}', post_commithook_properties=_HOOKS
+            )
+            swept.append(int(metrics["num_deleted_rows"]))
+        return swept[0]
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row of the newest version; see `Sink.documents`."""
@@ -108,22 +153,29 @@ class TableSink:
         self._tables.clear()
 
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
-        loaded = self._loaded(plan)
-        taken = [change for change in changes if change.version != loaded]
-        rows = [change for change in taken if change.row is not None]
-        deletes = [change for change in taken if change.row is None]
-        upserts = self._complete(plan, rows)
-        remembered = self._remember(plan, deletes) if deletes else 0
-        alive = self._without_deleted(plan, upserts)
-        written, size = self._merge(plan, alive, deletes)
-        stale = len(changes) - written - remembered
-        return Applied(upserted=written, deleted=remembered, stale=stale, size_bytes=size)
+        try:
+            return self._write(plan, changes)
+        except UnholdableValueError:  # all is converted before anything is written
+            held, refused = _parted(plan, changes)
+            return self._write(plan, held) + Applied(refused=tuple(refused))
 
-    def _remember(self, plan: ViewPlan, deletes: Sequence[RowChange]) -> int:
+    def _write(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        floor, loaded = self._number(plan, _FLOOR), self._number(plan, LOADED)
+        taken = [c for c in changes if c.version >= floor and c.version != loaded]
+        deletes = [change for change in taken if change.row is None]
+        upserts, refused = self._complete(plan, [c for c in taken if c.row is not None])
+        rows = rows_table(plan, upserts)
+        gone = keys_table(plan, deletes) if deletes else None
+        remembered = self._remember(plan, gone) if gone is not None else 0
+        written, size = self._merge(plan, self._without_deleted(plan, rows), gone)
+        stale = len(changes) - written - remembered - len(refused)
+        return Applied(written, remembered, stale, tuple(refused), size)
+
+    def _remember(self, plan: ViewPlan, gone: pa.Table) -> int:
         table = self._table(f"{plan.name}.deleted", deletes_schema(plan))
         newer = f's."{VERSION_COLUMN}" > t."{VERSION_COLUMN}"'
         metrics = (
-            self._merger(table, plan, keys_table(plan, deletes))
+            self._merger(table, plan, gone)
             .when_matched_update_all(newer)
             .when_not_matched_insert_all()
             .execute()
@@ -131,32 +183,24 @@ class TableSink:
         self._maintain(table)
         return int(metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"])
 
-    def _without_deleted(self, plan: ViewPlan, upserts: Sequence[RowChange]) -> Sequence[RowChange]:
+    def _without_deleted(self, plan: ViewPlan, rows: pa.Table) -> pa.Table:
         """Leaves out rows that were deleted after these changes."""
-        if plan.append_only or not upserts:
-            return upserts
-        wanted = keys_table(plan, upserts)
-        versions = self._deleted_versions(plan, wanted)
-        if not versions:
-            return upserts
-        return [
-            change
-            for change, place in zip(upserts, _keys_of(plan, wanted), strict=True)
-            if versions.get(place, 0) < change.version
-        ]
+        if plan.append_only or not rows.num_rows:
+            return rows
+        deleted = self._deleted_versions(plan, rows)
+        if not deleted:
+            return rows
+        places = zip(_keys_of(plan, rows), rows[VERSION_COLUMN].to_pylist(), strict=True)
+        return rows.filter(pa.array([deleted.get(key, 0) < version for key, version in places]))
 
-    def _merge(
-        self, plan: ViewPlan, upserts: Sequence[RowChange], deletes: Sequence[RowChange]
-    ) -> tuple[int, int]:
+    def _merge(self, plan: ViewPlan, rows: pa.Table, gone: pa.Table | None) -> tuple[int, int]:
         """Writes rows and takes deleted ones out; returns rows written and bytes given."""
         table = self._table(plan.name, table_schema(plan))
-        rows = rows_table(plan, upserts)
-        if not deletes and table.version() == 0:
+        if gone is None and table.version() == 0:
             write_deltalake(table, rows, mode="append", post_commithook_properties=_HOOKS)
             return rows.num_rows, rows.nbytes
         marked = rows.append_column(_DELETED, pa.array([False] * rows.num_rows, pa.bool_()))
-        if deletes:
-            gone = keys_table(plan, deletes)
+        if gone is not None:
             gone = gone.append_column(_DELETED, pa.array([True] * gone.num_rows, pa.bool_()))
             marked = pa.concat_tables([marked, gone], promote_options="default")
         if marked.num_rows == 0:
@@ -173,27 +217,38 @@ class TableSink:
         written = metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"]
         return int(written), marked.nbytes
 
-    def _complete(self, plan: ViewPlan, upserts: Sequence[RowChange]) -> Sequence[RowChange]:
+    def _complete(
+        self, plan: ViewPlan, upserts: Sequence[RowChange]
+    ) -> tuple[Sequence[RowChange], list[Refused]]:
         """Fills in unchanged values from the stored rows; the lock keeps those as they are."""
         partial = [change for change in upserts if change.kept]
         if not partial:
-            return upserts
-        wanted = keys_table(plan, partial)
-        rows = self._live_rows(plan, wanted)
-        deleted = self._deleted_versions(plan, wanted)
-        places = dict(zip(map(id, partial), _keys_of(plan, wanted), strict=True))
-        completed = []
-        for change in upserts:
-            place = places.get(id(change))
-            if place is None:
-                completed.append(change)
-            elif deleted.get(place, 0) < change.version:
-                completed.append(_filled(plan, change, rows.get(place)))
-        return completed
+            return upserts, []
+        own = keys_table(plan, partial)
+        base = keys_table(plan, [_of_base(change) for change in partial])
+        rows = self._live_rows(plan, pa.concat_tables([own, base]))
+        deleted = self._deleted_versions(plan, own)
+        places = zip(_keys_of(plan, own), _keys_of(plan, base), strict=True)
+        completed = [change for change in upserts if not change.kept]
+        refused, since = [], plan.kept_since
+        for change, (place, base_place) in zip(partial, places, strict=True):
+            if max(deleted.get(place, 0), rows.get(place, (0, {}))[0]) >= change.version:
+                continue  # whatever it says, there is something newer
+            version, stored = rows.get(base_place, (0, None))
+            if stored is None or change.row is None or not may_complete(change, version, since):
+                refused.append(Refused(change, missing_values(plan.schema, change.kept)))
+            else:
+                row = {**change.row, **{name: stored[name] for name in change.kept}}
+                completed.append(replace(change, row=row, kept=(), base=None))
+        return completed, refused
 
-    def _loaded(self, plan: ViewPlan) -> int:
+    def _floor(self, plan: ViewPlan) -> int:
+        """Version below which the view takes no change any more."""
+        return self._number(plan, _FLOOR)
+
+    def _number(self, plan: ViewPlan, name: str) -> int:
         table = self._table(plan.name, table_schema(plan))
-        return int(table.metadata().configuration.get(LOADED, "0"))
+        return int(table.metadata().configuration.get(name, "0"))
 
     def _deleted_versions(self, plan: ViewPlan, wanted: pa.Table) -> dict[tuple[object, ...], int]:
         """Versions of the remembered deletes among these keys."""
@@ -208,15 +263,18 @@ class TableSink:
 
     def _live_rows(
         self, plan: ViewPlan, wanted: pa.Table
-    ) -> dict[tuple[object, ...], dict[str, object]]:
-        """Stored rows among these keys."""
-        rows: dict[tuple[object, ...], dict[str, object]] = {}
+    ) -> dict[tuple[object, ...], tuple[int, dict[str, object]]]:
+        """Version and values of the stored rows among these keys."""
+        rows: dict[tuple[object, ...], tuple[int, dict[str, object]]] = {}
         table = self._table(plan.name, table_schema(plan))
         # not filtered while it is read: pyarrow fails on the statistics of texts
         for batch in table.to_pyarrow_dataset().to_batches():
             found = _having(pa.Table.from_batches([batch]), plan, wanted)
             if found.num_rows:
-                rows |= zip(_keys_of(plan, found), decoded_rows(plan, found), strict=True)
+                stored = zip(
+                    found[VERSION_COLUMN].to_pylist(), decoded_rows(plan, found), strict=True
+                )
+                rows |= zip(_keys_of(plan, found), stored, strict=True)
         return rows
 
     def _merger(self, table: DeltaTable, plan: ViewPlan, rows: pa.Table) -> Any:
@@ -259,11 +317,25 @@ class TableSink:
         return WriterLock(self._root / f".{plan.name}.lock", wait=True)
 
 
-def _filled(plan: ViewPlan, change: RowChange, stored: Mapping[str, object] | None) -> RowChange:
-    if stored is None or change.row is None:
-        raise no_stored_row(plan, change)
-    row = {**change.row, **{name: stored[name] for name in change.kept}}
-    return RowChange(change.key, change.version, row, change.committed_at_us)
+def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChange], list[Refused]]:
+    """Tells changes that a table can hold from those that it cannot."""
+    try:
+        if not plan.append_only:
+            keys_table(plan, [change for change in changes if change.row is None])
+            keys_table(plan, [_of_base(change) for change in changes if change.kept])
+        rows_table(plan, [change for change in changes if change.row is not None])
+    except UnholdableValueError as error:
+        if len(changes) == 1:
+            return [], [Refused(changes[0], error)]
+        middle = len(changes) // 2
+        held, refused = _parted(plan, changes[:middle])
+        more_held, more_refused = _parted(plan, changes[middle:])
+        return held + more_held, refused + more_refused
+    return list(changes), []
+
+
+def _of_base(change: RowChange) -> RowChange:
+    return change if change.base is None else replace(change, key=change.base)
 
 
 def _having(table: pa.Table, plan: ViewPlan, wanted: pa.Table) -> pa.Table:

@@ -7,6 +7,7 @@ Values are of every kind; changes come in every order, twice, in pieces.
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ _COLUMNS = (
     Column("placed_at", ColumnKind.TIMESTAMPTZ, "timestamp with time zone"),
     Column("blob", ColumnKind.BYTES, "bytea"),
 )
-_FIRST = 1 << 56
+_FIRST = 1 << 56  # the first version of an epoch, and as many to the next
 
 
 def make_plan(keys: tuple[str, ...] = ("id", "part")) -> ViewPlan:
@@ -79,6 +80,12 @@ def upsert(version: int, row: dict[str, object], kept: tuple[str, ...] = ()) -> 
     """Returns an upsert of a row of `make_plan()`."""
     emptied = row | dict.fromkeys(kept)
     return RowChange((row["id"], row["part"]), _FIRST + version, emptied, 1, kept)
+
+
+def moved(version: int, number: int, from_number: int) -> RowChange:
+    """Returns a row that came under another key with its note unchanged."""
+    change = upsert(version, make_row(number), kept=("note",))
+    return replace(change, base=(from_number, "a"))
 
 
 def delete(version: int, number: int = 1, part: str = "a") -> RowChange:
@@ -190,12 +197,98 @@ class SinkContract:
         assert applied.upserted == 0
         assert [row["note"] for row in _stored(sink, plan)] == ["new"]
 
-    def test_unchanged_values_of_no_row_are_refused(self, sink: Sink) -> None:
+    def test_unchanged_values_of_no_row_are_refused_and_all_else_is_written(
+        self, sink: Sink
+    ) -> None:
         plan = make_plan()
         sink.prepare(plan)
+        sink.apply(plan, [delete(1, 2), upsert(1, make_row(3, note="before the gap"))])
+        after_a_gap = upsert(2 + _FIRST, make_row(3), kept=("note",))
+        partial = [upsert(2, make_row(number), kept=("note",)) for number in (1, 2)]
 
-        with pytest.raises(NoStoredRowError, match="no stored row"):
-            sink.apply(plan, [upsert(2, make_row(), kept=("note",))])
+        applied = sink.apply(plan, [*partial, after_a_gap, upsert(2, make_row(4))])
+
+        assert [*partial, after_a_gap] == [refused.change for refused in applied.refused]
+        assert {NoStoredRowError} == {type(refused.error) for refused in applied.refused}
+        assert (applied.upserted, applied.stale) == (1, 0)
+        assert ["before the gap", make_row()["note"]] == [
+            row["note"] for row in _stored(sink, plan)
+        ]
+
+    def test_rows_that_swap_their_keys_take_their_unchanged_values_along(self, sink: Sink) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        sink.apply(plan, [upsert(8, make_row(n, note=f"of {n}")) for n in (1, 2, 3)])
+        swapped = [moved(24, 2, from_number=1), moved(24, 1, from_number=2)]
+
+        applied = sink.apply(plan, [*swapped, moved(24, 4, from_number=3), delete(24, 3)])
+
+        assert (applied.upserted, applied.deleted, applied.refused) == (3, 1, ())
+        assert {row["id"]: row["note"] for row in _stored(sink, plan)} == {
+            1: "of 2",
+            2: "of 1",
+            4: "of 3",
+        }
+        assert Applied(stale=2) == sink.apply(plan, swapped)
+
+    def test_a_row_that_was_read_lends_its_values_to_no_other_key(self, sink: Sink) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        sink.apply(plan, [upsert(7, make_row(1, note="read")), upsert(32, make_row(2))])
+
+        applied = sink.apply(plan, [moved(24, 3, from_number=1), moved(24, 4, from_number=2)])
+
+        assert [refused.change.key[0] for refused in applied.refused] == [3, 4]
+
+    def test_versions_tell_what_needs_no_more_changes(self, sink: Sink) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        sink.apply(plan, [upsert(5, make_row(1)), delete(6, 2)])
+
+        asked = [delete(0, number) for number in (1, 2, 3)]
+
+        assert sink.versions(plan, asked) == [_FIRST + 5, _FIRST + 6, 0]
+
+    def test_a_sweep_removes_older_rows_for_good(
+        self, sink: Sink, open_sink: Callable[[], Sink]
+    ) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        sink.apply(plan, [upsert(n, make_row(n)) for n in (1, 2, 5, 6)])
+        sink.apply(plan, [delete(3, 7), delete(9, 8)])
+
+        swept = sink.sweep(plan, _FIRST + 5)
+
+        assert (swept, [row["id"] for row in _stored(sink, plan)]) == (2, [5, 6])
+        other = open_sink()
+        late = [upsert(4, make_row(n)) for n in (1, 3, 6, 7, 8)]
+        assert Applied(stale=5) == other.apply(plan, late)
+        assert Applied(stale=3) == other.apply(plan, [delete(4, n) for n in (1, 3, 6)])
+        assert Applied(upserted=3) == other.apply(plan, [upsert(5, make_row(n)) for n in (1, 3, 7)])
+        assert [row["id"] for row in _stored(other, plan)] == [1, 3, 5, 6, 7]
+        assert other.versions(plan, [delete(0, n) for n in (8, 10)]) == [_FIRST + 9, _FIRST + 4]
+        other.close()
+
+    def test_a_sweep_may_come_again_or_late(self, sink: Sink) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        sink.apply(plan, [upsert(1, make_row(1)), upsert(9, make_row(2))])
+
+        swept = [sink.sweep(plan, _FIRST + below) for below in (5, 5, 2)]
+
+        assert swept == [1, 0, 0]
+        assert Applied(stale=1) == sink.apply(plan, [upsert(4, make_row(1))])
+
+    def test_a_sweep_removes_rows_without_a_key(self, sink: Sink) -> None:
+        plan = make_plan(keys=())
+        sink.prepare(plan)
+        rows = [RowChange((f"001-{n}",), _FIRST + n, make_row(n), 0) for n in range(4)]
+        sink.apply(plan, rows)
+
+        swept = sink.sweep(plan, _FIRST + 2)
+
+        assert (2, Applied(stale=4)) == (swept, sink.apply(plan, rows))
+        assert [row["id"] for row in _stored(sink, plan)] == [2, 3]
 
     def test_rows_without_a_key_are_written_once(self, sink: Sink) -> None:
         plan = make_plan(keys=())

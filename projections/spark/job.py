@@ -6,42 +6,35 @@ import contextlib
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+import psycopg
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from cdc.broker import topics
 from cdc.broker.errors import BrokerError
-from projections import loss
+from cdc.errors import CdcError
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.sinks.lock import WriterLock
-from projections.spark.progress import JobState, QueryProgress, write_status
-from projections.spark.publisher import Publisher
-from projections.spark.query import (
-    ARCHIVE,
-    committed_offsets,
-    prepare_store,
-    start_archive,
-    start_query,
-)
+from projections.spark.progress import JobState, write_status
 from projections.spark.session import start_session
-from projections.spark.supervisor import SupervisedQuery
-from projections.view import Store
+from projections.spark.turn import Turn
+from projections.table_watch import TableWatch
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-    from projections.frontier import Offsets
+    from projections.spark.progress import QueryProgress
     from projections.spec import JobSpec
 
 TOPICS_WAIT_S: Final = 300.0
 _TICK_S: Final = 0.25
 _STATUS_S: Final = 0.5
+_BIND_S: Final = 2.0
 _log = structlog.get_logger(__name__)
 
 
@@ -70,7 +63,9 @@ class _Job:
         self._stop = threading.Event()
         self._signal = 0
         self._state = JobState.STARTING
-        self._queries: dict[str, SupervisedQuery] = {}
+        self._progress: dict[str, QueryProgress] = {}
+        self._tables = TableWatch(spec)
+        self._turn: Turn | None = None
         self._error: Fault | None = None
 
     def run(self) -> int:
@@ -78,62 +73,59 @@ class _Job:
             signal.signal(number, self._on_signal)
         self._tell()
         session = start_session(self._spec)
-        publisher = Publisher(self._spec, self._committed)
         try:
-            self._await_topics()
-            self._define(session)
-            publisher.start()
-            self._watch()
+            while not self._stop.is_set() and self._error is None:
+                self._take_turn(session)
         except ProjectionError as error:
             self._error = Fault.of(error)
         finally:
             self._stop.set()
             self._state = JobState.FAILED if self._error else JobState.STOPPED
             self._tell()
-            publisher.stop()
-            for query in self._queries.values():
-                query.stop()
+            if self._turn is not None:
+                self._turn.end()
+            self._tables.close()
             _end(session)
         if self._error is not None:
             _log.error("job gave up", code=self._error.code, what=self._error.message)
             return 1
         return 130 if self._signal == signal.SIGINT else 0
 
-    def _define(self, session: SparkSession) -> None:
-        for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
-            if self._spec.plans_in(store):
-                self._add(store, lambda store=store: self._start_store(session, store))
-        self._add(ARCHIVE, lambda: start_archive(session, self._spec))
+    def _take_turn(self, session: SparkSession) -> None:
+        """Keeps the views until there is a reason to end, or until they have to be bound anew."""
+        spec = self._bound()
+        if spec is None:
+            return
+        self._await_topics(spec)
+        turn = self._turn = Turn(session, spec, self._tables, self._progress)
+        turn.start()
+        self._watch(turn)
+        if not self._stop.is_set() and self._error is None:
+            turn.end()
+            turn.wait()
 
-    def _add(self, name: str, start: Any) -> None:
-        self._queries[str(name)] = SupervisedQuery(
-            str(name), start, QueryProgress(), lambda: self._loss(name)
-        )
+    def _bound(self) -> JobSpec | None:
+        """Binds the views, as soon as the source answers; None if the job has to stop first."""
+        while not self._stop.is_set():
+            try:
+                return self._tables.bind()
+            except (psycopg.Error, CdcError) as error:
+                _log.warning("views cannot be bound yet", error=type(error).__name__)
+                self._stop.wait(_BIND_S)
+        return None
 
-    def _loss(self, query: str) -> Fault | None:
-        error = loss.find(self._spec, query)
-        return None if error is None else Fault.of(error)
-
-    def _start_store(self, session: SparkSession, store: Store) -> StreamingQuery:
-        prepare_store(session, self._spec, store)
-        return start_query(session, self._spec, store, self._queries[store].progress.record)
-
-    def _watch(self) -> None:
-        """Lets every query be tended, and tells how they are, until there is a reason to end."""
-        for query in self._queries.values():
-            threading.Thread(
-                target=query.run, args=(self._stop,), name=query.name, daemon=True
-            ).start()
+    def _watch(self, turn: Turn) -> None:
+        """Tells how the queries are, until there is a reason to end the turn."""
         while not self._stop.wait(_STATUS_S):
-            given_up = next((query.fault for query in self._queries.values() if query.fault), None)
-            if given_up is not None:
-                self._error = given_up
+            self._error = turn.fault
+            if self._error is not None:
                 return
-            if self._state is JobState.STARTING and all(
-                query.query is not None for query in self._queries.values()
-            ):
+            if self._state is JobState.STARTING and turn.running:
                 self._ready()
             self._tell()
+            if self._tables.look():
+                _log.info("tables have changed, views are bound anew")
+                return
 
     def _ready(self) -> None:
         self._state = JobState.READY
@@ -141,9 +133,9 @@ class _Job:
             self._spec.ready_file.parent.mkdir(parents=True, exist_ok=True)
             self._spec.ready_file.write_text("ready\n")
 
-    def _await_topics(self) -> None:
+    def _await_topics(self, spec: JobSpec) -> None:
         """Waits until the topics exist: Spark refuses a subscription that matches none."""
-        wanted = frozenset(topic for plan in self._spec.plans for topic in plan.topics)
+        wanted = frozenset(topic for plan in spec.plans for topic in plan.topics)
         deadline = time.monotonic() + TOPICS_WAIT_S
         while not self._stop.is_set() and not self._exists(wanted):
             if time.monotonic() > deadline:
@@ -160,21 +152,18 @@ class _Job:
         except BrokerError:
             return False  # the broker may still be starting
 
-    def _committed(self, store: Store) -> Offsets | None:
-        supervised = self._queries.get(store)
-        query = supervised.query if supervised else None
-        return committed_offsets(query) if query is not None else None
-
     def _tell(self) -> None:
-        progress = {}
-        for name, query in self._queries.items():
+        queries = {} if self._turn is None else self._turn.queries
+        for name, progress in self._progress.items():
+            if name not in queries:  # all its views are paused
+                progress.running, progress.error = False, None
+        for query in queries.values():
             running = query.query
             query.progress.running = running is not None
             last = running.lastProgress if running is not None else None
             if last is not None:
                 query.progress.phases_ms = dict(last.durationMs)
-            progress[name] = query.progress
-        write_status(self._spec.status_file, self._state, progress, self._error)
+        write_status(self._spec.status_file, self._state, self._progress, self._error)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BATCHES_KEPT: Final = 30
 """Batches that the figures speak of."""
 
+_COUNTED: Final = ("records", "applied", "quarantined", "filtered")
+
 
 class JobState(StrEnum):
     """What the job is at; written by the job itself."""
@@ -38,6 +40,9 @@ class BatchFigures:
     batch_id: int
     finished_at: float
     records: int
+    applied: int
+    quarantined: int
+    filtered: int
     upserted: int
     deleted: int
     stale: int
@@ -56,6 +61,8 @@ class QueryProgress:
         error: Why the query is not running, if it failed.
         running: Whether it runs.
         phases_ms: Where the time of its last batch went, in Spark's own words.
+        views: By view, what became of its records in those batches: `records` is the sum of
+            `applied`, `quarantined` and `filtered`, in each batch and so in all.
         recent: Its last batches.
     """
 
@@ -64,6 +71,7 @@ class QueryProgress:
     error: Fault | None = None
     running: bool = False
     phases_ms: dict[str, int] = field(default_factory=dict)
+    views: dict[str, dict[str, int]] = field(default_factory=dict)
     recent: deque[BatchFigures] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
 
     def record(self, batch_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -73,6 +81,9 @@ class QueryProgress:
             batch_id=batch_id,
             finished_at=time.time(),
             records=_sum(rows, "records"),
+            applied=_sum(rows, "applied"),
+            quarantined=_sum(rows, "quarantined"),
+            filtered=_sum(rows, "filtered"),
             upserted=_sum(rows, "upserted"),
             deleted=_sum(rows, "deleted"),
             stale=_sum(rows, "stale"),
@@ -83,6 +94,10 @@ class QueryProgress:
         self.recent.append(figures)
         self.batches += 1
         self.records += figures.records
+        for row in rows:
+            view = self.views.setdefault(row["view"], dict.fromkeys(_COUNTED, 0))
+            for name in _COUNTED:
+                view[name] += int(row[name])
 
     def follow(self, last: StreamingQueryProgress | None) -> None:
         """Takes the last batch of a query that Spark itself writes and counts."""
@@ -90,7 +105,9 @@ class QueryProgress:
             return
         records = last.numInputRows
         self.recent.append(
-            BatchFigures(last.batchId, time.time(), records, records, 0, 0, 0, None, None)
+            BatchFigures(
+                last.batchId, time.time(), records, records, 0, 0, records, 0, 0, 0, None, None
+            )
         )
         self.batches += 1
         self.records += records
@@ -105,6 +122,7 @@ class QueryProgress:
             "running": self.running,
             "batches": self.batches,
             "records": self.records,
+            "views": {name: dict(counts) for name, counts in list(self.views.items())},
             "last_batch": asdict(recent[-1]) if recent else None,
             "records_per_s": round(records / seconds, 1) if seconds else None,
             "lag_p50_ms": _middle([batch.lag_p50_ms or 0 for batch in fresh]),

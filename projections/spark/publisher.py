@@ -12,7 +12,7 @@ from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
 from cdc.errors import CdcError
 from cdc.snapshot import reads
-from projections import positions
+from projections import positions, view_shapes
 from projections.frontier import Frontier
 from projections.view import Store
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from projections.frontier import Offsets
     from projections.spec import JobSpec
+    from projections.table_watch import TableWatch
 
 INTERVAL_S: Final = 0.7
 _CONNECT_S: Final = 5
@@ -34,12 +35,16 @@ class Publisher(threading.Thread):
 
     Args:
         spec: The job.
+        tables: Tells whether its views have to be bound to their tables anew.
         committed: Gives the offsets that a store's query has finished; None while it is down.
     """
 
-    def __init__(self, spec: JobSpec, committed: Callable[[Store], Offsets | None]) -> None:
+    def __init__(
+        self, spec: JobSpec, tables: TableWatch, committed: Callable[[Store], Offsets | None]
+    ) -> None:
         super().__init__(name="publisher", daemon=True)
         self._spec = spec
+        self._tables = tables
         self._committed = committed
         self._stopped = threading.Event()
         self._topics = frozenset(topic for plan in spec.plans for topic in plan.topics)
@@ -74,16 +79,26 @@ class Publisher(threading.Thread):
     def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
         # the order of these is what the frontier rests on
         position = positions.confirmed(connection, self._spec.slot)
+        if self._tables.look():
+            return  # the views may lack what has come to their tables up to there
         unread = reads.unread_topics(connection, self._spec.source)
+        waiting = {store: self._waiting(connection, store) for store in self._frontiers}
         ends = {
             (place.topic, place.partition): offset
             for place, offset in broker.end_offsets(partitions(broker, self._topics)).items()
         }
         for store, frontier in self._frontiers.items():
             # what a table held before is part of what its views must have applied
-            frontier.sample(None if frontier.topics & unread else position, ends)
+            late = frontier.topics & (unread | waiting[store])
+            frontier.sample(None if late else position, ends)
             committed = self._committed(store)
             reached = frontier.advance(committed) if committed else None
             if reached is not None:
                 views = [(plan.name, store) for plan in self._spec.plans_in(store)]
                 positions.publish(connection, self._spec.source, views, reached)
+
+    def _waiting(self, connection: psycopg.Connection[Any], store: Store) -> frozenset[str]:
+        if not self._spec.views:
+            return frozenset()
+        views = [plan.name for plan in self._spec.plans_in(store)]
+        return view_shapes.waiting_topics(connection, self._spec.source, store, views)

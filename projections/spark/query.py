@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from pyspark.sql import functions as fn
 
 from cdc.change_event import EPOCH_HEADER
+from projections.errors import ProjectionError, UnknownShapeError
+from projections.fault import FaultError
+from projections.record import OLD_KEY_HEADER
 from projections.spark.writer import COUNTERS_DDL, BatchWriter
 from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from projections.frontier import Offsets
+    from projections.quarantine.guard import StoreGuard
     from projections.spec import JobSpec
+    from projections.table_watch import TableWatch
 
 ARCHIVE: Final = "archive"
 
@@ -38,6 +43,19 @@ class Pace:
     offsets_max: int
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a batch passes before it is written.
+
+    Attributes:
+        guard: Knows what waits of the store, and keeps retries apart from batches.
+        tables: Tells whether the views have to be bound to their tables anew.
+    """
+
+    guard: StoreGuard
+    tables: TableWatch
+
+
 # A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
 # than its freshness needs.
 PACES: Final = {
@@ -46,6 +64,8 @@ PACES: Final = {
     Store.TABLE: Pace("3 seconds", 100_000),
     ARCHIVE: Pace("15 seconds", 200_000),
 }
+
+_CHANGED: Final = UnknownShapeError("tables have changed: the views are bound to them anew")
 
 _CONSUMER: Final = {
     "kafka.default.api.timeout.ms": "20000",
@@ -61,6 +81,7 @@ def start_query(
     session: SparkSession,
     spec: JobSpec,
     store: Store,
+    gate: Gate,
     on_batch: Callable[[int, list[dict[str, Any]]], None],
 ) -> StreamingQuery:
     """Starts the query of a store.
@@ -69,21 +90,28 @@ def start_query(
         session: Where.
         spec: The job.
         store: The store; some view must live there.
+        gate: What a batch passes before it is written.
         on_batch: Called with a batch's id and its counters once the batch is in the store.
     """
     plans = spec.plans_in(store)
-    writer = BatchWriter(store, plans, spec.addresses)
+    writer = BatchWriter(store, plans, spec.addresses, spec.ledger)
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
     tasks = 1 if store is Store.TABLE else spec.tasks
-    topics = sorted({topic for plan in plans for topic in plan.topics})
-    epoch = fn.filter("headers", lambda header: header["key"] == EPOCH_HEADER)[0]["value"]
+    topics = sorted(spec.topics_in(store))
+    epoch = _header(EPOCH_HEADER).cast("string").alias("epoch")
+    # nearly no record has another header, and a look for one costs
+    old_key = fn.when(fn.size("headers") > 1, _header(OLD_KEY_HEADER)).alias("old_key")
     records = _records(session, spec, store, _exactly(topics)).select(
-        "topic", "partition", "offset", "key", "value", epoch.cast("string").alias("epoch")
+        "topic", "partition", "offset", "key", "value", epoch, old_key
     )
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        counters = batch.mapInArrow(writer.write, COUNTERS_DDL).collect()
-        on_batch(batch_id, [row.asDict() for row in counters])
+        # which records the batch has is fixed by now: what they follow has happened
+        if gate.tables.look():
+            raise FaultError(_CHANGED)
+        with gate.guard.lock:
+            counters = _written(gate.guard, writer, batch)
+        on_batch(batch_id, counters)
 
     stream = records.coalesce(tasks).writeStream.foreachBatch(write)
     return _started(session, spec, store, stream)
@@ -114,7 +142,7 @@ def start_archive(session: SparkSession, spec: JobSpec) -> StreamingQuery:
 
 def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
     """Makes the places of a store's views, in a worker process, which is then warm."""
-    writer = BatchWriter(store, spec.plans_in(store), spec.addresses)
+    writer = BatchWriter(store, spec.plans_in(store), spec.addresses, spec.ledger)
     session.range(1, numPartitions=1).mapInArrow(writer.prepare, COUNTERS_DDL).collect()
 
 
@@ -128,6 +156,27 @@ def committed_offsets(query: StreamingQuery) -> Offsets:
             for partition, offset in partitions.items():
                 offsets[topic, int(partition)] = offset
     return offsets
+
+
+def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[dict[str, Any]]:
+    """Writes a batch, knowing what waits; whatever is set apart is known to the next one."""
+    try:
+        aware = replace(writer, held=guard.held())
+    except ProjectionError as error:
+        raise FaultError(error) from None
+    set_apart = True
+    try:
+        rows = batch.mapInArrow(aware.write, COUNTERS_DDL).collect()
+        counters = [row.asDict() for row in rows]
+        set_apart = any(row["quarantined"] for row in counters)
+    finally:
+        if set_apart:
+            guard.changed()
+    return counters
+
+
+def _header(name: str) -> Column:
+    return fn.get(fn.filter("headers", lambda header: header["key"] == name), fn.lit(0))["value"]
 
 
 def _records(session: SparkSession, spec: JobSpec, query: str, pattern: str) -> DataFrame:

@@ -6,37 +6,39 @@ from batch to batch: Spark reuses its worker processes.
 
 from __future__ import annotations
 
-import time
 import traceback
-from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from cdc.errors import CdcError
-from projections.change import Applied
-from projections.decode import TopicReducer
+from projections.delivery import Delivery
 from projections.errors import ProjectionError, QueryFailedError
 from projections.fault import FaultError
-from projections.plan import facts_of
+from projections.quarantine import ledger
 from projections.sinks.open import open_sink
 from projections.view import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from projections.change import RowChange
+    from projections.delivery import Held, ViewCount
     from projections.plan import ViewPlan
     from projections.sinks.sink import Sink
-    from projections.spec import StoreAddresses
+    from projections.spec import LedgerAddress, StoreAddresses
+
+RECORD_COLUMNS: Final = ("key", "value", "epoch", "partition", "offset", "old_key")
+"""Columns of a batch beside the topic, in the order of a `Record`."""
 
 COUNTERS: Final = pa.schema(
     [
         ("view", pa.string()),
         ("records", pa.int64()),
+        ("applied", pa.int64()),
+        ("quarantined", pa.int64()),
+        ("filtered", pa.int64()),
         ("upserted", pa.int64()),
         ("deleted", pa.int64()),
         ("stale", pa.int64()),
@@ -56,19 +58,6 @@ _CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 10_000, Store.C
 _sinks: dict[tuple[Store, StoreAddresses], Sink] = {}
 
 
-@dataclass(slots=True)
-class _Count:
-    records: int = 0
-    applied: Applied = field(default_factory=Applied)
-    lags_us: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    plans: list[ViewPlan]
-    reducer: TopicReducer
-
-
 @dataclass(frozen=True, slots=True)
 class BatchWriter:
     """Writes record batches of change topics into one store.
@@ -77,11 +66,15 @@ class BatchWriter:
         store: Where to.
         plans: The views of that store.
         addresses: Where the store answers.
+        ledger: Where what cannot be written waits.
+        held: What waits already, by view.
     """
 
     store: Store
     plans: tuple[ViewPlan, ...]
     addresses: StoreAddresses
+    ledger: LedgerAddress
+    held: Mapping[str, Held] = field(default_factory=dict)
 
     def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Makes the views' places in the store; the batches say nothing."""
@@ -103,54 +96,23 @@ class BatchWriter:
             raise _crossing(error) from None
         yield _counters(counts)
 
-    def _write(self, batches: Iterable[pa.RecordBatch]) -> dict[str, _Count]:
-        readers = _readers(self.plans)
-        counts: dict[str, _Count] = defaultdict(_Count)
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
         limit = _CHANGES_PER_WRITE[self.store]
+        delivery = Delivery(self.plans, self._sink, self.held, changes_per_write=limit)
         for batch in batches:
             for topic, records in _by_topic(batch):
-                # a topic beside the views', such as the heartbeat's, has no reader
-                for reader in readers.get(topic, ()):
-                    reader.reducer.add(records)
-                    if len(reader.reducer) >= limit:
-                        self._flush(reader.plans, reader.reducer, counts)
-        for reader in chain.from_iterable(readers.values()):
-            if reader.reducer.records:
-                self._flush(reader.plans, reader.reducer, counts)
-        return counts
-
-    def _flush(
-        self, plans: Sequence[ViewPlan], reducer: TopicReducer, counts: dict[str, _Count]
-    ) -> None:
-        records, changes = reducer.records, reducer.changes()
-        reducer.records = 0
-        sink = self._sink()
-        for plan in plans:
-            mine = changes if plan.events is None else plan.events.changes(changes)
-            applied = sink.apply(plan, mine) if mine else Applied()
-            count = counts[plan.name]
-            count.records += records
-            count.applied += applied
-            count.lags_us += _lags(mine)
+                # a topic beside the views', such as the heartbeat's, is passed over
+                delivery.take(topic, records)
+        delivery.finish()
+        if delivery.waiting or delivery.truncated:
+            ledger.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
+        return delivery.counts
 
     def _sink(self) -> Sink:
         place = self.store, self.addresses
         if place not in _sinks:
             _sinks[place] = open_sink(*place)
         return _sinks[place]
-
-
-def _readers(plans: Iterable[ViewPlan]) -> dict[str, list[_Reader]]:
-    """Who reads each topic: mirrors of its table, and views of the events in it."""
-    readers: dict[str, list[_Reader]] = defaultdict(list)
-    groups: dict[tuple[str, bool], list[ViewPlan]] = defaultdict(list)
-    for plan in plans:
-        for topic in plan.topics:
-            groups[topic, plan.events is None].append(plan)
-    for (topic, _), group in groups.items():
-        reducer = TopicReducer(group[0].topics[topic], facts_of(group, topic))
-        readers[topic].append(_Reader(group, reducer))
-    return readers
 
 
 def _crossing(error: Exception) -> FaultError:
@@ -166,9 +128,7 @@ def _crossing(error: Exception) -> FaultError:
 def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
     """Splits a batch into runs of one topic; a Kafka partition's records lie together."""
     topics = batch.column("topic").to_pylist()
-    columns = [
-        batch.column(name).to_pylist() for name in ("key", "value", "epoch", "partition", "offset")
-    ]
+    columns = [batch.column(name).to_pylist() for name in RECORD_COLUMNS]
     start = 0
     for place in range(1, len(topics) + 1):
         if place == len(topics) or topics[place] != topics[start]:
@@ -177,12 +137,7 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, list[tuple[Any, ...]
             start = place
 
 
-def _lags(changes: Sequence[RowChange]) -> list[int]:
-    now_us = time.time_ns() // 1000
-    return [now_us - change.committed_at_us for change in changes if change.committed_at_us]
-
-
-def _counters(counts: dict[str, _Count]) -> pa.RecordBatch:
+def _counters(counts: Mapping[str, ViewCount]) -> pa.RecordBatch:
     rows = []
     for view, count in counts.items():
         lags = sorted(count.lags_us)
@@ -190,10 +145,13 @@ def _counters(counts: dict[str, _Count]) -> pa.RecordBatch:
             {
                 "view": view,
                 "records": count.records,
-                "upserted": count.applied.upserted,
-                "deleted": count.applied.deleted,
-                "stale": count.applied.stale,
-                "size_bytes": count.applied.size_bytes,
+                "applied": count.applied,
+                "quarantined": count.quarantined,
+                "filtered": count.filtered,
+                "upserted": count.changes.upserted,
+                "deleted": count.changes.deleted,
+                "stale": count.changes.stale,
+                "size_bytes": count.changes.size_bytes,
                 "fresh_changes": len(lags),
                 "lag_p50_us": lags[len(lags) // 2] if lags else None,
                 "lag_p99_us": lags[len(lags) * 99 // 100] if lags else None,

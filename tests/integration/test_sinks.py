@@ -12,7 +12,7 @@ from projections.errors import SinkRefusedError, SinkUnavailableError, Unholdabl
 from projections.sinks.cache import CacheSink
 from projections.sinks.search import SearchSink
 from projections.sinks.table import TableSink
-from projections.sinks.testing import SinkContract, make_plan, make_row, upsert
+from projections.sinks.testing import SinkContract, delete, make_plan, make_row, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +45,13 @@ class TestCache(SinkContract):
         with redis.Redis.from_url(cache_url) as client:
             client.rpush(f"{plan.name}:1:a", "secret")
 
-        with pytest.raises(SinkRefusedError) as refused:
-            sink.apply(plan, [upsert(1, make_row())])
+        applied = sink.apply(plan, [upsert(1, make_row(n)) for n in (1, 2)])
 
-        assert refused.value.detail is not None
-        assert "secret" not in refused.value.detail
+        (refused,) = applied.refused
+        assert ("WRONGTYPE", (1, "a")) == (refused.error.detail, refused.change.key)
+        assert (1, 2) == (applied.upserted, next(iter(sink.documents(plan)))["id"])
+        assert [0] == sink.versions(plan, [refused.change])
+        assert 0 == sink.sweep(plan, 1 << 56)
         sink.close()
 
 
@@ -58,19 +60,19 @@ class TestSearch(SinkContract):
     def open_sink(self, search_url: str) -> Callable[[], Sink]:
         return lambda: SearchSink(search_url)
 
-    def test_a_refused_document_is_counted_and_named_without_its_value(
+    def test_a_refused_document_is_named_without_its_value_and_holds_up_no_other(
         self, search_url: str
     ) -> None:
         sink = SearchSink(search_url)
         plan = make_plan()
         sink.prepare(plan)
 
-        with pytest.raises(SinkRefusedError) as refused:
-            sink.apply(plan, [upsert(1, make_row(paid="secret")), upsert(1, make_row(2))])
+        applied = sink.apply(plan, [upsert(1, make_row(paid="secret")), upsert(1, make_row(2))])
 
-        assert "1 documents" in refused.value.message
-        assert refused.value.detail == "1 x mapper_parsing_exception in field paid"
-        assert len(list(sink.documents(plan))) == 1
+        (refused,) = applied.refused
+        assert isinstance(refused.error, SinkRefusedError)
+        assert refused.error.detail == "mapper_parsing_exception in field paid"
+        assert (1, [2]) == (applied.upserted, [row["id"] for row in sink.documents(plan)])
         sink.close()
 
     def test_a_server_that_is_gone_is_unavailable(self) -> None:
@@ -91,9 +93,15 @@ class TestTable(SinkContract):
         plan = make_plan()
         sink.prepare(plan)
 
-        with pytest.raises(UnholdableValueError, match="column total"):
-            sink.apply(plan, [upsert(1, make_row(total=Decimal("NaN")))])
-        assert list(sink.documents(plan)) == []
+        odd = upsert(1, make_row(5, total=Decimal("NaN")))
+        good = [upsert(1, make_row(number)) for number in (1, 2, 3)]
+        applied = sink.apply(plan, [*good, odd, delete(1, 6)])
+
+        (refused,) = applied.refused
+        assert (odd, 3, 1) == (refused.change, applied.upserted, applied.deleted)
+        assert isinstance(refused.error, UnholdableValueError)
+        assert "column total" in refused.error.message
+        assert [1, 2, 3] == sorted(row["id"] for row in sink.documents(plan))
         sink.close()
 
     def test_compaction_loses_nothing(self, tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from cdc.change_event import ChangeEvent
 from cdc.envelope import Operation
-from cdc.errors import EnvelopeError, SchemaMismatchError
+from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError
 from cdc.lsn import Lsn
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from cdc.values import UNCHANGED_PLACEHOLDER, decoder
+from cdc.values import decoder
 from projections.change import RowChange
-from projections.decode import Record, TopicReducer
+from projections.decode import Reduced, TopicReducer
 from projections.documents import key_text
 from projections.errors import (
     KeylessChangeError,
-    NoStoredRowError,
+    ProjectionError,
     SinkRefusedError,
     TruncateError,
 )
@@ -30,6 +30,7 @@ from projections.fault import Fault, FaultError
 from projections.frontier import SAMPLES_MAX, Frontier
 from projections.latest import latest
 from projections.plan import Facts
+from projections.record import Record
 
 SCHEMA = TableSchema(
     TableName("public", "things"),
@@ -84,11 +85,21 @@ records = st.builds(
 )
 
 
+def reduced(schema: TableSchema, *taken: Record, facts: Facts | None = None) -> Reduced:
+    reducer = TopicReducer(schema, facts)
+    reducer.add(taken)
+    return reducer.reduced()
+
+
+def failing(done: Reduced) -> list[type[CdcError | ProjectionError]]:
+    return [type(failure.error) for failure in done.failures]
+
+
 def by_change_event(taken: list[Record]) -> list[RowChange]:
     """What `ChangeEvent.parse` makes of records: the meaning that bulk decoding must keep."""
     decode = decoder(SCHEMA)
     changes = []
-    for key, value, epoch, _, _ in taken:
+    for key, value, epoch, _, _, _ in taken:
         assert value is not None
         event = ChangeEvent.parse(key, value, int(epoch or 0))
         assert event.key is not None
@@ -102,44 +113,17 @@ def by_change_event(taken: list[Record]) -> list[RowChange]:
 
 @given(st.lists(records, max_size=20))
 def test_bulk_decoding_says_what_change_events_say(taken: list[Record]) -> None:
-    reducer = TopicReducer(SCHEMA)
+    done = reduced(SCHEMA, *taken)
 
-    reducer.add(taken)
-
-    assert by_change_event(taken) == reducer.changes()
+    assert by_change_event(taken) == done.changes
+    assert (len(taken), len(taken), 0) == (done.records, done.accepted, done.filtered)
 
 
 def test_tombstones_are_skipped() -> None:
-    reducer = TopicReducer(SCHEMA)
+    done = reduced(SCHEMA, record("d"), Record(b'{"id":1}', None, "1", 0, 1))
 
-    reducer.add([record("d"), Record(b'{"id":1}', None, "1", 0, 1)])
-
-    assert [None] == [change.row for change in reducer.changes()]
-
-
-def test_an_unchanged_value_is_taken_from_the_change_before_it_in_the_batch() -> None:
-    reducer = TopicReducer(SCHEMA)
-
-    reducer.add([record("c", lsn=1, note="big"), record("u", lsn=2, note=UNCHANGED_PLACEHOLDER)])
-
-    (change,) = reducer.changes()
-    assert ("big", ()) == ((change.row or {})["note"], change.kept)
-
-
-def test_an_unchanged_value_without_a_change_before_it_is_kept_in_the_store() -> None:
-    reducer = TopicReducer(SCHEMA)
-
-    reducer.add([record("u", note=UNCHANGED_PLACEHOLDER)])
-
-    (change,) = reducer.changes()
-    assert (None, ("note",)) == ((change.row or {})["note"], change.kept)
-
-
-def test_an_unchanged_value_of_a_row_deleted_before_is_refused() -> None:
-    reducer = TopicReducer(SCHEMA)
-
-    with pytest.raises(NoStoredRowError):
-        reducer.add([record("d", lsn=1), record("c", lsn=2, note=UNCHANGED_PLACEHOLDER)])
+    assert [None] == [change.row for change in done.changes]
+    assert (2, 1, 1) == (done.records, done.accepted, done.filtered)
 
 
 @pytest.mark.parametrize(
@@ -159,15 +143,25 @@ def test_a_changed_table_is_refused_by_column(after: dict[str, object], named: s
     assert named in (refused.value.detail or "")
 
 
-def test_a_truncate_is_refused() -> None:
-    with pytest.raises(TruncateError):
-        TopicReducer(SCHEMA).add([record("t", keyed=False)])
+def test_a_truncate_takes_what_is_older_and_leaves_what_is_newer() -> None:
+    done = reduced(
+        SCHEMA, record("c", 1, 100), record("t", lsn=104, keyed=False), record("c", 2, 108)
+    )
+
+    assert [(2,)] == [change.key for change in done.changes]
+    assert (1 << 56 | 104, 3, 3) == (done.truncated, done.records, done.accepted)
 
 
 @pytest.mark.parametrize("op", ["u", "d"])
-def test_a_changed_row_without_a_key_is_refused(op: str) -> None:
-    with pytest.raises(KeylessChangeError):
-        TopicReducer(KEYLESS).add([record(op, keyed=False)])
+def test_a_changed_row_without_a_key_is_set_apart(op: str) -> None:
+    done = reduced(KEYLESS, record(op, keyed=False), record("c", keyed=False, offset=1))
+
+    assert ([KeylessChangeError], 1) == (failing(done), len(done.changes))
+
+
+@pytest.mark.parametrize("op", ["c", "u", "d"])
+def test_a_record_that_lacks_the_key_of_its_table_is_set_apart(op: str) -> None:
+    assert [EnvelopeError] == failing(reduced(SCHEMA, record(op, keyed=False)))
 
 
 def fact(op: str, kind: str | None, number: int = 1) -> Record:
@@ -203,16 +197,16 @@ FACTS = TableSchema(
 def test_of_events_only_those_count_that_happened_or_were_dropped(
     op: str, kind: str | None, *, deletes: bool, counts: bool
 ) -> None:
-    reducer = TopicReducer(FACTS, Facts(frozenset({"a"}), deletes))
+    done = reduced(FACTS, fact(op, kind), facts=Facts(frozenset({"a"}), deletes))
 
-    reducer.add([fact(op, kind)])
+    assert (1, int(counts), int(not counts)) == (done.records, done.accepted, done.filtered)
+    assert counts == (len(done.changes) == 1)
 
-    assert (1, counts) == (reducer.records, len(reducer) == 1)
 
+def test_a_truncate_of_events_is_set_apart() -> None:
+    done = reduced(FACTS, fact("t", None), facts=Facts(frozenset({"a"}), deletes=False))
 
-def test_a_truncate_of_events_is_refused_all_the_same() -> None:
-    with pytest.raises(TruncateError):
-        TopicReducer(FACTS, Facts(frozenset({"a"}), deletes=False)).add([fact("t", None)])
+    assert ([TruncateError], 0) == (failing(done), done.truncated)
 
 
 @pytest.mark.parametrize(
@@ -227,20 +221,30 @@ def test_a_truncate_of_events_is_refused_all_the_same() -> None:
     ],
     ids=["no epoch", "epoch too great", "epoch no number", "no json", "foreign", "no operation"],
 )
-def test_a_record_that_is_no_change_is_refused(odd: Record) -> None:
-    with pytest.raises(EnvelopeError):
-        TopicReducer(SCHEMA).add([odd])
+def test_a_record_that_is_no_change_is_set_apart_and_holds_up_no_other(odd: Record) -> None:
+    done = reduced(SCHEMA, odd, record("c", 2, offset=1))
+
+    assert ([EnvelopeError], [(2,)]) == (failing(done), [change.key for change in done.changes])
+    assert odd == done.failures[0].records[-1]
+
+
+def test_a_value_that_cannot_be_decoded_sets_its_record_apart_with_its_key() -> None:
+    odd = record(after={"id": 1, "note": "n", "total": "much"})
+    done = reduced(SCHEMA, odd, record("c", 2, offset=1))
+
+    (failure,) = done.failures
+    assert ((odd,), 1 << 56 | 100, (1,)) == (failure.records, failure.version, failure.key)
+    assert [(2,)] == [change.key for change in done.changes]
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["no key", "a key the connector chose"])
 def test_rows_without_a_key_are_told_apart_by_position(*, keyed: bool) -> None:
-    reducer = TopicReducer(KEYLESS)
     snapshot = [record("r", lsn=9, order=n, keyed=keyed, offset=n) for n in range(2)]
     copied = [record("c", lsn=10, order=n, keyed=keyed, offset=1 + n) for n in (1, 2)]
 
-    reducer.add([*snapshot, *copied, *copied])
+    done = reduced(KEYLESS, *snapshot, *copied, *copied)
 
-    keys = [str(change.key[0]) for change in reducer.changes()]
+    keys = [str(change.key[0]) for change in done.changes]
     assert (4, sorted(keys)) == (len(set(keys)), keys)
 
 

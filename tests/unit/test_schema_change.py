@@ -57,7 +57,7 @@ class Source:
         self.lsn += 1
         self.rewrites += rewritten
         command = "ALTER TABLE" if self.versions else BASELINE
-        noted = TableShape(7, TABLE, tuple(self.columns), (1,))
+        noted = TableShape(7, TABLE, tuple(self.columns), (1,), last_number=self.numbers)
         place = len(self.versions) + 1
         self.versions.append(
             ShapeVersion(place, Lsn(self.lsn), None, noted, command, rewritten=rewritten)
@@ -175,10 +175,14 @@ def test_a_change_found_by_looking_leaves_open_which_shape_a_row_between_had() -
     swapped = version(2, shape(column(2, "b"), column(3, "a")), seen_after=Lsn(12), rewritten=None)
     fits = fitting(TableHistory.of([version(1, shape(column(2, "a"), column(3, "b"))), swapped]))
     row = {"id": 1, "a": "2", "b": "3"}
+    between = {"id": 1, "a": "2", "tmp": "3"}
 
     assert fits.settled_lsn == 20
     assert fits.fit(row, 11, read=False) == {"id": 1, "b": "2", "a": "3"}
     assert fits.fit(row, 12, read=False) is None
+    assert fits.fit(between, 12, read=False) is None  # nobody saw this one: a read follows
+    with pytest.raises(LookupError):
+        fits.fit(between, 11, read=False)
     assert fits.fit(row, 20, read=False) == row
 
 
@@ -244,6 +248,9 @@ def test_each_kind_of_change_says_whether_rows_must_be_read_again() -> None:
     assert told(replace(base, table=TableName("a", "b"))) == [
         (ChangeKind.TABLE_RENAMED, False, True)
     ]
+    passed = replace(base, last_number=3)
+    assert told(passed, rewritten=None) == [(ChangeKind.REWRITTEN, True, True)]
+    assert told(passed) == []
     assert told(None) == told(replace(base, oid=8)) == [(ChangeKind.TABLE_DROPPED, False, True)]
     assert told(replace(base, partitions=parts)) == [(ChangeKind.PARTITION_ATTACHED, True, True)]
     assert told(replace(base, partitions=parts), command="CREATE TABLE") == [

@@ -1,0 +1,171 @@
+"""Caretaker: what the job does for its views beside taking batches, about twice a second.
+
+It tries again what is to be tried again, asks for a read of rows that lack a value, and removes
+what a whole read of a table has not found any more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from cdc.errors import CdcError
+from cdc.snapshot import reads
+from projections import sweeps
+from projections.errors import ProjectionError
+from projections.quarantine import ledger, rereads
+from projections.quarantine.ledger import Verdict
+from projections.quarantine.retry import try_again
+from projections.sinks.open import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from projections.frontier import Offsets
+    from projections.plan import ViewPlan
+    from projections.quarantine.guard import StoreGuard
+    from projections.quarantine.ledger import Case, Connection
+    from projections.sinks.sink import Sink
+    from projections.spec import JobSpec
+    from projections.view import Store
+
+INTERVAL_S: Final = 0.5
+_READS_S: Final = 2.0
+"""Between two looks at reads: those asked for, and those that are done."""
+
+_PAUSE_S: Final = 5.0
+_log = structlog.get_logger(__name__)
+
+
+class Caretaker(threading.Thread):
+    """Tends the views of a job.
+
+    A source or store that does not answer only delays this: it is tried again.
+
+    Args:
+        spec: The job.
+        guards: By store, what its batches are kept apart with.
+        committed: Gives the offsets that a store's query has finished; None while it is down.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        guards: Mapping[Store, StoreGuard],
+        committed: Callable[[Store], Offsets | None],
+    ) -> None:
+        super().__init__(name="caretaker", daemon=True)
+        self._spec = spec
+        self._guards = guards
+        self._committed = committed
+        self._stopped = threading.Event()
+        self._sinks: dict[Store, Sink] = {}
+
+    def run(self) -> None:
+        """Tends until stopped."""
+        wait_s = INTERVAL_S
+        while not self._stopped.wait(wait_s):
+            try:
+                with ledger.connect(self._spec.ledger) as connection:
+                    self._tend(connection)
+                wait_s = INTERVAL_S
+            except (CdcError, ProjectionError) as error:
+                _log.warning("views are not tended", code=error.code, what=error.message)
+                wait_s = _PAUSE_S
+        for sink in self._sinks.values():
+            sink.close()
+
+    def stop(self) -> None:
+        """Ends the thread after its current round."""
+        self._stopped.set()
+
+    def retry(self, connection: Connection, store: Store) -> None:
+        """Tries again what is due in a store.
+
+        Raises:
+            QuarantineDownError: The ledger cannot be read or written.
+            SinkError: The store cannot be written; what was due stays due.
+        """
+        guard, source = self._guards[store], self._spec.source
+        plans = {plan.name: plan for plan in self._spec.plans_in(store)}
+        while not self._stopped.is_set():
+            with guard.lock:
+                cases = ledger.due(connection, source, store, plans)
+                if not cases:
+                    return
+                held = ledger.held(connection, source, store)
+                try:
+                    for name, of_view in _by_view(cases).items():
+                        given_up = held[name].given_up
+                        verdicts = self._verdicts(plans[name], store, of_view, given_up)
+                        ledger.settle(connection, store, verdicts)
+                finally:
+                    guard.changed()
+
+    def _tend(self, connection: Connection) -> None:
+        looked_at = 0.0
+        while not self._stopped.wait(INTERVAL_S):
+            due = ledger.due_stores(connection, self._spec.source)
+            for store in self._guards:
+                if store in due:
+                    self.retry(connection, store)
+            if time.monotonic() > looked_at + _READS_S:
+                looked_at = time.monotonic()
+                rereads.ask(connection, self._spec)
+                self._sweep(connection)
+
+    def _verdicts(
+        self,
+        plan: ViewPlan,
+        store: Store,
+        cases: Sequence[Case],
+        given_up: Mapping[str, int | None],
+    ) -> list[Verdict]:
+        try:
+            return try_again(plan, cases, lambda: self._sink(store), given_up)
+        except CdcError as error:  # something is wrong with one of the keys, and with all it says
+            by_key: dict[str, list[Case]] = defaultdict(list)
+            for case in cases:
+                by_key[case.key].append(case)
+            if len(by_key) == 1:
+                return [Verdict(case, error) for case in cases]
+            return [
+                verdict
+                for of_key in by_key.values()
+                for verdict in self._verdicts(plan, store, of_key, given_up)
+            ]
+
+    def _sweep(self, connection: Connection) -> None:
+        whole = reads.whole_reads(connection, self._spec.source)
+        done = sweeps.done(connection)
+        for store, guard in self._guards.items():
+            for plan in self._spec.plans_in(store):
+                sweep = sweeps.due(plan, whole)
+                if sweep is None or done.get((plan.name, store), 0) >= sweep.below_version:
+                    continue
+                committed = self._committed(store)
+                if committed is None or not sweep.covered_by(committed):
+                    continue
+                with guard.lock:
+                    removed = self._sink(store).sweep(plan, sweep.below_version)
+                below = {plan.name: sweep.below_version}
+                ledger.obsolete(connection, self._spec.source, store, below)
+                sweeps.note(connection, plan.name, store, sweep, removed)
+                if removed:
+                    _log.info("rows removed", view=plan.name, store=str(store), rows=removed)
+
+    def _sink(self, store: Store) -> Sink:
+        if store not in self._sinks:
+            self._sinks[store] = open_sink(store, self._spec.addresses)
+        return self._sinks[store]
+
+
+def _by_view(cases: Sequence[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = defaultdict(list)
+    for case in cases:
+        found[case.view].append(case)
+    return found

@@ -1,0 +1,331 @@
+"""Delivery: records of change topics, taken into the views of one store.
+
+A record that cannot be read or applied is set apart with its cause, and so is every later one of
+its key; all others are applied. What is set apart is handed to the caller, who keeps it safe before
+the batch counts as done. Whatever a store has something newer for needs no keeping: it counts as
+applied, whether or not it could have been.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.change import Applied, RowChange
+from projections.decode import TopicReducer, missing_values
+from projections.errors import EventUnreadableError, WaitsBehindError
+from projections.plan import facts_of
+from projections.record import RecordFailure, canonical, key_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from cdc.errors import CdcError
+    from projections.decode import Reduced
+    from projections.errors import ProjectionError
+    from projections.plan import ViewPlan
+    from projections.record import Record
+    from projections.sinks.sink import Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A record that waits.
+
+    Attributes:
+        view: The view it waits for.
+        key: Under which text its changes wait for each other.
+        topic: Where it lies, with the record's own partition and offset.
+        record: It.
+        version: Its place in the log; None if it cannot be read.
+        error: Why it waits.
+    """
+
+    view: str
+    key: str
+    topic: str
+    record: Record
+    version: int | None
+    error: CdcError | ProjectionError
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What of a view waits or was given up, as far as a delivery has to know.
+
+    Attributes:
+        keys: Keys of which something waits: what comes later waits behind it.
+        given_up: Keys of which something was given up, with its version: what the store has of
+            them is not whole up to there.
+    """
+
+    keys: frozenset[str] = frozenset()
+    given_up: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ViewCount:
+    """What became of the records of a view: `records == applied + quarantined + filtered`.
+
+    Attributes:
+        records: Records of its topics.
+        applied: Those that the store has taken, or has something newer for.
+        quarantined: Those that wait.
+        filtered: Those that are nothing to the view: tombstones, events of other types.
+        changes: What the store said of the changes that the records came to.
+        lags_us: Time from commit to store, microseconds, of each change.
+    """
+
+    records: int = 0
+    applied: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    changes: Applied = field(default_factory=Applied)
+    lags_us: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    topic: str
+    plans: list[ViewPlan]
+    reducer: TopicReducer
+
+
+class Delivery:
+    """Takes records into views; one for each task of a batch.
+
+    Args:
+        plans: The views of the store.
+        sink: Opens the store when it is needed.
+        held: What waits already, by view.
+        changes_per_write: Changes of a topic after which they are written.
+    """
+
+    def __init__(
+        self,
+        plans: Iterable[ViewPlan],
+        sink: Callable[[], Sink],
+        held: Mapping[str, Held] | None = None,
+        *,
+        changes_per_write: int = 100_000,
+    ) -> None:
+        self._readers = _readers(plans)
+        self._sink = sink
+        self._held = held or {}
+        self._limit = changes_per_write
+        self._apart: dict[str, set[str]] = defaultdict(set)
+        self.counts: dict[str, ViewCount] = defaultdict(ViewCount)
+        self.waiting: list[Waiting] = []
+        self.truncated: dict[str, int] = {}
+
+    def take(self, topic: str, records: Iterable[Record | tuple[Any, ...]]) -> None:
+        """Takes records of one topic in their order; those of others' topics are passed over.
+
+        Raises:
+            CdcError: A record cannot be read, and that is no matter of one key.
+            SinkError: The store refuses everything or cannot be reached.
+        """
+        for reader in self._readers.get(topic, ()):
+            reader.reducer.add(records)
+            if len(reader.reducer) >= self._limit:
+                self._flush(reader)
+
+    def finish(self) -> None:
+        """Writes what is left; afterwards `counts` and `waiting` are complete.
+
+        Raises:
+            SinkError: The store refuses everything or cannot be reached.
+        """
+        for reader in chain.from_iterable(self._readers.values()):
+            if reader.reducer.records:
+                self._flush(reader)
+
+    def _flush(self, reader: _Reader) -> None:
+        reduced = reader.reducer.reduced()
+        for plan in reader.plans:
+            _ViewDelivery(self, plan, reader.topic, reduced).run()
+
+    def held(self, plan: ViewPlan) -> Held:
+        """What waits of a view, with what this delivery has set apart."""
+        held = self._held.get(plan.name, _NOTHING)
+        apart = self._apart.get(plan.name)
+        return Held(held.keys | apart, held.given_up) if apart else held
+
+    def open(self) -> Sink:
+        """The store."""
+        return self._sink()
+
+    def set_apart(self, waiting: Sequence[Waiting]) -> None:
+        """Takes records that wait, for the rest of this delivery too."""
+        self.waiting += waiting
+        for each in waiting:
+            self._apart[each.view].add(each.key)
+
+
+class _ViewDelivery:
+    """One view's part of a write."""
+
+    def __init__(self, delivery: Delivery, plan: ViewPlan, topic: str, reduced: Reduced) -> None:
+        self._delivery = delivery
+        self._plan = plan
+        self._topic = topic
+        self._reduced = reduced
+        self._names = None if plan.events is None else plan.events.form.names
+        self._failures = [failure for failure in reduced.failures if self._mine(failure.kind)]
+        self._behind: list[RecordFailure] = []
+
+    def run(self) -> None:
+        plan, reduced = self._plan, self._reduced
+        changes = self._of_view()
+        sink = self._delivery.open()
+        if reduced.truncated:
+            sink.sweep(plan, reduced.truncated)
+            self._delivery.truncated[plan.name] = reduced.truncated
+        applied = Applied()
+        for part in (self._ready(reduced.below), ready := self._ready(changes)):
+            if part:
+                applied += sink.apply(plan, part)
+        for refused in applied.refused:
+            self._fail(refused.change, refused.error)
+        self._count(self._set_apart(sink), applied, ready)
+
+    def _mine(self, kind: str | None) -> bool:
+        """Whether an event of a type is one of the view's; no type says nothing against it."""
+        return self._names is None or kind is None or kind in self._names
+
+    def _of_view(self) -> list[RowChange]:
+        changes, events = self._reduced.changes, self._plan.events
+        if events is None:
+            return changes
+        try:
+            return events.changes(changes)
+        except EventUnreadableError:
+            readable: list[RowChange] = []
+        for change in changes:
+            try:
+                readable += events.changes([change])
+            except EventUnreadableError as error:
+                self._fail(change, error)
+        return readable
+
+    def _ready(self, changes: list[RowChange]) -> list[RowChange]:
+        """Leaves out what has to wait; nearly always there is nothing."""
+        held = self._delivery.held(self._plan)
+        unread = {key_text(self._topic, failure.records[-1]) for failure in self._failures}
+        keys = held.keys | unread if unread else held.keys
+        if not keys and not held.given_up:
+            return changes
+        ready = []
+        for change in changes:
+            raw = self._reduced.sources[change.key]
+            key = key_text(self._topic, raw.own)
+            if key in keys:
+                self._behind.append(RecordFailure(raw.records, _BEHIND, raw.version, change.key))
+            elif change.kept and self._unfounded(change, raw.base, key, held, keys):
+                self._fail(change, missing_values(self._plan.schema, change.kept))
+            else:
+                ready.append(change)
+        return ready
+
+    def _unfounded(
+        self, change: RowChange, base: bytes | None, key: str, held: Held, keys: frozenset[str]
+    ) -> bool:
+        """Whether the row that has a change's kept values waits itself, or was given up."""
+        base_key = key if base is None else (canonical(base) or base).decode()
+        if base_key in keys:
+            return True
+        if base_key not in held.given_up:
+            return False
+        given_up = held.given_up[base_key]
+        asked = RowChange(change.base or change.key, 0, None, 0)
+        (stored,) = self._delivery.open().versions(self._plan, [asked])
+        return given_up is None or stored < given_up
+
+    def _fail(self, change: RowChange, error: CdcError | ProjectionError) -> None:
+        raw = self._reduced.sources[change.key]
+        self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
+
+    def _set_apart(self, sink: Sink) -> list[Waiting]:
+        """Hands over what waits: all that failed, except where the store has something newer."""
+        failures = self._failures + self._behind
+        if not failures:
+            return []
+        known = [failure for failure in failures if failure.key is not None]
+        asked = [RowChange(failure.key or (), 0, None, 0) for failure in known]
+        stored = sink.versions(self._plan, asked) if asked else []
+        done = {id(failure): version for failure, version in zip(known, stored, strict=True)}
+        waiting: dict[tuple[int, int], Waiting] = {}
+        for failure in failures:
+            if failure.version is not None and done.get(id(failure), 0) >= failure.version:
+                continue
+            *others, own = failure.records
+            key = key_text(self._topic, own)
+            for record in others:
+                place = record.partition, record.offset
+                each = Waiting(self._plan.name, key, self._topic, record, None, _BEHIND)
+                waiting.setdefault(place, each)
+            place = own.partition, own.offset
+            waiting[place] = Waiting(
+                self._plan.name, key, self._topic, own, failure.version, failure.error
+            )
+        self._delivery.set_apart(list(waiting.values()))
+        return list(waiting.values())
+
+    def _count(
+        self, waiting: Sequence[Waiting], applied: Applied, changes: Sequence[RowChange]
+    ) -> None:
+        reduced, count = self._reduced, self._delivery.counts[self._plan.name]
+        others = sum(n for kind, n in reduced.kinds.items() if not self._mine(kind))
+        unread = sum(failure.version is None for failure in self._failures)
+        count.records += reduced.records
+        count.filtered += reduced.filtered + others
+        count.quarantined += len(waiting)
+        count.applied += reduced.accepted - others - (len(waiting) - unread)
+        count.changes += applied
+        now_us = time.time_ns() // 1000
+        count.lags_us += [now_us - c.committed_at_us for c in changes if c.committed_at_us]
+
+
+_NOTHING: Final = Held()
+_BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
+
+
+def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:
+    """Returns a reducer of a topic for views that read it alike."""
+    plan = plans[0]
+    return TopicReducer(
+        plan.topics[topic],
+        facts_of(plans, topic),
+        shapes=plan.shapes.get(topic),
+        left_to_read=plan.left_to_read,
+    )
+
+
+def _readers(plans: Iterable[ViewPlan]) -> dict[str, list[_Reader]]:
+    """Who reads each topic: mirrors of its table, and views of the events in it."""
+    groups: dict[str, list[list[ViewPlan]]] = defaultdict(list)
+    for plan in plans:
+        for topic in plan.topics:
+            alike = (group for group in groups[topic] if _alike(group[0], plan, topic))
+            group = next(alike, None)
+            if group is None:
+                groups[topic].append([plan])
+            else:
+                group.append(plan)
+    return {
+        topic: [_Reader(topic, group, reducer(group, topic)) for group in of_topic]
+        for topic, of_topic in groups.items()
+    }
+
+
+def _alike(one: ViewPlan, other: ViewPlan, topic: str) -> bool:
+    """Whether two views read the records of a topic in the same way."""
+    return (
+        (one.events is None) == (other.events is None)
+        and one.left_to_read == other.left_to_read
+        and one.topics[topic] == other.topics[topic]
+        and one.shapes.get(topic) == other.shapes.get(topic)
+    )

@@ -1,0 +1,70 @@
+"""What the job's driver knows of one store's quarantine, and the lock under which it is tended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from projections.errors import QuarantineDownError
+from projections.quarantine import ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from projections.delivery import Held
+    from projections.quarantine.ledger import Connection
+    from projections.spec import LedgerAddress
+    from projections.view import Store
+
+_PAUSE_S: Final = 5.0
+"""Between two tries to reach a database that does not answer."""
+
+
+class StoreGuard:
+    """Knows which keys wait, and lets one batch or retry of the store be at work at a time.
+
+    Only the job itself adds to the ledger. So while the database is away, what was read last is
+    still enough for batches that set nothing apart: at worst a key waits that was given up.
+
+    Args:
+        address: Where the ledger is.
+        store: The store.
+    """
+
+    def __init__(self, address: LedgerAddress, store: Store) -> None:
+        self.lock = threading.Lock()
+        self._address = address
+        self._store = store
+        self._connection: Connection | None = None
+        self._known: Mapping[str, Held] | None = None
+        self._again_at = 0.0
+
+    def held(self) -> Mapping[str, Held]:
+        """Returns what waits, by view.
+
+        Raises:
+            QuarantineDownError: It cannot be read, and nothing certain is known.
+        """
+        if self._known is not None and time.monotonic() < self._again_at:
+            return self._known
+        try:
+            if self._connection is None:
+                self._connection = ledger.connect(self._address)
+            self._known = ledger.held(self._connection, self._address.source, self._store)
+        except QuarantineDownError:
+            self.close()
+            self._again_at = time.monotonic() + _PAUSE_S
+            if self._known is None:
+                raise
+        return self._known
+
+    def changed(self) -> None:
+        """Notes that more may wait than is known."""
+        self._known = None
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,76 @@
+"""Record: one Kafka record of a change topic, and why it may not become a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+if TYPE_CHECKING:
+    from cdc.errors import CdcError
+    from projections.errors import ProjectionError
+
+
+OLD_KEY_HEADER: Final = "__debezium.oldkey"
+"""Kafka header in which the connector names the old key of a row that comes under a new one."""
+
+
+class Record(NamedTuple):
+    """One Kafka record, as far as a view needs it.
+
+    Attributes:
+        key: Its key.
+        value: Its value; None of a tombstone.
+        epoch: What its header `headwater.epoch` says.
+        partition: Where it lies.
+        offset: Where it lies.
+        old_key: Of a row that came under another key, that key.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    epoch: str | None
+    partition: int
+    offset: int
+    old_key: bytes | None = None
+
+
+class RecordFailure(NamedTuple):
+    """Records that did not become a change of a view.
+
+    Attributes:
+        records: The one that failed, and those that it builds on.
+        error: Why.
+        version: Its place in the log; None if that cannot be read.
+        key: Values of the row's key; None if they cannot be read.
+        kind: Of an added event, its type.
+    """
+
+    records: tuple[Record, ...]
+    error: CdcError | ProjectionError
+    version: int | None
+    key: tuple[object, ...] | None
+    kind: str | None = None
+
+
+def canonical(key: bytes | None) -> bytes | None:
+    """Returns a key as the connector writes it; None if it is no JSON object."""
+    try:
+        fields = None if key is None else orjson.loads(key)
+    except orjson.JSONDecodeError:
+        return None
+    return orjson.dumps(fields) if isinstance(fields, dict) else None
+
+
+def key_text(topic: str, record: Record) -> str:
+    """Returns the text under which changes of one key wait for each other.
+
+    That of a key is its JSON object. What is no such object goes by its bytes, and a record
+    without a key by its place, so that it waits alone.
+    """
+    found = canonical(record.key)
+    if found is not None:
+        return found.decode()
+    if record.key is None or record.key == b"null":
+        return f"{topic}/{record.partition}/{record.offset}"
+    return "hex:" + record.key.hex()

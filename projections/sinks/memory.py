@@ -1,0 +1,85 @@
+"""A sink in this process's memory: the contract and nothing else, for tests of what writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cdc.values import encoder
+from projections.change import Applied, Refused, may_complete
+from projections.decode import missing_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from projections.change import RowChange
+    from projections.plan import ViewPlan
+
+    _Row = tuple[int, Mapping[str, object] | None]
+
+
+@dataclass(slots=True)
+class _View:
+    rows: dict[tuple[object, ...], _Row] = field(default_factory=dict)
+    floor: int = 0
+
+
+class MemorySink:
+    """Keeps version and row of every key; a delete's row is None.
+
+    Args:
+        views: The views, to be shared by instances that stand for one store.
+    """
+
+    def __init__(self, views: dict[str, _View] | None = None) -> None:
+        self.views: dict[str, _View] = {} if views is None else views
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """Makes room for a view."""
+        self.views.setdefault(plan.name, _View())
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        """Keeps the newest change of each key; see `Sink.apply`."""
+        view = self.views.setdefault(plan.name, _View())
+        before = dict(view.rows)
+        total = Applied()
+        for change in changes:
+            if max(before.get(change.key, (0, None))[0], view.floor - 1) >= change.version:
+                total += Applied(stale=1)
+                continue
+            row = change.row
+            if row is not None and change.kept:
+                version, stored = before.get(change.base or change.key, (0, None))
+                if stored is None or not may_complete(change, version):
+                    error = missing_values(plan.schema, change.kept)
+                    total += Applied(refused=(Refused(change, error),))
+                    continue
+                row = {**row, **{name: stored[name] for name in change.kept}}
+            view.rows[change.key] = change.version, row
+            total += Applied(deleted=1) if row is None else Applied(upserted=1)
+        return total
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """Looks the keys up; see `Sink.versions`."""
+        view = self.views.setdefault(plan.name, _View())
+        floor = max(0, view.floor - 1)
+        return [max(floor, view.rows.get(change.key, (0, None))[0]) for change in changes]
+
+    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+        """Forgets what is older; see `Sink.sweep`."""
+        view = self.views.setdefault(plan.name, _View())
+        view.floor = max(view.floor, below_version)
+        old = {key: row for key, (version, row) in view.rows.items() if version < below_version}
+        for key in old:
+            del view.rows[key]
+        return sum(row is not None for row in old.values())
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """Reads every live row; see `Sink.documents`."""
+        encode = encoder(plan.schema)
+        for _, row in self.views.get(plan.name, _View()).rows.values():
+            if row is not None:
+                yield encode(row)
+
+    def close(self) -> None:
+        """Has nothing to let go of."""

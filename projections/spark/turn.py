@@ -1,0 +1,150 @@
+"""Turn: all that runs as long as the views are bound to their tables as these are.
+
+When a table changes, the turn ends, the views are bound anew, and the next turn begins where this
+one has come: what a batch was at is taken again. Session and process stay.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from cdc.errors import CdcError
+from projections import loss
+from projections.caretaker import Caretaker
+from projections.errors import ProjectionError
+from projections.fault import Fault
+from projections.quarantine import ledger
+from projections.quarantine.guard import StoreGuard
+from projections.spark.progress import QueryProgress
+from projections.spark.publisher import Publisher
+from projections.spark.query import (
+    ARCHIVE,
+    Gate,
+    committed_offsets,
+    prepare_store,
+    start_archive,
+    start_query,
+)
+from projections.spark.supervisor import SupervisedQuery
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from projections.frontier import Offsets
+    from projections.spec import JobSpec
+    from projections.table_watch import TableWatch
+
+_END_S = 60.0
+_log = structlog.get_logger(__name__)
+
+
+class Turn:
+    """Queries of one binding, and what tends their views beside them.
+
+    Args:
+        session: Where.
+        spec: The job, its views bound.
+        tables: Tells when they have to be bound anew.
+        progress: Figures of the queries, by name, which outlive the turn.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        spec: JobSpec,
+        tables: TableWatch,
+        progress: dict[str, QueryProgress],
+    ) -> None:
+        self.spec = spec
+        self.queries: dict[str, SupervisedQuery] = {}
+        self._session = session
+        self._tables = tables
+        self._progress = progress
+        self._ending = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._guards = {
+            store: StoreGuard(spec.ledger, store) for store in Store if spec.plans_in(store)
+        }
+        self._caretaker = Caretaker(spec, self._guards, self._committed)
+        self._publisher = Publisher(spec, tables, self._committed)
+        for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
+            if spec.plans_in(store):
+                self._add(store, partial(self._start_store, store))
+        self._add(ARCHIVE, partial(start_archive, session, spec))
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why a query is given up; None if none is."""
+        return next((query.fault for query in self.queries.values() if query.fault), None)
+
+    @property
+    def running(self) -> bool:
+        """Whether every query runs."""
+        return all(query.query is not None for query in self.queries.values())
+
+    def start(self) -> None:
+        """Starts everything; each query is tended in a thread of its own."""
+        self._publisher.start()
+        self._caretaker.start()
+        for query in self.queries.values():
+            thread = threading.Thread(
+                target=query.run, args=(self._ending,), name=query.name, daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def end(self) -> None:
+        """Stops everything that `start` started; what was begun is begun again in the next turn."""
+        self._ending.set()
+        self._publisher.stop()
+        self._caretaker.stop()
+        for query in self.queries.values():
+            query.stop()
+
+    def wait(self) -> None:
+        """Waits until all of an ended turn is at rest, so that another may begin."""
+        for thread in (*self._threads, self._publisher, self._caretaker):
+            thread.join(_END_S)
+        # one that was just being started when it was told to stop
+        for query in self.queries.values():
+            query.stop()
+        for guard in self._guards.values():
+            guard.close()
+
+    def _add(self, name: str, start: Callable[[], Any]) -> None:
+        progress = self._progress.setdefault(str(name), QueryProgress())
+        self.queries[str(name)] = SupervisedQuery(
+            str(name), start, progress, lambda: self._loss(name)
+        )
+
+    def _loss(self, query: str) -> Fault | None:
+        error = loss.find(self.spec, query)
+        return None if error is None else Fault.of(error)
+
+    def _start_store(self, store: Store) -> StreamingQuery:
+        prepare_store(self._session, self.spec, store)
+        self._retry_first(store)
+        gate = Gate(self._guards[store], self._tables)
+        on_batch = self._progress[store].record
+        return start_query(self._session, self.spec, store, gate, on_batch)
+
+    def _retry_first(self, store: Store) -> None:
+        """Makes room in a full quarantine before the next batch needs it."""
+        try:
+            with ledger.connect(self.spec.ledger) as connection:
+                self._caretaker.retry(connection, store)
+        except (CdcError, ProjectionError) as error:
+            _log.warning("nothing is tried again yet", code=error.code, what=error.message)
+
+    def _committed(self, store: Store) -> Offsets | None:
+        supervised = self.queries.get(store)
+        query = supervised.query if supervised else None
+        return committed_offsets(query) if query is not None else None

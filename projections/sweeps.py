@@ -1,0 +1,81 @@
+"""Sweeps: rows that a view still has although a whole read of their table has not found them.
+
+Such a row was deleted while nobody looked: its delete is in no topic. The read sent every row that
+there was with one position. So once a view has applied all of the read, whatever it has with an
+older version is a row that was gone by then. A view of several tables may be swept up to the
+oldest of their newest reads: every row of each table has been sent with that version or a newer
+one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.position import ChangePosition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import psycopg
+
+    from cdc.snapshot.reads import WholeRead
+    from projections.frontier import Offsets
+    from projections.plan import ViewPlan
+    from projections.view import Store
+
+_DONE: Final = "SELECT view, store, max(below_version) FROM headwater.sweeps GROUP BY view, store"
+_NOTE: Final = """
+INSERT INTO headwater.sweeps (view, store, below_version, removed) VALUES (%s, %s, %s, %s)
+ON CONFLICT (view, store, below_version) DO UPDATE
+SET removed = headwater.sweeps.removed + excluded.removed, swept_at = clock_timestamp()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is to be removed from a view, and when.
+
+    Attributes:
+        below_version: Rows of older versions are gone at the source.
+        ends: Offsets below which everything must have been applied.
+    """
+
+    below_version: int
+    ends: Mapping[tuple[str, int], int]
+
+    def covered_by(self, committed: Offsets) -> bool:
+        """Tells whether a query that has finished all below some offsets may sweep."""
+        return all(not end or committed.get(place, 0) >= end for place, end in self.ends.items())
+
+
+def due(plan: ViewPlan, whole: Mapping[str, WholeRead]) -> Sweep | None:
+    """Returns what the newest whole reads allow to be swept; None without them.
+
+    Args:
+        plan: The view.
+        whole: The newest whole read that is done, by topic.
+    """
+    topics = [plan.topic] if plan.events is None else list(plan.topics)
+    if not all(topic in whole for topic in topics):
+        return None
+    versions = [ChangePosition.of_read(whole[t].epoch, whole[t].read_lsn).version for t in topics]
+    ends = {
+        (topic, partition): end
+        for topic in topics
+        for partition, end in whole[topic].end_offsets.items()
+    }
+    return Sweep(min(versions), ends)
+
+
+def done(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], int]:
+    """Returns the version up to which each view was swept in each store."""
+    rows = connection.execute(_DONE).fetchall()
+    return {(view, store): version for view, store, version in rows}
+
+
+def note(
+    connection: psycopg.Connection[Any], view: str, store: Store, sweep: Sweep, removed: int
+) -> None:
+    """Notes that a view was swept, for good."""
+    connection.execute(_NOTE, (view, store, sweep.below_version, removed))

@@ -1,0 +1,206 @@
+"""A source, its log and its topic as values: what the connector and the reader would write.
+
+Transactions of a small table interleave in the log as Postgres' locks let them, go to the topic by
+commit, and leave out large values that they do not change. Reads send the rows of some later moment
+under the position at which they began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from hypothesis import strategies as st
+
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.values import UNCHANGED_PLACEHOLDER
+from projections.plan import ViewPlan
+from projections.record import Record
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TABLE = TableSchema(
+    TableName("public", "things"),
+    (
+        Column("id", ColumnKind.INTEGER, "bigint", nullable=False),
+        Column("note", ColumnKind.TEXT, "text"),
+        Column("big", ColumnKind.TEXT, "text"),
+    ),
+    ("id",),
+)
+TOPIC = "shop.public.things"
+PLAN = ViewPlan("things", "shop", TOPIC, TABLE, ("id",), frozenset(Store))
+KEYS = range(1, 5)
+
+Row = dict[str, Any]
+Rows = dict[int, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A row-level change as the log has it: one that moves a row is a delete and a create."""
+
+    op: str
+    key: int
+    row: Row | None = None
+    old_key: int | None = None
+
+
+@dataclass(slots=True)
+class Source:
+    """The table and its log.
+
+    Attributes:
+        lsn: Where the log's next record begins.
+        topic: What the connector has written, in order.
+        states: The rows after each commit, with the log's end at that moment.
+    """
+
+    whole_rows: bool = False
+    lsn: int = 0x1000
+    rows: Rows = field(default_factory=dict)
+    topic: list[Record] = field(default_factory=list)
+    states: list[tuple[int, Rows]] = field(default_factory=lambda: [(0x1000, {})])
+    _number: int = 0
+
+    def together(self, transactions: Sequence[Sequence[tuple[Any, ...]]], order: Any) -> None:
+        """Runs transactions that hold no lock in common, their records interleaved in the log."""
+        rows = dict(self.rows)
+        written: list[list[tuple[int, Written]]] = [[] for _ in transactions]
+        waiting = [list(steps) for steps in transactions]
+        while any(waiting):
+            which = order.choice([n for n, steps in enumerate(waiting) if steps])
+            changes = self._step(rows, *waiting[which].pop(0))
+            written[which] += [(self.lsn, change) for change in changes]
+            self.lsn += 8 * order.randint(1, 3) if changes else 0
+        commits = list(range(len(transactions)))
+        order.shuffle(commits)
+        for which in commits:
+            for number, (lsn, change) in enumerate(written[which], 1):
+                self.topic.append(self._streamed(lsn, number, change))
+        self.rows = rows
+        self.lsn += 8
+        self.states.append((self.lsn, dict(rows)))
+
+    def read(self, began: int, seen: int) -> list[Record]:
+        """What a read sends that began at one of `states` and saw the rows of a later one."""
+        position = self.states[began][0] - 1
+        return [self._read(position, row) for row in self.states[max(began, seen)][1].values()]
+
+    def read_now(self, key: int) -> Record:
+        """What a read of one key sends now: its row, or that there is none."""
+        row = self.rows.get(key)
+        return self._read(self.lsn - 1, row) if row else self._absent(self.lsn - 1, key)
+
+    def _step(self, rows: Rows, kind: str, *what: Any) -> list[Written]:
+        self._number += 1
+        if kind == "copy":
+            return [c for key in what for c in self._put(rows, key, str(self._number))]
+        if kind == "insert":
+            return self._put(rows, what[0], str(self._number))
+        if kind == "delete":
+            return [Written("d", what[0])] if rows.pop(what[0], None) else []
+        if kind == "note":
+            return self._update(rows, what[0], note=f"n{self._number}")
+        if kind == "big":
+            return self._update(rows, what[0], big=f"b{self._number}")
+        return self._move(rows, *what)
+
+    def _put(self, rows: Rows, key: int, text: str) -> list[Written]:
+        if key in rows:
+            return self._update(rows, key, note=f"n{text}", big=f"b{text}-{key}")
+        rows[key] = {"id": key, "note": f"n{text}", "big": f"b{text}-{key}"}
+        return [Written("c", key, rows[key])]
+
+    def _update(self, rows: Rows, key: int, **values: str) -> list[Written]:
+        if key not in rows:
+            return []
+        rows[key] = rows[key] | values
+        return [Written("u", key, rows[key] if "big" in values else self._logged(rows[key]))]
+
+    def _move(self, rows: Rows, old: int, new: int) -> list[Written]:
+        if old not in rows or new in rows:
+            return []
+        rows[new] = rows.pop(old) | {"id": new}
+        return [Written("d", old), Written("c", new, self._logged(rows[new]), old)]
+
+    def _logged(self, row: Row) -> Row:
+        return row if self.whole_rows else row | {"big": UNCHANGED_PLACEHOLDER}
+
+    def _streamed(self, lsn: int, number: int, change: Written) -> Record:
+        value = envelope(change.op, lsn, change.row, key=change.key, order=number)
+        return self._record(change.key, value, change.old_key)
+
+    def _read(self, position: int, row: Row) -> Record:
+        return self._record(row["id"], envelope("r", position, row), None)
+
+    def _absent(self, position: int, key: int) -> Record:
+        return self._record(key, envelope("d", position, None, key=key), None)
+
+    def _record(self, key: int, value: bytes, old_key: int | None) -> Record:
+        old = None if old_key is None else orjson.dumps({"id": old_key})
+        return Record(orjson.dumps({"id": key}), value, "1", 0, 0, old)
+
+
+def envelope(
+    op: str, lsn: int, row: Row | None, *, key: int | None = None, order: int = 0
+) -> bytes:
+    """The value of a record."""
+    return orjson.dumps(
+        {
+            "before": {"id": key, "note": None, "big": None} if op == "d" else None,
+            "after": row,
+            "source": {
+                "schema": "public",
+                "table": "things",
+                "ts_ms": 1,
+                "ts_us": 1000 + lsn,
+                "sequence": orjson.dumps([None, str(lsn)]).decode(),
+                "lsn": lsn,
+            },
+            "transaction": {"id": "1", "total_order": order},
+            "op": op,
+        }
+    )
+
+
+def numbered(records: Sequence[Record]) -> list[Record]:
+    """The same records as a partition has them, each at its offset."""
+    return [record._replace(offset=offset) for offset, record in enumerate(records)]
+
+
+def steps_on(keys: Sequence[int]) -> st.SearchStrategy[tuple[Any, ...]]:
+    """One statement on rows of these keys."""
+    key = st.sampled_from(list(keys))
+    kinds = [
+        st.tuples(st.sampled_from(["insert", "delete", "note", "note", "big"]), key),
+        st.tuples(st.just("move"), key, key),
+    ]
+    if len(keys) > 1:
+        kinds.append(st.just(("copy", *keys)))
+    return st.one_of(kinds)
+
+
+@st.composite
+def sources(draw: Callable[..., Any], *, whole_rows: bool = False) -> Source:
+    """A source after some transactions, many of them side by side, some swapping two keys."""
+    source = Source(whole_rows)
+    order = draw(st.randoms(use_true_random=False))
+    source.together([[("copy", *draw(st.permutations(list(KEYS))))]], order)
+    for _ in range(draw(st.integers(0, 5))):
+        if draw(st.booleans()):
+            one, other = draw(st.permutations([1, 2, 3, 4]))[:2]
+            spare = max(KEYS) + 1
+            swap = [("move", one, spare), ("move", other, one), ("move", spare, other)]
+            source.together([swap], order)
+            continue
+        keys = draw(st.permutations(list(KEYS)))
+        cut = draw(st.integers(1, len(keys)))
+        groups = [group for group in (keys[:cut], keys[cut:]) if group]
+        source.together(
+            [draw(st.lists(steps_on(group), min_size=1, max_size=4)) for group in groups], order
+        )
+    return source

@@ -1,0 +1,158 @@
+"""One order: whatever comes twice, late or in any order, the view ends as its source.
+
+The source, its log and its reads are those of `fix_log`; what is written is what a job writes,
+with a store in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fix_log import PLAN, TABLE, TOPIC, Source, numbered, sources
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdc.values import UNCHANGED_PLACEHOLDER, encoder
+from projections.delivery import Delivery, Held, Waiting
+from projections.quarantine.ledger import BEHIND, UNRESOLVED, Case
+from projections.quarantine.retry import try_again
+from projections.sinks.memory import MemorySink
+from projections.sinks.testing import SinkContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from projections.record import Record
+    from projections.sinks.sink import Sink
+
+
+class TestMemory(SinkContract):
+    @pytest.fixture
+    def open_sink(self) -> Callable[[], Sink]:
+        views: dict[str, Any] = {}
+        return lambda: MemorySink(views)
+
+
+class Job:
+    """Batches of one view, and what waits of it, as the job and its ledger have them."""
+
+    def __init__(self, changes_per_write: int = 2) -> None:
+        self.sink = MemorySink()
+        self.changes_per_write = changes_per_write
+        self.waiting: dict[int, Waiting] = {}
+
+    def take(self, records: Sequence[Record], *, forgetful: bool = False) -> None:
+        """Takes a batch; a forgetful job is killed before it can write down what waits."""
+        held = Held(frozenset(each.key for each in self.waiting.values()))
+        limit = self.changes_per_write
+        delivery = Delivery([PLAN], lambda: self.sink, {PLAN.name: held}, changes_per_write=limit)
+        for start in range(0, len(records), 2):
+            delivery.take(TOPIC, records[start : start + 2])
+        delivery.finish()
+        if forgetful:
+            return
+        counted = delivery.counts[PLAN.name]
+        assert len(records) == counted.records
+        assert counted.records == counted.applied + counted.quarantined + counted.filtered
+        for each in delivery.waiting:
+            self.waiting.setdefault(each.record.offset, each)
+        behind = {each.key for each in delivery.waiting if each.error.code == BEHIND}
+        self.retry({key for key in behind if self._waits_for_a_value(key)})
+
+    def retry(self, keys: set[str]) -> None:
+        cases = [
+            Case(PLAN.name, each.key, TOPIC, each.record, each.version)
+            for offset, each in sorted(self.waiting.items())
+            if each.key in keys
+        ]
+        for verdict in try_again(PLAN, cases, lambda: self.sink, {}):
+            if verdict.error is None:
+                del self.waiting[verdict.case.record.offset]
+
+    def rows(self) -> dict[int, Any]:
+        return {row["id"]: row for row in self.sink.documents(PLAN)}
+
+    def _waits_for_a_value(self, key: str) -> bool:
+        codes = {each.error.code for each in self.waiting.values() if each.key == key}
+        return codes <= {BEHIND, UNRESOLVED}
+
+
+def expected(source: Source) -> dict[int, Any]:
+    encode = encoder(TABLE)
+    return {key: encode(row) for key, row in source.rows.items()}
+
+
+def batches(data: st.DataObject, records: Sequence[Record]) -> list[Sequence[Record]]:
+    ends = sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=5)))
+    starts = [0, *ends]
+    return [records[a:b] for a, b in zip(starts, [*ends, len(records)], strict=True)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(source=sources(whole_rows=True), data=st.data())
+def test_whole_rows_end_as_the_source_in_any_order(source: Source, data: st.DataObject) -> None:
+    last = len(source.states) - 1
+    reads = source.read(data.draw(st.integers(0, last)), data.draw(st.integers(0, last)))
+    records = source.topic + reads
+    again = data.draw(st.lists(st.sampled_from(records), max_size=8)) if records else []
+    shuffled = numbered(data.draw(st.permutations(records + again)))
+    job = Job()
+
+    for batch in batches(data, shuffled):
+        job.take(batch)
+
+    assert (expected(source), {}) == (job.rows(), job.waiting)
+
+
+@settings(max_examples=500, deadline=None)
+@given(source=sources(), data=st.data())
+def test_rows_with_unchanged_values_end_as_the_source_in_the_order_of_their_partition(
+    source: Source, data: st.DataObject
+) -> None:
+    records = _topic(source, data)
+    job = Job(data.draw(st.sampled_from([2, 100])))
+
+    for batch in batches(data, records):
+        if data.draw(st.booleans()):
+            job.take(batch[: data.draw(st.integers(0, len(batch)))], forgetful=True)
+        job.take(batch)
+        assert UNCHANGED_PLACEHOLDER not in {row["big"] for row in job.rows().values()}
+    lacking = sorted({each.key for each in job.waiting.values()})
+    reread = [source.read_now(int(key.removeprefix('{"id":')[:-1])) for key in lacking]
+    job.take(numbered([*records, *reread])[len(records) :])
+
+    assert {UNRESOLVED, BEHIND} >= {each.error.code for each in job.waiting.values()}
+    assert (expected(source), {}) == (job.rows(), job.waiting)
+
+
+@settings(max_examples=200, deadline=None)
+@given(source=sources(), data=st.data())
+def test_a_whole_topic_taken_again_changes_nothing(source: Source, data: st.DataObject) -> None:
+    records = _topic(source, data)
+    job = Job(data.draw(st.sampled_from([2, 100])))
+    for batch in batches(data, records):
+        job.take(batch)
+    before = job.rows(), dict(job.sink.views[PLAN.name].rows) if job.sink.views else {}
+
+    for batch in batches(data, records):
+        job.take(batch)
+
+    after = job.rows(), dict(job.sink.views[PLAN.name].rows) if job.sink.views else {}
+    assert before == after
+
+
+def _topic(source: Source, data: st.DataObject) -> list[Record]:
+    """The log in its order, parts of it sent again, and reads anywhere in between."""
+    records = list(source.topic)
+    for _ in range(data.draw(st.integers(0, 2))):
+        start = data.draw(st.integers(0, len(source.topic)))
+        sent = data.draw(st.integers(start, len(source.topic)))
+        # a connector that is restarted sends again from a place before, and goes on from there
+        records = [*source.topic[:sent], *source.topic[start:]] if sent > start else records
+    last = len(source.states) - 1
+    for _ in range(data.draw(st.integers(1, 2))):
+        began = data.draw(st.integers(0, last))
+        for row in source.read(began, data.draw(st.integers(began, last))):
+            records.insert(data.draw(st.integers(0, len(records))), row)
+    return numbered(records)
