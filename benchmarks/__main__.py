@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import append, catch_up, freshness, live, snapshot, startup
+from benchmarks import append, catch_up, freshness, initial_load, live, snapshot, startup
 from headwater.logging import configure
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "append": append.run,
     "catch_up": catch_up.run,
     "freshness": freshness.run,
+    "initial_load": initial_load.run,
     "live": live.run,
     "snapshot": snapshot.run,
     "startup": startup.run,

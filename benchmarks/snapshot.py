@@ -154,6 +154,13 @@ def _measured(endpoints: Endpoints, rows: int, rounds: int) -> Report:
     )
 
 
+def stock_snapshot(endpoints: Endpoints, dsn: str, table: TableName, rows: int) -> float:
+    """Returns the seconds that stock Debezium needs until every row of a table is in Kafka."""
+    side = _Side("stock", _by_stock, _cents_of_bytes)
+    load = _Load(dsn, table, rows)
+    return _snapshot(endpoints, side, load, table.name, with_checksum=False).seconds
+
+
 def _snapshot(
     endpoints: Endpoints, side: _Side, load: _Load, label: str, *, with_checksum: bool
 ) -> _Run:
