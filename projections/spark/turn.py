@@ -17,6 +17,7 @@ from projections import loss
 from projections.caretaker import Caretaker
 from projections.errors import ProjectionError
 from projections.fault import Fault
+from projections.first_load import load_new
 from projections.quarantine import ledger
 from projections.quarantine.guard import StoreGuard
 from projections.spark.progress import QueryProgress
@@ -130,6 +131,8 @@ class Turn:
         return None if error is None else Fault.of(error)
 
     def _start_store(self, store: Store) -> StreamingQuery:
+        if store is Store.TABLE:
+            load_new(self.spec, self._ending.is_set)
         prepare_store(self._session, self.spec, store)
         self._retry_first(store)
         gate = Gate(self._guards[store], self._tables)

@@ -10,16 +10,18 @@ import psycopg
 import pytest
 
 from cdc.position import ChangePosition
-from cdc.postgres import catalog, session
-from cdc.snapshot import read_point
+from cdc.postgres import catalog, own_schema, session
+from cdc.snapshot import read_point, reads
+from cdc.snapshot.progress import KeyRange, Progress
 from cdc.snapshot.read_point import ReadPoint
 from cdc.table import TableName
-from projections import bulk_load, source_rows
+from projections import bulk_load, first_load, source_rows
 from projections.bulk_load import Load
 from projections.change import RowChange
 from projections.errors import UnholdableValueError
 from projections.plan import ViewPlan
 from projections.sinks.table import TableSink
+from projections.spec import JobSpec
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -184,3 +186,24 @@ def test_a_killed_load_leaves_no_table_and_the_next_one_begins_anew(
     assert {".wide.loading", ".wide.lock"} == {path.name for path in tmp_path.iterdir()}
     assert 3005 == bulk_load.load(load)
     assert {".wide.lock", "wide", "wide.deleted"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
+    database: str, plan: ViewPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = JobSpec("t", (plan,), "", database, "", tmp_path, "", "", ())
+    with session.connect(database) as connection:
+        own_schema.ensure(connection)
+        reads.ask_initial(connection, "t", 1, [WIDE])
+        (read,) = reads.open_reads(connection, "t", 1)
+        monkeypatch.setattr(first_load, "BEGIN_WAIT_S", 0.0)
+        assert {} == first_load.load_new(spec)  # nobody reads
+        progress = Progress("", (), (KeyRange(),))
+        assert reads.begin(connection, read, placed(database), progress, 3005)
+        assert {} == first_load.load_new(spec)  # the stream makes short work of it
+    monkeypatch.setattr(first_load, "ROWS_MIN", 3000)
+
+    loaded, again = first_load.load_new(spec), first_load.load_new(spec)
+
+    assert ({"wide": 3005}, {}) == (loaded, again)
+    assert wanted(database, plan) == stored(tmp_path / "tables", plan)
