@@ -261,9 +261,10 @@ class Platform:
         Raises:
             UnhealthyError: One is behind after the deadline; it is named.
         """
-        wanted = {(plan.name, store) for plan in self.plans() for store in plan.to}
 
         def behind() -> list[str]:
+            # a view that is paused meanwhile is not waited for
+            wanted = {(plan.name, store) for plan in self.plans() for store in plan.to}
             reached = {(p.view, p.store) for p in self.positions() if p.applied_through >= lsn}
             return sorted(f"{name} in {store}" for name, store in wanted - reached)
 

@@ -74,7 +74,8 @@ def test_a_view_follows_what_loses_nothing_and_reads_again_what_the_log_does_not
     assert [column.name for column in plan.schema.columns] == ["id", "label", "b", "c", "d"]
     assert (again.plans, asked(source)) == ((plan,), 1)
     assert again.mark == bound(source, view).mark
-    assert view_shapes.waiting_topics(source, "shop") == {"shop.public.t"}
+    waiting = view_shapes.waiting_topics(source, "shop", Store.CACHE, ["v", "other"])
+    assert waiting == {"shop.public.t"}
     fits = Fitting(plan.schema, plan.shapes[plan.topic])
     first = plan.shapes[plan.topic].history.versions[0].lsn.value
     row = fits.fit({"id": 1, "a": "x", "b": 2}, first, read=False)

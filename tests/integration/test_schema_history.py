@@ -164,7 +164,7 @@ def test_ddl_goes_through_when_it_cannot_be_noted(source: psycopg.Connection[Any
     assert "headwater could not note a change of schema" in str(warnings[0])
     assert noted(source, T) == []
     assert history.observe(source, [T]) == [T]
-    assert noted(source, T) == ["column added: x (integer)"]
+    assert noted(source, T) == ["column added: x (integer), read again"]
 
 
 def test_a_role_that_may_make_no_triggers_finds_changes_by_looking(
