@@ -27,7 +27,7 @@ from cdc.upkeep.flow import Flow, FlowState
 from cdc.upkeep.reconcile import topic_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from psycopg import Connection
 
@@ -44,6 +44,7 @@ __all__ = [
     "SourceStatus",
     "apply",
     "checks",
+    "loss",
     "pause",
     "plan",
     "plan_repair",
@@ -167,11 +168,10 @@ def status(spec: CaptureSpec) -> SourceStatus:
         found_slot = slot.status(connection, spec.slot)
         flow, seen = sight.observe(connection, rest, spec)
         state = seen.worker
-        drift, loss = [], None
-        with contextlib.suppress(ConnectUnavailableError, BrokerUnreachableError):
-            spec = continuity.as_captured(connection, rest, spec)
-            loss = continuity.find_loss(connection, rest, spec)
-            if state is not None:
+        drift = []
+        lost = _loss(connection, rest, spec)
+        if state is not None:
+            with contextlib.suppress(ConnectUnavailableError, BrokerUnreachableError):
                 drift = reconcile.drift(connection, rest, spec)
     task = state.tasks[0] if state and state.tasks else None
     failed = state.failed[0] if state and state.failed else None
@@ -184,7 +184,7 @@ def status(spec: CaptureSpec) -> SourceStatus:
         _end_offsets(spec),
         flow,
         tuple(drift),
-        loss,
+        lost,
     )
 
 
@@ -211,10 +211,14 @@ def resume(spec: CaptureSpec) -> None:
         continuity.await_streaming(connection, rest, spec, spec.deadline_s)
 
 
-def repair(spec: CaptureSpec) -> list[str]:
+def repair(spec: CaptureSpec, say: Callable[[str], None] = lambda _: None) -> list[str]:
     """Makes a capture anew: a slot, an epoch, and every table read as a whole.
 
     Whoever is killed amid it calls it again; until it has ended, `apply` and `resume` refuse.
+
+    Args:
+        spec: The source.
+        say: Told of each step once it is done.
 
     Returns:
         What was done, one line each.
@@ -225,7 +229,16 @@ def repair(spec: CaptureSpec) -> list[str]:
         CdcError: Postgres, Kafka or Connect refuses.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        return _repair(connection, rest, spec)
+        return _repair(connection, rest, spec, say)
+
+
+def loss(spec: CaptureSpec) -> Loss | None:
+    """Returns why changes are missing, as far as that can be seen; None if none are."""
+    with (
+        session.connect(spec.dsn) as connection,
+        closing(ConnectRest(spec.connect_url, retry_s=0.0, timeout_s=_WORKER_S)) as rest,
+    ):
+        return _loss(connection, rest, spec)
 
 
 def plan_repair(spec: CaptureSpec) -> RepairPlan:
@@ -313,14 +326,31 @@ def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> 
     return []
 
 
-def _repair(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[str]:
+def _loss(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Loss | None:
+    try:
+        spec = continuity.as_captured(connection, rest, spec)
+        return continuity.find_loss(connection, rest, spec)
+    except (ConnectUnavailableError, BrokerUnreachableError):
+        return continuity.find_loss_at_source(connection, spec)
+
+
+def _repair(
+    connection: Connection[Any],
+    rest: ConnectRest,
+    spec: CaptureSpec,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[str]:
     # the slot is made anew, whatever is wrong with the one that is there
     _require(check for check in checks(connection, spec) if check.name not in _SLOT_CHECKS)
 
     def reconciled(anew: CaptureSpec) -> list[str]:
         return reconcile.applied(reconcile.steps(connection, rest, anew))
 
-    return list(continuity.repair(connection, rest, spec, reconcile=reconciled))
+    done = []
+    for step in continuity.repair(connection, rest, spec, reconcile=reconciled):
+        say(step)
+        done.append(step)
+    return done
 
 
 def _require(checks: Iterable[Check]) -> None:

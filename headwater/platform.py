@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from cdc.capture import CaptureSpec
     from cdc.change_event import ChangeEvent
     from cdc.snapshot.report import ReadReport
     from headwater.project import Project
@@ -145,6 +146,20 @@ class Platform:
         self.project.home.create()  # servers of somebody else need no `up` before
         applied_file(self.project).touch()
         return changes
+
+    def capture_spec(self) -> CaptureSpec:
+        """Says how the source is captured."""
+        return capture_spec(self.project, self.source_dsn, self.endpoints)
+
+    def plan_repair(self) -> capture.RepairPlan:
+        """Returns what a repair of the capture would do; changes nothing."""
+        return capture.plan_repair(self.capture_spec())
+
+    def repair(self, say: Callable[[str], None]) -> list[str]:
+        """Captures anew what has lost changes; says each step, and returns all of them."""
+        done = capture.repair(self.capture_spec(), say)
+        applied_file(self.project).touch()  # job and watch may have waited for it
+        return done
 
     def first_change(self, deadline_s: float) -> ChangeEvent | None:
         """Returns the first captured change; None if the source is empty so far."""

@@ -83,6 +83,11 @@ class Loss:
         """The error's stable code."""
         return self.kind.code
 
+    def document(self) -> dict[str, str | None]:
+        """Returns it for a program to read."""
+        about = {"code": self.code, "message": self.message, "detail": self.detail}
+        return {**about, "hint": errors.REPAIR}
+
     def error(self) -> ContinuityError:
         """Returns it as an error that says what repairs it."""
         return self.kind(self.message, detail=self.detail, hint=errors.REPAIR)
@@ -130,6 +135,32 @@ def gather(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) ->
         topics=incarnation.look(spec.kafka_bootstrap, noted) if noted else {},
         registered_epoch=epoch_of(rest.config(spec.connector) or {}),
         left_at=left,
+    )
+
+
+def gather_at_source(connection: Connection[Any], spec: CaptureSpec) -> Evidence:
+    """Looks at the source alone, where Connect or Kafka does not answer; changes nothing.
+
+    What only they know is supposed to be well.
+    """
+    capture, found = captures.find(connection, spec.name), slot.status(connection, spec.slot)
+    here = server.identify(connection)
+    places = [
+        place
+        for place in (
+            capture.captured_lsn if capture else None,
+            found.confirmed_flush_lsn if found else None,
+        )
+        if place is not None
+    ]
+    return Evidence(
+        server=here,
+        capture=capture,
+        slot=found,
+        stored=True,
+        reached=max(places, default=None) if capture else None,
+        topics=(capture.topics or {}) if capture else {},
+        left_at=_left_timeline(spec, capture, here),
     )
 
 
@@ -282,6 +313,12 @@ def _history(seen: Evidence) -> str | None:
     if not seen.failed_over or seen.capture is None:
         return None
     return f"timeline {seen.capture.timeline} became timeline {seen.server.timeline}"
+
+
+def _left_timeline(spec: CaptureSpec, capture: Capture | None, here: Server) -> Lsn | None:
+    if capture is None or here.timeline <= capture.timeline:
+        return None
+    return server.left_timeline(spec.reader_dsn, timeline=capture.timeline, current=here.timeline)
 
 
 def _newest_beat(spec: CaptureSpec, capture: Capture) -> int | None:

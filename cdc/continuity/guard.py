@@ -124,6 +124,7 @@ class Guard:
         confirmed = found.confirmed_flush_lsn
         if loss is None and confirmed is not None and confirmed > known.slot_made_at:
             captures.note_captured(connection, known.source, confirmed)
+        captures.note_wal(connection, known.source)
         return loss
 
     def _topics(self, connection: Connection[Any], known: Capture) -> Loss | None:

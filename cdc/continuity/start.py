@@ -9,7 +9,7 @@ import structlog
 
 from cdc.connect import supervision
 from cdc.continuity.errors import REPAIR
-from cdc.continuity.evidence import epoch_of, gather, judge
+from cdc.continuity.evidence import epoch_of, gather, gather_at_source, judge
 from cdc.postgres import captures, publication
 from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot import reads
@@ -47,6 +47,11 @@ def find_loss(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec)
         BrokerUnreachableError: No broker answers.
     """
     return judge(gather(connection, rest, spec))
+
+
+def find_loss_at_source(connection: Connection[Any], spec: CaptureSpec) -> Loss | None:
+    """Returns what the source alone shows to be missing; None if nothing. Changes nothing."""
+    return judge(gather_at_source(connection, spec))
 
 
 def refuse(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Evidence:
@@ -124,5 +129,7 @@ def admit(
 
 def mark(connection: Connection[Any], spec: CaptureSpec, loss: Loss) -> None:
     """Notes in the source that changes are missing; nothing streams until it was repaired."""
+    if captures.find(connection, spec.name) is None:
+        return  # another database: there is no place to note it
     seen = f"{loss.message}: {loss.detail}" if loss.detail else loss.message
     captures.mark_lost(connection, spec.name, loss.code, seen)

@@ -14,6 +14,7 @@ from psycopg.types.json import Json
 
 from cdc.broker.incarnation import Incarnation
 from cdc.lsn import Lsn
+from cdc.postgres.pressure import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,6 +123,27 @@ def note_captured(connection: Connection[Any], source: str, lsn: Lsn) -> None:
         " WHERE source = %s",
         (str(lsn), source),
     )
+
+
+def note_wal(connection: Connection[Any], source: str) -> None:
+    """Notes where the log ends, once a minute: the rate of a minute says more than a moment's."""
+    connection.execute(
+        "UPDATE headwater.captures"
+        " SET wal_lsn = pg_current_wal_lsn(), wal_at = clock_timestamp()"
+        " WHERE source = %s AND (wal_at < clock_timestamp() - interval '1 minute') IS NOT FALSE",
+        (source,),
+    )
+
+
+def noted_wal(connection: Connection[Any], source: str) -> Sample | None:
+    """Returns where the log ended a while ago; None if that is too long ago, or was not noted."""
+    row = connection.execute(
+        "SELECT wal_at, wal_lsn::text FROM headwater.captures WHERE source = %s"
+        " AND wal_at BETWEEN clock_timestamp() - interval '10 minutes' AND clock_timestamp()"
+        " AND wal_lsn <= pg_current_wal_lsn()",
+        (source,),
+    ).fetchone()
+    return None if row is None else Sample(row[0], Lsn.parse(row[1]))
 
 
 def note_topics(

@@ -67,7 +67,9 @@ ALTER TABLE headwater.captures
     ADD COLUMN IF NOT EXISTS lost text,             -- code of what was found: changes are missing
     ADD COLUMN IF NOT EXISTS lost_detail text,
     ADD COLUMN IF NOT EXISTS lost_at timestamptz,
-    ADD COLUMN IF NOT EXISTS repairing int;         -- epoch that a repair under way makes
+    ADD COLUMN IF NOT EXISTS repairing int,         -- epoch that a repair under way makes
+    ADD COLUMN IF NOT EXISTS wal_lsn pg_lsn,        -- where the log ended, a minute ago or so
+    ADD COLUMN IF NOT EXISTS wal_at timestamptz;
 -- Every task of a connector asks this before it streams: Connect starts tasks by itself, and may
 -- not do so from a slot that nobody has looked at since it was read from last.
 CREATE OR REPLACE FUNCTION headwater.may_stream(capture text) RETURNS boolean

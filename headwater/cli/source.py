@@ -28,7 +28,9 @@ from headwater.cli.output import (
     stdout,
 )
 from headwater.cli.plan import show
+from headwater.cli.repair import repair
 from headwater.cli.retention import retention
+from headwater.cli.slot import slot
 from headwater.cli.snapshot import documents, print_reads, resnapshot
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
@@ -38,6 +40,8 @@ from headwater.wiring import capture_spec
 app = typer.Typer(help="What is captured from Postgres.", no_args_is_help=True)
 app.command("retention")(retention)
 app.command("resnapshot")(resnapshot)
+app.command("slot")(slot)
+app.command("repair")(repair)
 app.command("changes")(changes)
 
 
@@ -76,9 +80,16 @@ def status(
     found, tables = capture.status(spec), reads(spec)
     if as_json:
         topics = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
-        print_json({**asdict(found), "end_offsets": topics, "tables": documents(tables)})
+        lost = None if found.loss is None else found.loss.document()
+        about = {"end_offsets": topics, "tables": documents(tables), "loss": lost}
+        print_json({**asdict(found), **about})
     else:
         out = stdout()
+        if found.loss is not None:
+            stderr.print(
+                f"[bold red]lost[/] [dim]{found.loss.code}[/] {escape(found.loss.message)}"
+            )
+            stderr.print("  [dim]repair[/] headwater source repair --yes")
         _print_flow(found.flow)
         out.print(f"connector  {found.connector_state}, task {found.task_state}")
         if found.failure:
@@ -92,26 +103,6 @@ def status(
             stderr.print("not as it was applied; headwater apply makes it so again:")
             show(found.drift)
     if not found.healthy:
-        raise typer.Exit(EXIT_UNHEALTHY)
-
-
-@app.command("slot")
-def slot(
-    *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
-    as_json: Json = False,
-) -> None:
-    """Show how much log the replication slot holds back at the source."""
-    found = capture.status(_spec(config, home, profile)).slot
-    if as_json:
-        print_json(None if found is None else asdict(found))
-    elif found is None:
-        stderr.print("the source has no slot yet; headwater up makes it")
-    else:
-        stdout().print(_slot_line(found))
-    if found is None:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 

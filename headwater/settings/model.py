@@ -50,6 +50,8 @@ class SourceSettings(_Section):
         topic_retention_hours: How long Kafka keeps changes; the archive keeps them for good.
         snapshot_workers: Ranges of tables that are read at once. Two keep two cores busy: each
             costs one in Postgres, and one process writes at most some 250,000 rows a second.
+        wal_disk_bytes: Size of the disk that holds the source's log, for `source slot` to forecast
+            when it is full; left out, it is looked at where the server is on this machine.
         retention: Tables whose topic keeps them otherwise, `"public.orders" = "3 days, 50 GB"`; the
             size is a partition's. `"latest"` keeps the latest record of every key for good.
     """
@@ -64,6 +66,7 @@ class SourceSettings(_Section):
     topic_partitions: int = Field(default=1, ge=1, le=1_000)
     topic_retention_hours: int = Field(default=168, ge=1, le=87_600)
     snapshot_workers: int = Field(default=2, ge=1, le=64)
+    wal_disk_bytes: int | None = Field(default=None, ge=1)
     retention: dict[str, str] = Field(default_factory=dict)
 
 

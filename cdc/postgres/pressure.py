@@ -1,0 +1,208 @@
+"""How much log a slot holds back, how fast the log grows, and when that becomes a danger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import errors
+
+from cdc.lsn import Lsn
+from cdc.postgres import slot
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from psycopg import Connection
+
+    from cdc.postgres.slot import SlotStatus
+
+WINDOW_S: Final = 2.0
+"""Between the two looks of one call, seconds."""
+
+WARN_S: Final = 24 * 3600.0
+"""A forecast nearer than this is a warning: a day is what a person needs to come and look."""
+
+DANGER_S: Final = 3600.0
+
+_SAMPLE: Final = """
+SELECT clock_timestamp(),
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+             ELSE pg_current_wal_lsn() END)::text
+"""
+_LIMITS: Final = """
+SELECT name, nullif(setting, '-1')::bigint, unit FROM pg_settings
+ WHERE name IN ('max_slot_wal_keep_size', 'idle_replication_slot_timeout')
+"""
+_WAL_BYTES: Final = "SELECT sum(size)::bigint FROM pg_ls_waldir()"
+_UNITS: Final = {"MB": 1024 * 1024, "kB": 1024, "B": 1, "s": 1, "min": 60, "ms": 0.001}
+
+
+class Level(StrEnum):
+    """How urgent it is."""
+
+    OK = "ok"
+    WARN = "warn"  # somebody should look within a day
+    DANGER = "danger"  # within an hour, or it is too late
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The end of the log at one moment.
+
+    Attributes:
+        at: The server's clock.
+        end_lsn: Where the log ended.
+    """
+
+    at: datetime
+    end_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What a slot costs its server, and what becomes of it.
+
+    Attributes:
+        slot: The slot.
+        first: The end of the log, once.
+        last: The end of the log, later.
+        moves: The slot's reader came further in between.
+        keep_bytes: Log that the server lets a slot keep; None without a limit.
+        idle_s: How long it may be without a reader; None without a limit.
+        disk_bytes: Bytes that are free on the disk that holds the log; None if unknown.
+    """
+
+    slot: SlotStatus
+    first: Sample
+    last: Sample
+    moves: bool
+    keep_bytes: int | None = None
+    idle_s: float | None = None
+    disk_bytes: int | None = None
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How fast the log grows, of all databases of the server together."""
+        seconds = (self.last.at - self.first.at).total_seconds()
+        grown = self.last.end_lsn.value - self.first.end_lsn.value
+        return max(0.0, grown / seconds) if seconds > 0 else 0.0
+
+    @property
+    def disk_full_in_s(self) -> float | None:
+        """When the disk is full if the slot's reader stands still; None if unknown, or never."""
+        return self._until(self.disk_bytes)
+
+    @property
+    def given_up_in_s(self) -> float | None:
+        """When the server gives up the slot if its reader stands still; None if never."""
+        known = [self._until(self.slot.safe_wal_bytes), self._idle_in_s()]
+        return min((found for found in known if found is not None), default=None)
+
+    @property
+    def level(self) -> Level:
+        """How urgent it is: what is forecast counts only while the reader stands still."""
+        if self.slot.lost or self.slot.wal_status == "unreserved":
+            return Level.DANGER
+        if self.moves:
+            return Level.OK if self.slot.wal_status != "extended" else Level.WARN
+        ends = [e for e in (self.disk_full_in_s, self.given_up_in_s) if e is not None]
+        end_s = min(ends, default=float("inf"))
+        if end_s < DANGER_S:
+            return Level.DANGER
+        return Level.WARN if end_s < WARN_S or not self.slot.active else Level.OK
+
+    def _until(self, left_bytes: int | None) -> float | None:
+        if left_bytes is None or self.bytes_per_s <= 0:
+            return None
+        return max(0.0, left_bytes / self.bytes_per_s)
+
+    def _idle_in_s(self) -> float | None:
+        since = self.slot.inactive_since
+        if not self.idle_s or since is None or self.slot.active:
+            return None
+        return max(0.0, self.idle_s - (self.last.at - since).total_seconds())
+
+
+def look(
+    connection: Connection[Any],
+    name: str,
+    *,
+    beat_s: float = 1.0,
+    disk_bytes: int | None = None,
+    before: Sample | None = None,
+) -> Pressure | None:
+    """Looks twice, the second time when the server says that some time has passed.
+
+    Args:
+        connection: To the server.
+        name: The slot.
+        beat_s: How often a reader that is at work moves at least, seconds.
+        disk_bytes: Bytes that are free on the disk that holds the log.
+        before: A look of a while ago, for a rate of more than a moment.
+
+    Returns:
+        What was found; None if there is no such slot.
+    """
+    then = slot.status(connection, name)
+    if then is None:
+        return None
+    first = sample(connection)
+    # the server's own answer ends the wait, so its clock and not ours is what counts
+    connection.execute("SELECT pg_sleep(%s)", (WINDOW_S,))
+    last = sample(connection)
+    now = slot.status(connection, name)
+    if now is None:
+        return None
+    keep_bytes, idle_s = _limits(connection)
+    moved = now.confirmed_flush_lsn != then.confirmed_flush_lsn
+    at_end = now.confirmed_flush_lsn is not None and now.confirmed_flush_lsn >= last.end_lsn
+    return Pressure(
+        now,
+        before if before is not None and before.at < last.at else first,
+        last,
+        moved or (now.active and (at_end or beat_s >= WINDOW_S)),
+        keep_bytes,
+        idle_s,
+        disk_bytes,
+    )
+
+
+def sample(connection: Connection[Any]) -> Sample:
+    """Returns where the log ends now."""
+    row = connection.execute(_SAMPLE).fetchone()
+    if row is None:
+        raise AssertionError("a query without a condition has a row")
+    return Sample(row[0], Lsn.parse(row[1]))
+
+
+def wal_bytes(connection: Connection[Any]) -> int | None:
+    """Returns how large all files of the log are; None if the role may not see them."""
+    try:
+        row = connection.execute(_WAL_BYTES).fetchone()
+    except errors.InsufficientPrivilege:
+        return None
+    return int(row[0]) if row and row[0] is not None else None
+
+
+def data_directory(connection: Connection[Any]) -> str | None:
+    """Returns the server's data folder, on its machine; None if the role may not see it."""
+    try:
+        row = connection.execute("SELECT current_setting('data_directory')").fetchone()
+    except errors.InsufficientPrivilege:
+        return None
+    return str(row[0]) if row else None
+
+
+def _limits(connection: Connection[Any]) -> tuple[int | None, float | None]:
+    found = {
+        name: None if value is None else value * _UNITS.get(unit, 1)
+        for name, value, unit in connection.execute(_LIMITS).fetchall()
+    }
+    keep, idle = found.get("max_slot_wal_keep_size"), found.get("idle_replication_slot_timeout")
+    return None if keep is None else int(keep), float(idle) if idle else None
+
+
+def _none() -> tuple[datetime, Lsn]:
+    raise AssertionError("a query without a condition has a row")

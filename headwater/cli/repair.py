@@ -1,0 +1,59 @@
+"""`headwater source repair`: captures anew what has lost changes."""
+
+from __future__ import annotations
+
+import typer
+from rich.markup import escape
+
+from cdc import source as capture
+from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+
+
+def repair(
+    *,
+    yes: Yes = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Make the slot anew, raise the epoch and have every table read, after changes were lost.
+
+    Without --yes it only shows what would be done, and exits 3 if something is to be repaired.
+    What was captured stays; rows that were deleted meanwhile go once their table has been read.
+    """
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    if not yes:
+        _show(platform.plan_repair(), as_json=as_json)
+        return
+    done = platform.repair(lambda step: stderr.print(escape(step), soft_wrap=True))
+    if as_json:
+        print_json({"done": done})
+    stderr.print("captured anew; headwater source status shows how far the tables are read")
+
+
+def _show(plan: capture.RepairPlan, *, as_json: bool) -> None:
+    loss = plan.loss
+    if as_json:
+        print_json(
+            {
+                "loss": None if loss is None else loss.document(),
+                "epoch": plan.epoch,
+                "becomes": plan.becomes,
+                "steps": list(plan.steps),
+            }
+        )
+    else:
+        if loss is None:
+            stderr.print("no change is missing, as far as can be seen")
+        else:
+            stderr.print(f"[bold red]lost[/] [dim]{loss.code}[/] {escape(loss.message)}")
+        for step in plan.steps:
+            stderr.print(f"  will {escape(step)}", soft_wrap=True)
+        stderr.print("  [dim]repair[/] headwater source repair --yes")
+    if loss is not None:
+        raise typer.Exit(EXIT_UNHEALTHY)
