@@ -264,6 +264,22 @@ class Platform:
         with session.connect(self.source_dsn) as connection:
             return positions.read(connection)
 
+    def view_records(self) -> dict[tuple[str, str], dict[str, int]]:
+        """Returns by view and store what became of its records since the job started."""
+        said = read_json(self.project.home.run / "job.json") or {}
+        return {
+            (view, store): counts
+            for store, query in said.get("queries", {}).items()
+            for view, counts in query.get("views", {}).items()
+        }
+
+    def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Returns by view and store how many records wait, and how many keys for a value only."""
+        from projections.quarantine import desk  # noqa: PLC0415
+
+        with session.connect(self.source_dsn) as connection:
+            return desk.counts(connection, self.project.source.name)
+
     def current_lsn(self) -> Lsn:
         """Returns the source's end of log after a heartbeat, which makes it pass by."""
         with session.connect(self.source_dsn) as connection:
@@ -315,6 +331,10 @@ class Platform:
 
     def _views(self) -> list[View]:
         return list(self.project.declarations.views.values())
+
+    def job_runs(self) -> bool:
+        """Whether the job keeps the views at this moment."""
+        return self._job_ready()
 
     def _job_ready(self) -> bool:
         found = self.status()

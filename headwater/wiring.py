@@ -142,6 +142,7 @@ def job_spec(
         conf=settings.spark.conf,
         ready_file=ready_file(project, JOB),
         code=_code(project),
+        quarantine_rows_max=settings.quarantine.rows_max,
         views=tuple(view for view in _views(project) if isinstance(view, MirrorView)),
         hiding=capture_spec(project, dsn, endpoints).hiding,
     )

@@ -9,7 +9,20 @@ import typer
 from typer.main import get_command
 
 from headwater import __version__, extra
-from headwater.cli import data, db, demo, doctor, events, init, plan, run, services, source, view
+from headwater.cli import (
+    data,
+    db,
+    demo,
+    doctor,
+    events,
+    init,
+    plan,
+    quarantine,
+    run,
+    services,
+    source,
+    view,
+)
 from headwater.cli.output import (
     EXIT_INTERRUPTED,
     PLATFORM_ERRORS,
@@ -31,6 +44,7 @@ for part in (demo, services, run, init, doctor, plan, data):
     part.register(app)
 app.add_typer(db.app, name="db")
 app.add_typer(events.app, name="events")
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(source.app, name="source")
 app.add_typer(view.app, name="view")
 

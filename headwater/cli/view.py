@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="What is derived from the source.", no_args_is_help=True)
 
 _CATCH_UP_S = 120.0
+_NO_RECORDS = dict.fromkeys(("records", "applied", "quarantined", "filtered"))
 
 
 @app.command("list")
@@ -48,20 +49,29 @@ def status(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show through which position of the source each view is applied, in each store."""
+    """Show how far each view is in each store, and what became of its records.
+
+    Records are those since the job started: each is applied, waits in quarantine, or is filtered
+    out. What waits now is counted beside it; what is unresolved waits for a value by itself.
+    """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     paused = {view.name: view.fault for view in platform.bound().paused}
-    rows = [
-        {
-            "view": position.view,
-            "store": position.store,
-            "state": "paused" if position.view in paused else "",
-            "applied_through": str(position.applied_through),
-            "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
-        }
-        for position in platform.positions()
-    ]
+    records, waiting = platform.view_records(), platform.waiting()
+    rows = []
+    for position in platform.positions():
+        place = position.view, str(position.store)
+        rows.append(
+            {
+                "view": position.view,
+                "store": position.store,
+                "state": "paused" if position.view in paused else "",
+                "applied_through": str(position.applied_through),
+                "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
+                **records.get(place, _NO_RECORDS),
+                **dict(zip(("waiting", "unresolved"), waiting.get(place, (0, 0)), strict=True)),
+            }
+        )
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
     _tell_paused(paused.values())
 

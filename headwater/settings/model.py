@@ -110,6 +110,18 @@ class SparkSettings(_Section):
     conf: dict[str, str] = Field(default_factory=dict)
 
 
+class QuarantineSettings(_Section):
+    """Records that wait because they cannot be read or applied.
+
+    Attributes:
+        rows_max: Records of one view that may wait in one store; with more it is no matter of
+            single records, and the job stops. While a large table is read for the first time,
+            each change that lacks an unchanged value waits for its row.
+    """
+
+    rows_max: int = Field(default=50_000, ge=1, le=10_000_000)
+
+
 class EventStoreSettings(_Section):
     """The event store, as `headwater db` and `headwater events` use it.
 
@@ -149,6 +161,7 @@ class Settings(_Section):
     services: ServicesSettings = ServicesSettings()
     spark: SparkSettings = SparkSettings()
     eventstore: EventStoreSettings = EventStoreSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
 
     @property
     def views_path(self) -> Path:

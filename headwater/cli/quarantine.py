@@ -1,0 +1,186 @@
+"""`headwater quarantine`: records that could not be read or applied, and what waits behind them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cdc.postgres import session
+from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from projections.quarantine import desk
+from projections.quarantine.desk import Picked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg import Connection
+
+app = typer.Typer(help="Records that wait because of an error.", no_args_is_help=True)
+
+_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.1
+
+View = Annotated[str | None, typer.Option("--view", help="Of one view.")]
+InStore = Annotated[str | None, typer.Option("--store", help="In one store.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", help="Of one key: as listed, or a key of one column by its value."),
+]
+Code = Annotated[str | None, typer.Option("--code", help="Waiting for one cause.")]
+Every = Annotated[bool, typer.Option("--all", help="All that waits.")]
+
+
+@app.command("list")
+def list_keys(
+    *,
+    view: View = None,
+    store: InStore = None,
+    key: Key = None,
+    code: Code = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """List the keys that wait, each with the cause of its first record."""
+    with _opened(config, home, profile) as (connection, source, _):
+        found = desk.keys(connection, source, Picked(view, store, key, code))
+    rows = [_shown(asdict(each), as_json=as_json) for each in found]
+    print_rows(rows, as_json=as_json, title="", empty="nothing waits")
+
+
+@app.command("show")
+def show(
+    *,
+    view: View = None,
+    store: InStore = None,
+    key: Key = None,
+    code: Code = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Print the records too, with their rows.")
+    ] = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show each record that waits: its place and its cause, and if asked its content."""
+    with _opened(config, home, profile) as (connection, source, _):
+        found = desk.records(connection, source, Picked(view, store, key, code))
+    rows = [_record(asdict(each), values=values) for each in found]
+    if as_json or not rows:
+        print_rows(rows, as_json=as_json, title="", empty="nothing waits")
+        return
+    for row in rows:
+        stdout().print("\n".join(f"{name:<14}{value}" for name, value in row.items()), markup=False)
+        stdout().print()
+
+
+@app.command("retry")
+def retry(
+    *,
+    view: View = None,
+    store: InStore = None,
+    key: Key = None,
+    code: Code = None,
+    everything: Every = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Have the job try keys again, and say what came of it. Exits 3 if some still wait."""
+    picked = _narrowed(Picked(view, store, key, code), everything=everything)
+    with _opened(config, home, profile) as (connection, source, platform):
+        places = desk.retry(connection, source, picked)
+        runs = platform.job_runs()
+        untried, in_vain = places, set[desk.Place]()
+        deadline = time.monotonic() + _WAIT_S
+        while runs and untried and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            untried, in_vain = desk.still_waiting(connection, source, places)
+    applied = len(places) - len(untried) - len(in_vain)
+    if as_json:
+        print_json({"applied": applied, "waiting": len(in_vain), "untried": len(untried)})
+    else:
+        stderr.print(f"{applied:,} keys applied, {len(in_vain):,} still wait")
+    if untried and not as_json:
+        why = "is at something else" if runs else "does not run"
+        stderr.print(f"{len(untried):,} keys are tried later: the job {why}")
+    if untried or in_vain:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+@app.command("drop")
+def drop(
+    *,
+    view: View = None,
+    store: InStore = None,
+    key: Key = None,
+    code: Code = None,
+    everything: Every = False,
+    yes: Yes = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Give up records that failed; what waits behind them is applied.
+
+    The view then differs from its source, until the next change of the key or a read of it.
+    """
+    picked = _narrowed(Picked(view, store, key, code), everything=everything)
+    if not yes:
+        raise UsageError(
+            "the view will differ from its source", hint="add --yes if you mean it; retry keeps it"
+        )
+    with _opened(config, home, profile) as (connection, source, _):
+        dropped, released = desk.drop(connection, source, picked)
+    if as_json:
+        print_json({"dropped": dropped, "released": released})
+    else:
+        stderr.print(f"{dropped:,} records given up, {released:,} behind them are to be applied")
+
+
+@contextmanager
+def _opened(
+    config: Config, home: HomeFolder, profile: Profile
+) -> Iterator[tuple[Connection[Any], str, Platform]]:
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    with session.connect(platform.source_dsn) as connection:
+        yield connection, project.source.name, platform
+
+
+def _narrowed(picked: Picked, *, everything: bool) -> Picked:
+    if picked.everything and not everything:
+        raise UsageError("which keys?", hint="--view, --store, --key, --code, or --all")
+    return picked
+
+
+def _shown(row: dict[str, Any], *, as_json: bool) -> dict[str, Any]:
+    row |= {name: row[name].isoformat(timespec="seconds") for name in row if name.endswith("_at")}
+    if as_json:
+        return row
+    short = ("view", "store", "key", "records", "code", "message", "attempts", "first_seen_at")
+    return {name: row[name] for name in short}
+
+
+def _record(row: dict[str, Any], *, values: bool) -> dict[str, Any]:
+    value = row.pop("value")
+    row |= {
+        name: row[name] and row[name].isoformat(timespec="seconds")
+        for name in row
+        if name.endswith("_at")
+    }
+    if values:
+        row["value"] = None if value is None else bytes(value).decode(errors="backslashreplace")
+    return row
