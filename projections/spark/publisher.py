@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -19,6 +20,7 @@ from projections.view import Store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from cdc.lsn import Lsn
     from projections.frontier import Offsets
     from projections.spec import JobSpec
     from projections.table_watch import TableWatch
@@ -48,12 +50,11 @@ class Publisher(threading.Thread):
         self._committed = committed
         self._stopped = threading.Event()
         self._topics = frozenset(topic for plan in spec.plans for topic in plan.topics)
-        self._frontiers: Mapping[Store, Frontier] = {
-            store: Frontier(
-                frozenset(topic for plan in spec.plans_in(store) for topic in plan.topics)
-            )
+        # one for each view: a table that cannot be read holds up its own views only
+        self._frontiers: Mapping[tuple[str, Store], Frontier] = {
+            (plan.name, store): Frontier(frozenset(plan.topics))
             for store in Store
-            if spec.plans_in(store)
+            for plan in spec.plans_in(store)
         }
 
     def run(self) -> None:
@@ -82,20 +83,24 @@ class Publisher(threading.Thread):
         if self._tables.look():
             return  # the views may lack what has come to their tables up to there
         unread = reads.unread_topics(connection, self._spec.source)
-        waiting = {store: self._waiting(connection, store) for store in self._frontiers}
+        stores = {store for _, store in self._frontiers}
+        waiting = {store: self._waiting(connection, store) for store in stores}
         ends = {
             (place.topic, place.partition): offset
             for place, offset in broker.end_offsets(partitions(broker, self._topics)).items()
         }
-        for store, frontier in self._frontiers.items():
+        committed = {store: self._committed(store) for store in stores}
+        found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
+        for (view, store), frontier in self._frontiers.items():
             # what a table held before is part of what its views must have applied
             late = frontier.topics & (unread | waiting[store])
             frontier.sample(None if late else position, ends)
-            committed = self._committed(store)
-            reached = frontier.advance(committed) if committed else None
+            finished = committed[store]
+            reached = frontier.advance(finished) if finished else None
             if reached is not None:
-                views = [(plan.name, store) for plan in self._spec.plans_in(store)]
-                positions.publish(connection, self._spec.source, views, reached)
+                found[reached].append((view, store))
+        for reached, views in found.items():
+            positions.publish(connection, self._spec.source, views, reached)
 
     def _waiting(self, connection: psycopg.Connection[Any], store: Store) -> frozenset[str]:
         if not self._spec.views:
