@@ -284,9 +284,10 @@ class _Reader:
         expected = start.rows_expected
         if not reads.begin(self._connection, reading.read, point.position, progress, expected):
             return False
-        reading.read = replace(
-            reading.read, read_lsn=point.position, progress=progress, rows_expected=expected
-        )
+        begun = reads.find(self._connection, self._spec.name, reading.read.id)
+        if begun is None:
+            return False
+        reading.read = begun
         reading.go_on(list(start.ranges))
         return True
 
