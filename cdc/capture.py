@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 HEARTBEAT_TABLE: Final = TableName("headwater", "heartbeat")
 """Written every heartbeat and captured like any table, so that an idle database frees its log."""
 
+SCHEMA_TABLE: Final = TableName("headwater", "schema_changes")
+"""What captured tables look like; captured like any table, so that the log has each change of them
+before the rows that follow it."""
+
+OWN_TABLES: Final = (HEARTBEAT_TABLE, SCHEMA_TABLE)
+"""Captured on top of what is declared."""
+
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,52}")  # 63 bytes with the prefix, Postgres' limit
 _TOPIC_LENGTH_MAX: Final = 249
 _DAY_MS: Final = 24 * 60 * 60 * 1000
@@ -125,13 +132,13 @@ class CaptureSpec:
 
     @property
     def captured(self) -> tuple[TableName, ...]:
-        """All that is published: tables, outbox and heartbeat."""
-        return (*self.required, HEARTBEAT_TABLE)
+        """All that is published: tables, outbox, and Headwater's own."""
+        return (*self.required, *OWN_TABLES)
 
     @property
     def table_topics(self) -> dict[TableName, str]:
-        """Topic of each table, the heartbeat's included; the outbox has none of its own."""
-        return {table: table.topic(self.name) for table in (*self.tables, HEARTBEAT_TABLE)}
+        """Topic of each table, Headwater's own included; the outbox has none of its own."""
+        return {table: table.topic(self.name) for table in (*self.tables, *OWN_TABLES)}
 
     @property
     def reader_dsn(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdc import continuity
 from cdc.broker import topics
 from cdc.broker.topics import TopicSpec
-from cdc.capture import HEARTBEAT_TABLE
+from cdc.capture import OWN_TABLES
 from cdc.connect import secrets
 from cdc.connect.connector import connector_config, topic_config
 from cdc.postgres import captures, catalog, own_schema, publication
@@ -108,7 +108,7 @@ def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
         *(
             TopicSpec(
                 name,
-                1 if table == HEARTBEAT_TABLE else spec.topic_partitions,
+                1 if table in OWN_TABLES else spec.topic_partitions,
                 topic_config(spec, table),
                 copies,
             )

@@ -29,6 +29,34 @@ CREATE TABLE p1 PARTITION OF p FOR VALUES FROM ('2020-01-01') TO ('2021-01-01');
 CREATE TABLE other (id int)
 """
 
+STATEMENTS = (
+    "ALTER TABLE t ADD n int",
+    "ALTER TABLE t ADD c timestamptz DEFAULT '2020-01-01 00:00+02'",
+    "ALTER TABLE t ADD d points, ADD e int[] DEFAULT '{1,NULL}', ADD f bytea DEFAULT '\\xff'",
+    "ALTER TABLE t ADD g uuid DEFAULT gen_random_uuid()",
+    "ALTER TABLE t RENAME a TO label",
+    "ALTER TABLE t DROP twice, ALTER b TYPE bigint",
+    "ALTER TABLE t ALTER b TYPE bigint USING b + 1",
+    "ALTER TABLE t ALTER label TYPE varchar",
+    "ALTER TABLE t DROP n",
+    "ALTER TABLE t ALTER c SET NOT NULL, ALTER c SET STATISTICS 10",
+    "ALTER DOMAIN points RENAME TO score",
+    "ALTER TABLE t DROP CONSTRAINT t_pkey",
+    "CREATE UNIQUE INDEX by_id ON t (id)",
+    "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM ('2021-01-01') TO ('2022-01-01')",
+    "CREATE TABLE p3 (LIKE p)",
+    "ALTER TABLE p ATTACH PARTITION p3 FOR VALUES FROM ('2022-01-01') TO ('2023-01-01')",
+    "ALTER TABLE p DETACH PARTITION p3",
+    "DROP TABLE p2",
+    "ALTER TABLE p ADD z int DEFAULT 3",
+    "ALTER TABLE other ADD a int",
+    "CREATE TEMP TABLE t (id int)",
+    "DROP TABLE pg_temp.t",
+    "ALTER TABLE t RENAME TO things",
+    "ALTER SCHEMA public RENAME TO shop",
+    "DROP TABLE shop.things",
+)
+
 
 @pytest.fixture
 def source(database: str) -> Iterator[psycopg.Connection[Any]]:
@@ -55,33 +83,7 @@ def test_the_source_notes_each_change_of_a_captured_table(source: psycopg.Connec
     assert history.observe(source, [T, P]) == [T, P]
     assert history.unseen(source, [T, P]) == []
 
-    for statement in (
-        "ALTER TABLE t ADD n int",
-        "ALTER TABLE t ADD c timestamptz DEFAULT '2020-01-01 00:00+02'",
-        "ALTER TABLE t ADD d points, ADD e int[] DEFAULT '{1,NULL}', ADD f bytea DEFAULT '\\xff'",
-        "ALTER TABLE t ADD g uuid DEFAULT gen_random_uuid()",
-        "ALTER TABLE t RENAME a TO label",
-        "ALTER TABLE t DROP twice, ALTER b TYPE bigint",
-        "ALTER TABLE t ALTER b TYPE bigint USING b + 1",
-        "ALTER TABLE t ALTER label TYPE varchar",
-        "ALTER TABLE t DROP n",
-        "ALTER TABLE t ALTER c SET NOT NULL, ALTER c SET STATISTICS 10",
-        "ALTER DOMAIN points RENAME TO score",
-        "ALTER TABLE t DROP CONSTRAINT t_pkey",
-        "CREATE UNIQUE INDEX by_id ON t (id)",
-        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM ('2021-01-01') TO ('2022-01-01')",
-        "CREATE TABLE p3 (LIKE p)",
-        "ALTER TABLE p ATTACH PARTITION p3 FOR VALUES FROM ('2022-01-01') TO ('2023-01-01')",
-        "ALTER TABLE p DETACH PARTITION p3",
-        "DROP TABLE p2",
-        "ALTER TABLE p ADD z int DEFAULT 3",
-        "ALTER TABLE other ADD a int",
-        "CREATE TEMP TABLE t (id int)",
-        "DROP TABLE pg_temp.t",
-        "ALTER TABLE t RENAME TO things",
-        "ALTER SCHEMA public RENAME TO shop",
-        "DROP TABLE shop.things",
-    ):
+    for statement in STATEMENTS:
         source.execute(statement.encode())
 
     assert noted(source, T) == [

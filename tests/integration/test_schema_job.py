@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from cdc.capture import SCHEMA_TABLE
 from cdc.schema_change import trigger
 from cdc.snapshot.reader import keep_reading
 from cdc.table import TableName
@@ -143,6 +144,10 @@ def test_views_follow_every_change_of_their_tables(
     captured.execute("INSERT INTO noted (id, label) VALUES (3000, 1)")
     assert job.catch_up() == []
     assert [view.name for view in job.bound().paused] == [f"{source}_ignore", f"{source}_pause"]
+    topic = captured.spec.table_topics[SCHEMA_TABLE]
+    last = b'{"id":%d}' % told[-1].id
+    streamed = {record.key for record in captured.read(topic, lambda record: record.key == last)}
+    assert {b'{"id":%d}' % change.id for change in told[:-1]} <= streamed
     assert told[-1].outcomes[f"{source}_evolve"] == "followed"
     assert told[-1].seen_after is not None
     assert all(change.seen_after is None for change in told[:-1])

@@ -8,6 +8,8 @@ from cdc.capture import CaptureSpec
 from cdc.errors import CaptureSpecError
 from cdc.table import TableName
 
+OWN_TOPICS = ["shop.headwater.heartbeat", "shop.headwater.schema_changes"]
+
 
 def spec(*tables: str, **changes: Any) -> CaptureSpec:
     fields: dict[str, Any] = {
@@ -25,14 +27,14 @@ def test_all_names_follow_from_the_sources_name() -> None:
     assert "headwater_shop" == shop.slot == shop.publication
     assert "headwater-shop" == shop.connector
     assert "shop.transaction" == shop.transaction_topic
-    assert ["shop.public.orders", "shop.headwater.heartbeat"] == list(shop.table_topics.values())
+    assert ["shop.public.orders", *OWN_TOPICS] == list(shop.table_topics.values())
 
 
 def test_an_outbox_is_captured_and_has_no_topic_of_its_own() -> None:
     shop = spec("public.orders", outbox=TableName("eventstore", "outbox"))
     assert ["public.orders", "eventstore.outbox"] == [str(table) for table in shop.required]
     assert {*shop.required} < {*shop.captured}
-    assert ["shop.public.orders", "shop.headwater.heartbeat"] == list(shop.table_topics.values())
+    assert ["shop.public.orders", *OWN_TOPICS] == list(shop.table_topics.values())
     assert "shop.outbox." == shop.outbox_prefix
 
 
@@ -63,7 +65,7 @@ def test_tables_whose_topics_kafka_takes_for_one_are_refused(one: str, other: st
 
 
 def test_tables_that_differ_by_case_have_topics_of_their_own() -> None:
-    assert 3 == len(set(spec("public.Orders", "public.orders").table_topics.values()))
+    assert 4 == len(set(spec("public.Orders", "public.orders").table_topics.values()))
 
 
 def test_a_table_named_twice_is_refused_and_so_is_none() -> None:
