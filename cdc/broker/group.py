@@ -27,10 +27,15 @@ Place: TypeAlias = tuple[str, int]
 FETCH_BYTES: Final = 8 * 1024 * 1024
 """Of one answer of a broker, at most, unless one record alone is larger."""
 
-_PARTITION_BYTES: Final = 1024 * 1024
-_POLL_RECORDS: Final = 500
+_PARTITION_BYTES: Final = 256 * 1024
+# A poll takes all that was fetched. Were a partition paused with a part of an answer left over, the
+# client (3.0.12) would forget to go on with it, and never fetch from that partition again.
+_POLL_RECORDS: Final = 2**31
 _REBALANCE_S: Final = 60.0
 _ANSWER_MS: Final = 10_000
+# The client (3.0.12) joins anew if the answer to its last attempt came between two polls, and with
+# it all others have to: short polls would never come to an end of that.
+_JOIN_S: Final = 1.0
 _SLICE_S: Final = 0.05  # of a wait in kafka's own thread, which also sends the heartbeats
 _METADATA_BYTES_MAX: Final = 1_000
 
@@ -159,9 +164,16 @@ class GroupMember:
         self._client.subscribe(topics, listener=self._listener(owner, handover_s))
 
     def poll(self, timeout_s: float) -> Polled:
-        """Takes part in the group and returns records that have come."""
-        from kafka import errors  # noqa: PLC0415  # see admin
+        """Takes part in the group and returns records that have come.
 
+        Args:
+            timeout_s: How long to wait for some; longer while the group deals its partitions out.
+        """
+        from kafka import errors  # noqa: PLC0415  # see admin
+        from kafka.structs import MemberState  # noqa: PLC0415
+
+        if self._client.group_metadata().state != MemberState.STABLE:
+            timeout_s = max(timeout_s, _JOIN_S)
         with self._translated():
             try:
                 records = self._client.poll(timeout_ms=max(1, int(timeout_s * 1000)))

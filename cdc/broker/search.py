@@ -10,7 +10,6 @@ from cdc.broker.admin import consumer, named
 from cdc.broker.errors import BrokerUnreachableError
 from cdc.broker.tail import epoch_of
 from cdc.change_event import ChangeEvent
-from cdc.envelope import Operation
 from cdc.errors import EnvelopeError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class SearchedPartition:
     def streamed(self, offset: int, before: int) -> tuple[int, ChangeEvent] | None:
         """Returns the first streamed change from an offset on and before another."""
         for place, change in self.changes(offset, before):
-            if change.operation is not Operation.READ:
+            if change.transaction_id is not None:  # what was read has none
                 return place, change
         return None
 

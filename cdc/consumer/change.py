@@ -57,7 +57,8 @@ class Change:
         transaction_id: Postgres' transaction id; None for rows that a snapshot read.
         committed_at: When its transaction was committed, UTC; for a row that a snapshot read, when
             it was read.
-        snapshot: Whether a snapshot read it.
+        snapshot: Whether a snapshot read it. A delete that was read: a targeted read found no row
+            of that key.
         topic: Where it came from.
         partition: Likewise.
         offset: Likewise.

@@ -248,7 +248,7 @@ class Changes:
             position=event.position,
             transaction_id=event.transaction_id,
             committed_at=instant(event.committed_at_us),
-            snapshot=event.snapshot,
+            snapshot=event.snapshot or event.transaction_id is None,
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
     from fix_capture import Captured
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.fault,
+    # kafka's client leaves a socket open when it is closed while it connects
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 KEYS = 40
 ROUNDS = 50

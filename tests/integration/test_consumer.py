@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     Capture = Callable[..., Captured]
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    # kafka's client leaves a socket open when it is closed while it connects
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 
 def create(database: str, *statements: str) -> None:
@@ -40,7 +44,7 @@ def orders(captured: Captured, group: str = "billing", **options: Any) -> cdc.Ch
     return cdc.changes(captured.spec, group=group, session_timeout_s=6.0, **options)
 
 
-def taken(changes: cdc.Changes, count: int, timeout_s: float = 30.0) -> list[cdc.Change]:
+def taken(changes: cdc.Changes, count: int, timeout_s: float = 60.0) -> list[cdc.Change]:
     """The next changes, acknowledged."""
     found: list[cdc.Change] = []
     deadline = time.monotonic() + timeout_s
@@ -98,7 +102,7 @@ def numbers(changes: list[cdc.Change]) -> list[tuple[int, Decimal]]:
     return [(change.key["id"], change.after["total"]) for change in changes]
 
 
-def until(what: Callable[[], object], timeout_s: float = 20.0) -> Any:
+def until(what: Callable[[], object], timeout_s: float = 60.0) -> Any:
     """The first answer that is something."""
     deadline = time.monotonic() + timeout_s
     while not (answer := what()):

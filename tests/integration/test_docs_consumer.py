@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
     from fix_capture import Captured
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    # kafka's client leaves a socket open when it is closed while it connects
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "consumer.md"
 
@@ -30,7 +34,7 @@ def in_background(function: Callable[..., object], *arguments: Any) -> threading
 
 
 def wait_for(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not what():
         assert time.monotonic() < deadline, "it does not come about"
         time.sleep(0.05)
