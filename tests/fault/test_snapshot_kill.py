@@ -210,9 +210,10 @@ def test_a_killed_reader_is_followed_by_one_that_goes_on_and_the_log_comes_to_th
     with session.connect(wide.dsn) as connection:
         with Traffic(wide.dsn, SEED):
             for number in range(KILLS):
-                with reading(wide):
+                with reading(wide) as process:
                     _until_read(connection, wide, noted[-1] + chance.randint(1, ROWS // KILLS // 2))
-                    time.sleep(chance.random() * 0.1)  # to be anywhere in a chunk
+                    with pytest.raises(subprocess.TimeoutExpired):
+                        process.wait(chance.random() * 0.1)  # to be anywhere in a chunk
                     if number == KILLS // 2:
                         _kill_worker(wide.connect_url)
                 (found,) = reads.of_source(connection, wide.name, wide.epoch)
