@@ -12,6 +12,7 @@ from cdc.broker import offsets, topics
 from cdc.broker.errors import BrokerUnreachableError, TopicMissingError
 from cdc.capture import CaptureSpec
 from cdc.connect import outbox, secrets, supervision
+from cdc.connect.connector import table_pattern
 from cdc.connect.errors import ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import Loss, RepairPlan
@@ -20,6 +21,7 @@ from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
 from cdc.schema_change import check as renamed
+from cdc.schema_change import trigger
 from cdc.snapshot import reads
 from cdc.upkeep import compaction, hiding, reconcile, sight
 from cdc.upkeep.difference import Difference, Part
@@ -118,7 +120,7 @@ def apply(spec: CaptureSpec) -> list[str]:
         seen = continuity.refuse(connection, rest, spec)
         if seen.capture is None:
             _require(found)
-        halted = _halt_for_outbox(rest, spec)
+        halted = _halt_for_more(rest, spec)
         changes += reconcile.applied(reconcile.steps(connection, rest, spec))
         if halted:
             rest.resume(spec.connector)
@@ -274,6 +276,7 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
         if own_schema.exists(connection):
             reads.forget(connection, spec.name)
             captures.forget(connection, spec.name)
+            gone += ["event triggers"] if trigger.drop(connection) else []
     secrets.remove(spec)
     if with_topics:
         names = [topic.name for topic in topic_specs(spec)] + _message_topics(spec)
@@ -371,10 +374,18 @@ def _message_topics(spec: CaptureSpec) -> list[str]:
     return sorted(name for name in there if name.startswith(spec.outbox_prefix))
 
 
-def _halt_for_outbox(rest: ConnectRest, spec: CaptureSpec) -> bool:
-    """Stops a connector that would pass over the rows of an outbox that is published from now."""
+def _halt_for_more(rest: ConnectRest, spec: CaptureSpec) -> bool:
+    """Stops a connector that would pass over the rows of tables that are published from now.
+
+    Connect says of the task before that it runs, until the one with another configuration begins.
+    """
     found = rest.config(spec.connector)
-    if spec.outbox is None or found is None or outbox.routed(found):
+    if found is None:
+        return False
+    known = found.get("table.include.list", "")
+    if all(table_pattern(table) in known for table in spec.captured) and (
+        spec.outbox is None or outbox.routed(found)
+    ):
         return False
     rest.stop(spec.connector)
     supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
