@@ -94,7 +94,8 @@ def refuse_lack_of_tables(connection: Connection[Any], spec: CaptureSpec) -> Non
         raise PublicationDriftError(
             "tables were taken out of the publication: changes of theirs are missing",
             detail=", ".join(missing),
-            hint=REPAIR,
+            hint="; ".join(f"headwater source resnapshot {table}" for table in missing)
+            + ": puts it back and reads it anew",
         )
 
 
