@@ -8,9 +8,7 @@ import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-import psutil
 import psycopg
 import pytest
 
@@ -134,9 +132,8 @@ def capture(
         spec = CaptureSpec(
             name=f"t_{secrets.token_hex(4)}",
             tables=tuple(TableName.parse(table) for table in tables),
-            connect_url=connect_url,
             kafka_bootstrap=kafka_bootstrap,
-            **{"dsn": database} | settings,
+            **{"dsn": database, "connect_url": connect_url} | settings,
         )
         made.append(spec)
         source.apply(spec)
@@ -151,24 +148,6 @@ def capture(
     for spec in made:
         with suppress(PostgresRefusedError):  # its server is gone
             source.remove(spec, with_topics=True)
-
-
-@pytest.fixture
-def kill_connect(connect_url: str) -> Iterator[Callable[[], None]]:
-    """Kills the worker that listens at the address; its supervisor starts it again."""
-    port = urlsplit(connect_url).port
-
-    def kill() -> None:
-        (pid,) = {
-            found.pid
-            for found in psutil.net_connections("tcp")
-            if found.status == psutil.CONN_LISTEN and found.laddr.port == port
-        }
-        process = psutil.Process(pid)
-        process.kill()
-        psutil.wait_procs([process], timeout=10)
-
-    return kill
 
 
 @contextmanager

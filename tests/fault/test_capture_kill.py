@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fix_capture import Captured
+    from fix_worker import Worker
 
     from cdc.change_event import ChangeEvent
 
@@ -73,16 +74,17 @@ def place(event: ChangeEvent) -> tuple[Any, ...]:
 
 
 def test_what_a_killed_worker_sends_again_has_the_places_it_had_and_nothing_is_missing(
-    database: str, capture: Callable[..., Captured], kill_connect: Callable[[], None]
+    database: str, capture: Callable[..., Captured], worker: Worker
 ) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE ledger (id int PRIMARY KEY, n int)")
         connection.execute("ALTER TABLE ledger SET (autovacuum_enabled = false)")
-    captured = capture("public.ledger")
+    captured = capture("public.ledger", connect_url=worker.url)
     with Traffic(database) as traffic:
         for _ in range(2):
             traffic.wait_for_more(60)
-            kill_connect()
+            worker.kill()
+            worker.start()
             traffic.wait_for_more(30)
             _wait_until_read(captured)
         traffic.wait_for_more(30)
@@ -129,12 +131,12 @@ def _wait_until_read(captured: Captured) -> None:
 
 
 def test_messages_of_the_outbox_survive_a_killed_worker_in_the_order_of_their_stream(
-    store_dsn: str, capture: Callable[..., Captured], kill_connect: Callable[[], None]
+    store_dsn: str, capture: Callable[..., Captured], worker: Worker
 ) -> None:
     outbox = TableName("eventstore", "outbox")
     with psycopg.connect(store_dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE ledger (id int PRIMARY KEY)")
-    captured = capture("public.ledger", dsn=store_dsn, outbox=outbox)
+    captured = capture("public.ledger", dsn=store_dsn, outbox=outbox, connect_url=worker.url)
     stop, sent = threading.Event(), [0, 0]
 
     def write(stream: int) -> None:
@@ -155,7 +157,8 @@ def test_messages_of_the_outbox_survive_a_killed_worker_in_the_order_of_their_st
     for _ in range(2):
         reached = sum(sent) + 300
         _until(lambda reached=reached: sum(sent) > reached)
-        kill_connect()
+        worker.kill()
+        worker.start()
         _wait_until_read(captured)
     stop.set()
     for writer in writers:

@@ -23,6 +23,7 @@ from cdc.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fix_worker import Worker
     from psycopg import Connection
 
     from cdc.capture import CaptureSpec
@@ -166,22 +167,24 @@ def test_an_epoch_that_is_raised_by_hand_begins_anew_and_a_lower_one_changes_not
 
 
 def test_a_connector_that_starts_by_itself_does_not_stream_from_a_slot_that_nobody_has_looked_at(
-    database: str, capture: Callable[..., Captured], kill_connect: Callable[[], None]
+    database: str, capture: Callable[..., Captured], worker: Worker
 ) -> None:
     """The worker is back before anybody of ours, and the slot is another one."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLE)
-    captured = capture("public.notes", guarded=False)
+    captured = capture("public.notes", guarded=False, connect_url=worker.url)
     captured.execute("INSERT INTO notes VALUES (1, 'first')")
     captured.records("notes")
     spec = captured.spec
     with session.connect(database) as connection, closing(ConnectRest(spec.connect_url)) as rest:
         _until(lambda: rest.captured_through(spec.connector) is not None)
-        kill_connect()
+        worker.kill()
         _until(lambda: not _slot(connection, spec).active)
         reached = _slot(connection, spec).confirmed_flush_lsn
         recreate(captured)
         stands = _slot(connection, spec).confirmed_flush_lsn
+        worker.start()
+        worker.await_answer()
         _until(lambda: (state := rest.state(spec.connector)) is not None and state.running)
         assert reached != stands
         before = _refusals(connection)
