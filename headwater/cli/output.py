@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cdc.continuity.errors import ContinuityError
 from cdc.errors import CdcError
 from eventstore import errors as event_store
 from eventstore.errors import EventStoreError
@@ -36,6 +37,7 @@ _USAGE = (
     event_store.SubscriptionError,
 )
 _UNHEALTHY = (
+    ContinuityError,
     event_store.AuditError,
     event_store.CheckpointBeyondHeadError,
     event_store.SchemaMissingError,

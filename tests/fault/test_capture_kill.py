@@ -54,7 +54,7 @@ class Traffic:
     def _write(self, first: int) -> None:
         with psycopg.connect(self._dsn) as connection, connection.cursor() as cursor:
             number = first
-            while not self._stop.wait(0.05):
+            while not self._stop.wait(0.15):
                 with cursor.copy("COPY ledger FROM STDIN") as copy:
                     for row in range(number + 1, number + 41):
                         copy.write_row((row, 0))

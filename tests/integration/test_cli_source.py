@@ -141,3 +141,33 @@ def test_the_role_is_printed_as_sql_that_runs(
     assert code == 0
     assert all(statement["why"] for statement in statements)
     assert (True, False, True) == row
+
+
+def test_a_lost_slot_is_shown_refused_and_repaired_by_the_command_that_is_named(
+    project: str, run: Callable[..., tuple[int, Any]], database: str
+) -> None:
+    run("apply")
+    whole, held = run("source", "slot")
+    main(["source", "pause"])
+    with session.connect(database) as connection:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (f"headwater_{project}",))
+    lost, gone = run("source", "slot")
+    status, told = run("source", "status")
+    applied, refused = run("apply")
+    shown, will = run("source", "repair")
+    repaired, done = run("source", "repair", "--yes")
+    again, after = run("source", "slot", "--disk-bytes", str(10**15))
+
+    assert (0, 3, 3, 3, 3, 0, 0) == (whole, lost, status, applied, shown, repaired, again)
+    assert ("ok", True, True) == (held["level"], held["moves"], held["slot"]["active"])
+    assert held["wal_bytes_per_s"] > 0
+    assert held["disk_free_bytes"] > held["slot"]["retained_bytes"]
+    assert held["slot"]["restart_lsn"] <= held["slot"]["confirmed_flush_lsn"]
+    assert ["HW-C070"] * 3 == [
+        found["code"] for found in (gone["loss"], told["loss"], refused["error"])
+    ]
+    assert "headwater source repair --yes" == refused["error"]["hint"]
+    assert (1, 2, "HW-C070") == (will["epoch"], will["becomes"], will["loss"]["code"])
+    assert "public.orders is to be read" in done["done"]
+    assert (None, None) == (held["loss"], after["loss"])
+    assert 10**14 < after["disk_free_bytes"] < 10**15
