@@ -9,6 +9,7 @@ from headwater.errors import PlatformMissingError
 
 MODULES: Final = frozenset(
     {
+        "crc32c",
         "deltalake",
         "jgo",
         "kafka",
