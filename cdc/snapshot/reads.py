@@ -29,6 +29,9 @@ Key = tuple[str, ...]
 OPEN: Final = ("waiting", "reading")
 """States of a read that is not at its end."""
 
+GIVEN_UP: Final = ("failed", "cancelled")
+"""States of a read that has ended without all of its rows."""
+
 _COLUMNS: Final = (
     "id, source, epoch, table_schema, table_name, predicate, keys, state, read_lsn::text,"
     " rows_expected, rows_read, progress, end_offsets, failure, asked_at, begun_at, ended_at,"

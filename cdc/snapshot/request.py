@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import DataError, Error, OperationalError, sql
 
-from cdc.postgres import own_schema, publication, session
+from cdc.postgres import catalog, own_schema, publication, session
 from cdc.snapshot import chunk, ranges, reads
 from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError, SnapshotError
 from cdc.snapshot.reads import Wish
@@ -97,10 +97,17 @@ def cancel(spec: CaptureSpec, number: int) -> Read:
 
     Raises:
         ReadUnknownError: There is no such read, or it has ended.
+        ReadRefusedError: It has begun, and its table has no key: what it has sent would be there
+            twice until the next whole read.
     """
     with session.connect(spec.dsn) as state:
+        found = reads.find(state, spec.name, number)
+        if found is not None and found.state == "reading" and _keyless(state, found.table):
+            raise ReadRefusedError(
+                f"read {number} of {found.table} has begun, and the table has no key",
+                hint="let it end: views drop what they had before, and nothing is there twice",
+            )
         if not reads.cancel(state, spec.name, number):
-            found = reads.find(state, spec.name, number)
             raise ReadUnknownError(
                 f"read {number} is not under way",
                 detail=f"it is {found.state}" if found else "there is none of that number",
@@ -140,6 +147,11 @@ def wait(
     if not found.done:
         raise SnapshotError(f"read {number} is {found.state}", detail=found.failure)
     return found
+
+
+def _keyless(state: Connection[Any], table: TableName) -> bool:
+    schema = catalog.describe(state, [table]).get(table)
+    return schema is not None and not schema.key
 
 
 def _publish(state: Connection[Any], spec: CaptureSpec, table: TableName) -> list[str]:

@@ -81,7 +81,8 @@ def unread(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
     """Returns the tables whose rows nobody was asked to read in this epoch yet."""
     asked = set()
     if own_schema.exists(connection):
-        asked = {r.table for r in reads.of_source(connection, spec.name, spec.epoch)}
+        found = reads.of_source(connection, spec.name, spec.epoch)
+        asked = {r.table for r in found if r.whole and r.state not in reads.GIVEN_UP}
     return [
         Difference(Part.TABLE, str(table), "", None, "is to be read")
         for table in spec.tables

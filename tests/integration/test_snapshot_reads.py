@@ -199,6 +199,11 @@ def test_a_cancelled_read_ends_and_a_strange_one_is_unknown(captured: Captured) 
     assert 0 == reader.run(captured.spec)
     with pytest.raises(SnapshotError, match="is cancelled"):
         request.wait(captured.spec, asked.read.id, 5)
+    # without a key what was sent would be there twice until the next whole read
+    lines = request.ask(captured.spec, LINES).read.id
+    captured.execute(f"UPDATE headwater.snapshots SET state = 'reading' WHERE id = {lines}")  # noqa: S608
+    with pytest.raises(ReadRefusedError, match="has no key"):
+        request.cancel(captured.spec, lines)
 
 
 def test_writers_in_the_way_are_named_and_hold_nobody_else_up(captured: Captured) -> None:
