@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOOKED: Final = "LOOKED"
 """Command of a change that was found by looking."""
 
-_LOCK_MS: Final = 2000
+_LOCK_MS: Final = 500
 """How long a look waits for DDL under way: the next one comes soon."""
 
 _SESSION: Final = (
@@ -152,11 +152,11 @@ def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bo
     with connection.transaction():
         connection.execute(_SESSION.encode())
         _await_ddl(connection, oid)
-        row = connection.execute(SHAPE.format(oid="%s").encode(), (oid,)).fetchone()
-        shape = row[0] if row else None
-        last = connection.execute(_LAST, (oid,)).fetchone()
-        if shape == (last[0] if last else None):
-            return False
+        # not all DDL is kept out by that: what was noted between two statements is no difference
+        for _ in range(2):
+            shape, last = _compared(connection, oid)
+            if shape == (last[0] if last else None):
+                return False
         if last is None:
             connection.execute(_NOTE, (oid, None, BASELINE, Jsonb(shape)))
             return True
@@ -164,6 +164,13 @@ def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bo
         noted = None if shape is None else Jsonb(shape)
         connection.execute(_NOTE, (oid, str(since), LOOKED, noted))
         return True
+
+
+def _compared(connection: Connection[Any], oid: int) -> tuple[Any, Any]:
+    """What a table is like, and what was noted of it last."""
+    row = connection.execute(SHAPE.format(oid="%s").encode(), (oid,)).fetchone()
+    last = connection.execute(_LAST, (oid,)).fetchone()
+    return (row[0] if row else None), last
 
 
 def _await_ddl(connection: Connection[Any], oid: int) -> None:

@@ -165,8 +165,14 @@ def ensure(connection: Connection[Any]) -> list[str]:
 
 
 def drop(connection: Connection[Any]) -> bool:
-    """Takes the triggers away, if the role may; returns whether they were there."""
-    if not active(connection) or not allowed(connection):
+    """Takes the triggers away unless a source of this database is captured.
+
+    Returns:
+        Whether they were there, and the role may do it.
+    """
+    row = connection.execute("SELECT EXISTS (SELECT FROM headwater.captures)").fetchone()
+    captured = row is None or row[0]
+    if captured or not active(connection) or not allowed(connection):
         return False
     with connection.transaction():
         for name in _TRIGGERS:

@@ -128,6 +128,8 @@ def test_the_source_notes_each_change_of_a_captured_table(source: psycopg.Connec
         "{1,NULL}",
         "\\xff",
     ]
+    assert trigger.drop(source)
+    assert not trigger.active(source)
     renamed = [check.message for check in checks(source, [P])]
     assert renamed == ["public.p is called shop.p now: its changes have not been captured since"]
 
