@@ -28,6 +28,8 @@ class RowChange:
             Their values are in the stored row of the key, if that is of the same epoch.
         base: Key of the stored row that has them instead, if the row came under another key; that
             row must have come from the log, not have been read from the table.
+        moved_at: Version with which the row left that key: a stored row that is not older is
+            another one.
     """
 
     key: tuple[object, ...]
@@ -36,6 +38,7 @@ class RowChange:
     committed_at_us: int
     kept: tuple[str, ...] = ()
     base: tuple[object, ...] | None = None
+    moved_at: int = 0
 
 
 def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool:
@@ -52,7 +55,7 @@ def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool
     """
     if stored_version < since or stored_version >> _LSN_BITS != change.version >> _LSN_BITS:
         return False
-    return change.base is None or (stored_version < change.version and not read(stored_version))
+    return change.base is None or (stored_version < change.moved_at and not read(stored_version))
 
 
 def read(version: int) -> bool:

@@ -56,6 +56,9 @@ _SET_APART: Final = (
 """Errors of one record, which hold up its key only; every other error stops the batch."""
 
 
+_WITNESS: Final = ""
+
+
 class _Raw(NamedTuple):
     """A change whose values are still as they travel.
 
@@ -66,11 +69,14 @@ class _Raw(NamedTuple):
         committed_at_us: 0 of a row that was read.
         kept: Columns that it leaves as they were.
         record: What it was read from.
-        taken: By column, the record of a value that it took from a change before it.
+        taken: By column, the record of a value that it took from a change before it; under no
+            name, the record that tells why its own key's row does not have the kept values.
         base: Key of the stored row that has the kept values, if it is not this change's own.
+        moved_at: Version with which the row left that key.
         lost: Whether no row has them.
         below: An older whole row, which the store has to be given first.
         gone: Of a delete, the change that it came upon in this batch.
+        cut: Whether a record of the key came after it that could not be read.
     """
 
     version: int
@@ -81,9 +87,11 @@ class _Raw(NamedTuple):
     record: Record
     taken: Mapping[str, Record] | None = None
     base: bytes | None = None
+    moved_at: int = 0
     lost: bool = False
     below: _Raw | None = None
     gone: _Raw | None = None
+    cut: bool = False
 
     @property
     def own(self) -> Record:
@@ -213,6 +221,7 @@ class TopicReducer:
                 continue
             except self._set_apart as error:
                 self._failures.append(_unread(record, error))
+                self._cut(key)
                 continue
             if read is None:
                 self._filtered += 1
@@ -292,7 +301,7 @@ class TopicReducer:
             key = tuple([row[name] for name in self._schema.key])
         else:
             key = self._key(raw.key)
-        return RowChange(key, raw.version, row, raw.committed_at_us, raw.kept, base)
+        return RowChange(key, raw.version, row, raw.committed_at_us, raw.kept, base, raw.moved_at)
 
     # every way out is one less step for each record
     def _read(  # noqa: PLR0911
@@ -380,7 +389,7 @@ class TopicReducer:
         ):
             return raw._replace(lost=True)
         if left.gone is None:
-            return raw._replace(base=left.key)
+            return raw._replace(base=left.key, moved_at=raw.version)
         return _filled(left.gone, raw, moved_from=left.key)
 
     def _read_slowly(
@@ -407,6 +416,12 @@ class TopicReducer:
             raise EnvelopeError("record has no row", detail=f"operation {event.operation}")
         upsert = self._upsert(raw, value, event.operation)
         return None if upsert is None else (upsert, order)
+
+    def _cut(self, key: bytes | None) -> None:
+        """Nobody knows what of a key's row has changed after what is known of it."""
+        seen = None if key is None else self._newest.get(key)
+        if key is not None and seen is not None:
+            self._newest[key] = seen._replace(cut=True)
 
     def _truncate(self, version: int) -> None:
         self._truncated = max(self._truncated, version)
@@ -457,7 +472,7 @@ def _after(older: _Raw, newer: _Raw) -> _Raw:
         return newer._replace(gone=older) if older.row is not None else newer
     if not newer.kept or newer.lost or newer.base is not None:
         return newer
-    if older.row is not None and not older.committed_at_us and _same_epoch(older, newer):
+    if _may_lend(older, newer) and not older.committed_at_us:
         return newer._replace(below=older)  # the store may have something newer
     return _filled(older, newer)
 
@@ -468,34 +483,41 @@ def _before(older: _Raw, newer: _Raw) -> _Raw:
         return newer
     if newer.below is not None and newer.below.version >= older.version:
         return newer
-    return newer._replace(below=older) if _same_epoch(older, newer) else newer
+    return newer._replace(below=older) if _may_lend(older, newer) else newer
 
 
 def _filled(older: _Raw, newer: _Raw, moved_from: bytes | None = None) -> _Raw:
     """A change with as many of its kept values as the one right before it in the log has."""
-    if older.row is None or not _same_epoch(older, newer):
-        return newer._replace(lost=True)
+    before = older.taken or {}
+    # without this record nobody could tell later that the row of the key is not the right one
+    witness = {_WITNESS: before.get(_WITNESS, older.record)}
+    if older.row is None or not _may_lend(older, newer):
+        return newer._replace(lost=True, taken=witness)
     if moved_from is not None and not older.committed_at_us:
         # read at a moment that nobody knows: perhaps the row that came after under the old key
         return newer._replace(lost=True)
     kept = tuple(name for name in newer.kept if name in older.kept)
     values = {name: older.row[name] for name in newer.kept if name not in kept}
-    before = older.taken or {}
-    filled = newer._replace(
-        row={**(newer.row or {}), **values},
-        kept=kept,
-        taken={name: before.get(name, older.record) for name in values},
-    )
+    taken = {name: before.get(name, older.record) for name in values}
+    filled = newer._replace(row={**(newer.row or {}), **values}, kept=kept, taken=taken)
     if not kept:
         return filled
-    if moved_from is None:
-        return filled._replace(base=older.base, lost=older.lost, below=older.below)
-    base = older.base or moved_from
-    return filled._replace(base=base, lost=older.lost or older.below is not None)
+    if moved_from is not None:
+        lost = older.lost or older.below is not None
+        if older.base is None:
+            return filled._replace(base=moved_from, moved_at=newer.version, lost=lost)
+        return filled._replace(base=older.base, moved_at=older.moved_at, lost=lost)
+    if older.lost or older.base is not None:
+        filled = filled._replace(taken=taken | witness)
+    return filled._replace(
+        base=older.base, moved_at=older.moved_at, lost=older.lost, below=older.below
+    )
 
 
-def _same_epoch(one: _Raw, other: _Raw) -> bool:
-    return one.version >> _VERSION_LSN_BITS == other.version >> _VERSION_LSN_BITS
+def _may_lend(older: _Raw, newer: _Raw) -> bool:
+    """Whether what a row has is what a later change has kept."""
+    same_epoch = older.version >> _VERSION_LSN_BITS == newer.version >> _VERSION_LSN_BITS
+    return older.row is not None and same_epoch and not older.cut
 
 
 def _unread(record: Any, error: CdcError | ProjectionError) -> RecordFailure:

@@ -213,16 +213,16 @@ class _ViewDelivery:
 
     def _ready(self, changes: list[RowChange]) -> list[RowChange]:
         """Leaves out what has to wait; nearly always there is nothing."""
-        held = self._delivery.held(self._plan)
-        unread = {key_text(self._topic, failure.records[-1]) for failure in self._failures}
-        keys = held.keys | unread if unread else held.keys
+        held, unread = self._delivery.held(self._plan), self._unread()
+        keys = held.keys | unread.keys() if unread else held.keys
         if not keys and not held.given_up:
             return changes
         ready = []
         for change in changes:
             raw = self._reduced.sources[change.key]
-            key = key_text(self._topic, raw.own)
-            if key in keys:
+            own = raw.own
+            key = key_text(self._topic, own)
+            if key in held.keys or (own.partition, own.offset) > unread.get(key, _NO_PLACE):
                 self._behind.append(RecordFailure(raw.records, _BEHIND, raw.version, change.key))
             elif change.kept and self._unfounded(change, raw.base, key, held, keys):
                 self._fail(change, missing_values(self._plan.schema, change.kept))
@@ -230,12 +230,21 @@ class _ViewDelivery:
                 ready.append(change)
         return ready
 
+    def _unread(self) -> dict[str, tuple[int, int]]:
+        """Where the first record is that could not be read, by key; what lies before it flows."""
+        first: dict[str, tuple[int, int]] = {}
+        for failure in self._failures:
+            own = failure.records[-1]
+            key, place = key_text(self._topic, own), (own.partition, own.offset)
+            first[key] = min(place, first.get(key, place))
+        return first
+
     def _unfounded(
         self, change: RowChange, base: bytes | None, key: str, held: Held, keys: frozenset[str]
     ) -> bool:
         """Whether the row that has a change's kept values waits itself, or was given up."""
         base_key = key if base is None else (canonical(base) or base).decode()
-        if base_key in keys:
+        if base is not None and base_key in keys:
             return True
         if base_key not in held.given_up:
             return False
@@ -289,6 +298,7 @@ class _ViewDelivery:
         count.lags_us += [now_us - c.committed_at_us for c in changes if c.committed_at_us]
 
 
+_NO_PLACE: Final = (1 << 31, 0)
 _NOTHING: Final = Held()
 _BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
 

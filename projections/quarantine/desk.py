@@ -51,17 +51,29 @@ UPDATE headwater.quarantine SET state = 'retry'
    AND (view, store, key) IN (SELECT view, store, key FROM headwater.quarantine WHERE {_PICKED})
 RETURNING view, store, key
 """  # noqa: S608
+# What only lacks a value is given up where nothing else has failed.
 _DROP: Final = f"""
-WITH picked AS (SELECT DISTINCT view, store, key FROM headwater.quarantine WHERE {_PICKED})
+WITH picked AS (SELECT DISTINCT view, store, key FROM headwater.quarantine WHERE {_PICKED}),
+failing AS (
+    SELECT view, store, key, bool_or(code <> ALL(%(own_way)s)) AS failing
+      FROM headwater.quarantine JOIN picked USING (view, store, key)
+     WHERE source = %(source)s AND state IN ('waiting', 'retry')
+     GROUP BY view, store, key
+), decided AS (
+    SELECT view, store, topic, partition, record_offset,
+           code = %(behind)s OR failing AND code = ANY(%(own_way)s) AS kept
+      FROM headwater.quarantine JOIN failing USING (view, store, key)
+     WHERE source = %(source)s AND state IN ('waiting', 'retry')
+)
 UPDATE headwater.quarantine AS q
-   SET state = CASE WHEN code = %(behind)s THEN 'retry' ELSE 'dropped' END,
-       record_key = CASE WHEN code = %(behind)s THEN record_key END,
-       record_value = CASE WHEN code = %(behind)s THEN record_value END,
-       old_key = CASE WHEN code = %(behind)s THEN old_key END,
-       settled_at = CASE WHEN code <> %(behind)s THEN clock_timestamp() END
-  FROM picked
- WHERE q.source = %(source)s AND q.state IN ('waiting', 'retry')
-   AND (q.view, q.store, q.key) = (picked.view, picked.store, picked.key)
+   SET state = CASE WHEN kept THEN 'retry' ELSE 'dropped' END,
+       record_key = CASE WHEN kept THEN record_key END,
+       record_value = CASE WHEN kept THEN record_value END,
+       old_key = CASE WHEN kept THEN old_key END,
+       settled_at = CASE WHEN NOT kept THEN clock_timestamp() END
+  FROM decided AS d
+ WHERE (q.view, q.store, q.topic, q.partition, q.record_offset)
+     = (d.view, d.store, d.topic, d.partition, d.record_offset)
 RETURNING q.state
 """  # noqa: S608
 _COUNTS: Final = """
@@ -89,13 +101,13 @@ class Picked:
         view: Of one view.
         store: In one store.
         key: Of one key: as it is listed, or a key of one column by its value.
-        code: With a record that waits for this cause.
+        cause: With a record that waits because of the error of this code.
     """
 
     view: str | None = None
     store: str | None = None
     key: str | None = None
-    code: str | None = None
+    cause: str | None = None
 
     @property
     def everything(self) -> bool:
@@ -220,8 +232,9 @@ def _asked(source: str, picked: Picked) -> dict[str, Any]:
     return {
         "source": source,
         "behind": BEHIND,
+        "own_way": [BEHIND, UNRESOLVED],
         "view": picked.view,
         "store": picked.store,
         "key": picked.key,
-        "code": picked.code,
+        "code": picked.cause,
     }

@@ -85,7 +85,7 @@ def upsert(version: int, row: dict[str, object], kept: tuple[str, ...] = ()) -> 
 def moved(version: int, number: int, from_number: int) -> RowChange:
     """Returns a row that came under another key with its note unchanged."""
     change = upsert(version, make_row(number), kept=("note",))
-    return replace(change, base=(from_number, "a"))
+    return replace(change, base=(from_number, "a"), moved_at=change.version)
 
 
 def delete(version: int, number: int = 1, part: str = "a") -> RowChange:

@@ -105,7 +105,7 @@ def test_whole_rows_end_as_the_source_in_any_order(source: Source, data: st.Data
     assert (expected(source), {}) == (job.rows(), job.waiting)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(source=sources(), data=st.data())
 def test_rows_with_unchanged_values_end_as_the_source_in_the_order_of_their_partition(
     source: Source, data: st.DataObject
