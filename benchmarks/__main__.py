@@ -8,7 +8,17 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import append, catch_up, freshness, initial_load, live, snapshot, startup
+from benchmarks import (
+    append,
+    catch_up,
+    drain,
+    freshness,
+    initial_load,
+    latency,
+    live,
+    snapshot,
+    startup,
+)
 from headwater.logging import configure
 
 if TYPE_CHECKING:
@@ -19,8 +29,10 @@ if TYPE_CHECKING:
 BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "append": append.run,
     "catch_up": catch_up.run,
+    "drain": drain.run,
     "freshness": freshness.run,
     "initial_load": initial_load.run,
+    "latency": latency.run,
     "live": live.run,
     "snapshot": snapshot.run,
     "startup": startup.run,

@@ -63,6 +63,11 @@ def at_most(metric: str, *, ours: float, target: float) -> Measure:
     return Measure(metric, ours, None, None, None, target, ours <= target)
 
 
+def within(metric: str, *, ours: float, peer: float, target: float) -> Measure:
+    """Compares a figure with the most that it may be, and shows the peer's beside it."""
+    return Measure(metric, ours, peer, None, ours / peer, target, ours <= target)
+
+
 def rate(metric: str, *, ours: float, peer: float, limit: float | None, target: float) -> Measure:
     """Compares rates: the ratio is ours by peer, the target a minimum."""
     ratio = ours / peer
