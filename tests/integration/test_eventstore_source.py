@@ -17,6 +17,8 @@ from eventstore.codec import Codec
 from eventstore.event import AppendRequest, StreamAppend
 from eventstore.event_id import new_event_id
 from eventstore.keyring import MemoryKeyRing
+from projections.quarantine import desk
+from projections.sinks.open import open_sink
 from projections.verify import verify
 from projections.view import EVENT_TABLES, OUTBOX, Store, events, source
 
@@ -219,7 +221,7 @@ def _damage(job: ViewJob) -> None:
     DeltaTable(str(job.spec.addresses.tables / job.spec.plans[0].name)).delete("\"order\" = 'o3'")
 
 
-def test_an_event_of_a_later_version_stops_the_view_by_name(
+def test_an_event_of_a_later_version_waits_by_name_and_the_others_flow(
     store_dsn: str,
     orders: Orders,
     capture: Callable[..., Captured],
@@ -249,9 +251,21 @@ def test_an_event_of_a_later_version_stops_the_view_by_name(
             " gen_random_uuid(), '{}', NULL, now(), NULL, NULL, NULL)"
         )
 
-    job.wait(lambda said: said["state"] == "failed")
-    error = job.status()["error"]
-    assert ("HW-P027", False) == (error["code"], error["retriable"])
-    assert "99" in error["message"]
-    assert job.process is not None
-    assert 1 == job.process.wait(60)
+    orders.write(1, 3)
+    with psycopg.connect(store_dsn) as connection:
+        job.wait(lambda _: _waiting(connection, name) != [])
+        job.wait(lambda _: _rows_in_cache(job) == 2)
+        (waits,) = _waiting(connection, name)
+    assert ("HW-P027", 1) == (waits.code, waits.records)
+    assert "99" in waits.message
+    assert job.stop() == 0
+
+
+def _waiting(connection: psycopg.Connection[Any], name: str) -> list[desk.WaitingKey]:
+    found = desk.keys(connection, name, desk.Picked())
+    connection.rollback()
+    return found
+
+
+def _rows_in_cache(job: ViewJob) -> int:
+    return sum(1 for _ in open_sink(Store.CACHE, job.spec.addresses).documents(job.spec.plans[0]))
