@@ -278,8 +278,10 @@ class _Binder:
         changes = [c for _, found in steps for c in found if not _declared(view, known, c)]
         renamed = view.table != stored.tables[-1]
         keyless = not stored.schema.key or (latest.shape is not None and not latest.shape.key)
-        decision = decide(view.on_schema_change, changes, keyless=keyless)
-        moved = replace(stored, change_id=latest.id)
+        keeps = stored.shape_id != stored.change_id
+        decision = decide(view.on_schema_change, changes, keyless=keyless, keeps=keeps)
+        names = tuple(dict.fromkeys((*stored.tables, view.table)))
+        moved = replace(stored, change_id=latest.id, tables=names)
         if decision.outcome is Outcome.PAUSED:
             return replace(moved, paused=_fault(view, decision.reason)), decision.outcome
         if decision.outcome is Outcome.FOLLOWED:
@@ -299,12 +301,11 @@ class _Binder:
         """A view's shape with the columns that its table has now."""
         (plan,) = plan_views([view], self._schemas, self._histories)
         latest = known.versions[-1]
-        names = tuple(dict.fromkeys((*stored.tables, view.table)))
         oid = latest.shape.oid if latest.shape else 0
         return replace(
             stored,
             table_oid=oid,
-            tables=names,
+            tables=tuple(dict.fromkeys((*stored.tables, view.table))),
             change_id=latest.id,
             shape_id=latest.id,
             schema=plan.schema,

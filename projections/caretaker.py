@@ -144,7 +144,8 @@ class Caretaker(threading.Thread):
         done = sweeps.done(connection)
         for store, guard in self._guards.items():
             for plan in self._spec.plans_in(store):
-                sweep = sweeps.due(plan, whole)
+                # where rows of a new shape wait, what a read has sent is not in the view
+                sweep = None if plan.behind else sweeps.due(plan, whole)
                 if sweep is None or done.get((plan.name, store), 0) >= sweep.below_version:
                     continue
                 committed = self._committed(store)

@@ -50,9 +50,16 @@ _ROWS: Final = (
 )
 """Changes that leave the columns and the key as they are."""
 
+_FILLED: Final = (*_ROWS, ChangeKind.RETYPED)
+"""Changes of rows that a view sees although it keeps its columns."""
+
 
 def decide(
-    policy: SchemaPolicy | None, changes: Iterable[SchemaChange], *, keyless: bool
+    policy: SchemaPolicy | None,
+    changes: Iterable[SchemaChange],
+    *,
+    keyless: bool,
+    keeps: bool = False,
 ) -> Decision:
     """Decides what a view does.
 
@@ -60,6 +67,7 @@ def decide(
         policy: What its declaration says; None if that is nothing.
         changes: What happened to its table since the shape that it has.
         keyless: Whether its table has, or had, no key: its rows cannot be read a second time.
+        keeps: Whether it has kept other columns than its table before.
     """
     changes = list(changes)
     stopping = _stopping(policy, changes, keyless=keyless)
@@ -67,15 +75,12 @@ def decide(
         return Decision(Outcome.PAUSED, reason=stopping)
     shaped = [change for change in changes if change.kind not in _ROWS]
     first = next(iter(shaped), next(iter(changes), None))
-    if policy in (SchemaPolicy.QUARANTINE, SchemaPolicy.IGNORE) and shaped:
-        kept = policy is SchemaPolicy.IGNORE
-        filled = [
-            c
-            for c in changes
-            if c.kind in _ROWS or c.looked or (c.kind is ChangeKind.RETYPED and kept)
-        ]
-        read = any(change.needs_read for change in filled)
-        return Decision(Outcome.KEPT if kept else Outcome.WAITING, read=read, reason=first)
+    if policy is SchemaPolicy.QUARANTINE and (shaped or keeps):
+        # what a read sends has the new shape, and would wait as well
+        return Decision(Outcome.WAITING, reason=first)
+    if policy is SchemaPolicy.IGNORE and (shaped or keeps):
+        filled = (c for c in changes if c.kind in _FILLED or c.looked)
+        return Decision(Outcome.KEPT, read=any(c.needs_read for c in filled), reason=first)
     return Decision(
         Outcome.FOLLOWED,
         read=any(change.needs_read for change in changes),

@@ -116,6 +116,11 @@ class ViewPlan:
         return dict.fromkeys((self.topic, *self.former), self.schema)
 
     @property
+    def behind(self) -> bool:
+        """Whether its table has a shape that it does not follow: rows of that shape wait."""
+        return any(not shapes.complete for shapes in self.shapes.values())
+
+    @property
     def older_names(self) -> dict[str, tuple[str, ...]]:
         """What its columns were called before, the newest name first."""
         shapes = self.shapes.get(self.topic)

@@ -53,6 +53,11 @@ class TableShapes:
         return len(versions)
 
     @property
+    def complete(self) -> bool:
+        """Whether rows of every version are carried over."""
+        return self.foreseen == len(self.history.versions)
+
+    @property
     def older_names(self) -> dict[str, tuple[str, ...]]:
         """Other names that the plan's columns had, the newest first."""
         shapes = [version.shape for version in reversed(self.history.versions) if version.shape]

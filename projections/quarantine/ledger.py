@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from cdc.errors import SchemaMismatchError
 from projections.delivery import Held
 from projections.errors import (
     NoStoredRowError,
     QuarantineDownError,
     QuarantineFullError,
+    UnknownShapeError,
     WaitsBehindError,
 )
 from projections.record import Record
@@ -70,11 +72,15 @@ UPDATE headwater.quarantine AS q SET state = 'retry'
    AND NOT EXISTS (SELECT FROM headwater.quarantine AS first
                     WHERE first.source = q.source AND first.store = q.store
                       AND first.view = q.view AND first.key = q.key AND first.state = 'waiting'
-                      AND first.code <> ALL(%(own_way)s))
+                      AND first.code <> ALL(%(own_way)s) AND first.read_asked_at IS NULL)
 """
 _OBSOLETE: Final = """
 UPDATE headwater.quarantine SET state = 'retry'
  WHERE source = %s AND store = %s AND view = %s AND state = 'waiting' AND version < %s
+"""
+_SHAPED_ANEW: Final = """
+UPDATE headwater.quarantine SET state = 'retry'
+ WHERE source = %s AND view = ANY(%s) AND state = 'waiting' AND code = ANY(%s)
 """
 _COUNT: Final = """
 SELECT view, count(*) FROM headwater.quarantine
@@ -97,7 +103,8 @@ WITH marked AS (
 ), due AS (
     SELECT view, key, sum(bytes) OVER (ORDER BY view, key) - bytes AS before FROM sizes
 )
-SELECT view, key, topic, partition, record_offset, record_key, record_value, epoch, old_key, version
+SELECT view, key, topic, partition, record_offset, record_key, record_value, epoch, old_key,
+       version, (seen_lsn - '0/0')::bigint
   FROM waiting JOIN due USING (view, key)
  WHERE coalesce(before, 0) < %(bytes)s
  ORDER BY topic, partition, record_offset
@@ -134,6 +141,7 @@ class Case:
         topic: Where it lies.
         record: It.
         version: Its place in the log; None if it could not be read.
+        seen_lsn: Where the log ended when it was first seen; its own position is before that.
     """
 
     view: str
@@ -141,6 +149,7 @@ class Case:
     topic: str
     record: Record
     version: int | None
+    seen_lsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +268,13 @@ def obsolete(connection: Connection, source: str, store: Store, below: Mapping[s
             connection.execute(_OBSOLETE, (source, store, view, version))
 
 
+def shaped_anew(connection: Connection, source: str, views: Iterable[str]) -> None:
+    """Has records tried again whose columns views did not expect: they may have others by now."""
+    codes = [UnknownShapeError.code, SchemaMismatchError.code]
+    with told_apart():
+        connection.execute(_SHAPED_ANEW, (source, sorted(views), codes))
+
+
 def due_stores(connection: Connection, source: str) -> list[str]:
     """Returns the stores in which something is to be tried again."""
     with told_apart():
@@ -272,10 +288,8 @@ def due(connection: Connection, source: str, store: Store, views: Iterable[str])
     with told_apart():
         rows = connection.execute(_DUE, place | bounds).fetchall()
     return [
-        Case(
-            view, key, topic, Record(record_key, value, epoch, partition, offset, old_key), version
-        )
-        for view, key, topic, partition, offset, record_key, value, epoch, old_key, version in rows
+        Case(view, key, topic, Record(record_key, value, epoch, part, offset, old_key), *rest)
+        for view, key, topic, part, offset, record_key, value, epoch, old_key, *rest in rows
     ]
 
 

@@ -93,6 +93,7 @@ class Turn:
 
     def start(self) -> None:
         """Starts everything; each query is tended in a thread of its own."""
+        self._try_again()
         self._publisher.start()
         self._caretaker.start()
         for query in self.queries.values():
@@ -119,6 +120,15 @@ class Turn:
             query.stop()
         for guard in self._guards.values():
             guard.close()
+
+    def _try_again(self) -> None:
+        """Has what waits for other columns than the views had tried with those that they have."""
+        try:
+            with ledger.connect(self.spec.ledger) as connection:
+                views = [plan.name for plan in self.spec.plans]
+                ledger.shaped_anew(connection, self.spec.source, views)
+        except ProjectionError as error:
+            _log.warning("what waits is not tried again yet", code=error.code, what=error.message)
 
     def _add(self, name: str, start: Callable[[], Any]) -> None:
         progress = self._progress.setdefault(str(name), QueryProgress())

@@ -134,6 +134,14 @@ def test_a_view_that_keeps_its_columns_knows_what_became_of_them(
     with pytest.raises(LookupError):
         waiting.fit(row, now, read=False)
     assert waiting.fit({"id": 1, "a": "x", "b": 2}, 1, read=True) == {"id": 1, "a": "x", "b": 2}
+    assert plans["w"].behind
+    assert not kept.behind
+    source.execute("ALTER TABLE t ALTER id TYPE int USING id + 1")  # columns and key are as before
+    plans = {plan.name: plan for plan in bound(source, keeps, waits).plans}
+    assert [column.name for column in plans["k"].schema.columns] == ["id", "a", "b"]
+    assert plans["w"].schema == kept.schema
+    assert view_shapes.waiting_topics(source, "shop", Store.CACHE, ["k"]) == {"shop.public.t"}
+    assert view_shapes.waiting_topics(source, "shop", Store.CACHE, ["w"]) == frozenset()
 
 
 def test_a_renamed_table_pauses_its_views_until_they_are_declared_by_its_new_name(

@@ -26,6 +26,8 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),
+    # the client leaves a socket to the collector where it was still connecting when it was closed
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 MADE = """
@@ -69,6 +71,8 @@ STEPS = (
     "ALTER TABLE {0} DROP d; ALTER TABLE {0} ADD d text; UPDATE {0} SET d = 'new' WHERE id = 12",
 )
 
+WAITING = "SELECT DISTINCT view FROM headwater.quarantine WHERE state IN ('waiting', 'retry')"
+
 
 @pytest.fixture
 def reading() -> Iterator[Callable[[Captured], None]]:
@@ -106,8 +110,9 @@ def test_views_follow_every_change_of_their_tables(
     ]
     views += [
         MirrorView(f"{source}_{policy}", source, noted, (), cached, policy)
-        for policy in (SchemaPolicy.IGNORE, SchemaPolicy.PAUSE, SchemaPolicy.EVOLVE)
+        for policy in SchemaPolicy
     ]
+    waits, stops = f"{source}_quarantine", f"{source}_pause"
     job = view_job(captured, views=views)
     reading(captured)
     job.start()
@@ -121,31 +126,32 @@ def test_views_follow_every_change_of_their_tables(
         "CREATE TABLE days_3 PARTITION OF days FOR VALUES FROM (20) TO (30)",
         "INSERT INTO days VALUES (92, 21, 'in the log')",
     )
-    assert job.catch_up() == []
+    assert {report.view for report in job.catch_up()} == {waits}
     (paused,) = job.bound().paused
-    assert (paused.name, paused.fault.hint) == (
-        f"{source}_pause",
-        f"headwater view resume {source}_pause",
-    )
+    assert (paused.name, paused.fault.hint) == (stops, f"headwater view resume {stops}")
     with psycopg.connect(database, autocommit=True) as connection:
+        assert connection.execute(WAITING).fetchall() == [(waits,)]
         assert not trigger.drop(connection)  # a source is captured
         connection.execute("ALTER EVENT TRIGGER headwater_ddl DISABLE")
         connection.execute("ALTER EVENT TRIGGER headwater_drop DISABLE")
         plan = resume(connection, source, views[4])
         assert [column.name for column in plan.schema.columns][-1] == "d"
-    captured.execute(*(f"BEGIN; {step.format('looked')}; COMMIT" for step in STEPS))
-    captured.execute("ALTER TABLE noted ALTER label TYPE int USING length(label)")
-    captured.execute("UPDATE noted SET label = 3 WHERE id = 13; DELETE FROM noted WHERE id = 14")
-    assert job.catch_up() == []
-    assert {view.name for view in job.bound().paused} == {
-        f"{source}_{name}" for name in ("noted", "ignore", "pause")
-    }
-    with psycopg.connect(database, autocommit=True) as connection:
-        resume(connection, source, views[0])
+        captured.execute(*(f"BEGIN; {step.format('looked')}; COMMIT" for step in STEPS))
+        captured.execute(
+            "ALTER TABLE noted ALTER label TYPE int USING length(label)",
+            "UPDATE noted SET label = 3 WHERE id = 13; DELETE FROM noted WHERE id = 14",
+        )
+        assert {report.view for report in job.catch_up()} == {waits}
+        assert {view.name for view in job.bound().paused} == {
+            f"{source}_{name}" for name in ("noted", "ignore", "pause")
+        }
+        for view in (views[0], views[5]):
+            resume(connection, source, view)
+        captured.execute("INSERT INTO noted (id, label) VALUES (3000, 1)")
+        job.wait(lambda _: connection.execute(WAITING).fetchall() == [])
+        assert job.catch_up() == []
         told = noted_changes(connection, [noted])
-    captured.execute("INSERT INTO noted (id, label) VALUES (3000, 1)")
-    assert job.catch_up() == []
-    assert [view.name for view in job.bound().paused] == [f"{source}_ignore", f"{source}_pause"]
+    assert [view.name for view in job.bound().paused] == [stops, f"{source}_ignore"]
     topic = captured.spec.table_topics[SCHEMA_TABLE]
     last = b'{"id":%d}' % told[-1].id
     streamed = {record.key for record in captured.read(topic, lambda record: record.key == last)}
