@@ -25,7 +25,7 @@ from cdc.envelope import Operation
 from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError, ValueDecodeError
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
-from cdc.values import UNCHANGED, UNCHANGED_MARKS, decode, decoder
+from cdc.values import UNCHANGED_MARKS, UNCHANGED_PLACEHOLDER, decode, decoder
 from projections.change import RowChange
 from projections.errors import (
     KeylessChangeError,
@@ -116,12 +116,12 @@ class Reading(NamedTuple):
     """What one record says, as far as its key and place go.
 
     Attributes:
-        version: Its place in the log.
+        lsn: Its position.
         streamed: Whether it comes from the log; otherwise it was read from the table.
         whole: Whether it needs no other change of its key.
     """
 
-    version: int
+    lsn: int
     streamed: bool
     whole: bool
 
@@ -256,7 +256,7 @@ class TopicReducer:
         if read is None:
             raise EnvelopeError("record is no change that counts")
         raw = read[0]
-        return Reading(raw.version, bool(raw.committed_at_us), not raw.kept)
+        return Reading(raw.version & _LSN, bool(raw.committed_at_us), not raw.kept)
 
     def reduced(self) -> Reduced:
         """Decodes and returns what the records come to, and forgets them."""
@@ -348,8 +348,7 @@ class TopicReducer:
             raw, after = raw._replace(row=fitted), fitted
         if not any(mark in value for mark in UNCHANGED_MARKS):
             return raw
-        decoded = self._decode_row(after)
-        kept = tuple(name for name, field in decoded.items() if field is UNCHANGED)
+        kept = tuple(name for name, field in after.items() if field == UNCHANGED_PLACEHOLDER)
         raw = raw._replace(kept=kept)
         return self._moved(raw) if kept and operation == "c" else raw
 

@@ -171,6 +171,7 @@ CREATE TABLE IF NOT EXISTS headwater.quarantine (
     detail text,
     hint text,
     attempts int NOT NULL,   -- 0 of what only waits behind another
+    seen_lsn pg_lsn NOT NULL DEFAULT pg_current_wal_insert_lsn(),  -- its own position is before it
     first_seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     tried_at timestamptz,

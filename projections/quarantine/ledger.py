@@ -72,7 +72,7 @@ UPDATE headwater.quarantine AS q SET state = 'retry'
    AND NOT EXISTS (SELECT FROM headwater.quarantine AS first
                     WHERE first.source = q.source AND first.store = q.store
                       AND first.view = q.view AND first.key = q.key AND first.state = 'waiting'
-                      AND first.code <> ALL(%(own_way)s))
+                      AND first.code <> ALL(%(own_way)s) AND first.read_asked_at IS NULL)
 """
 _OBSOLETE: Final = """
 UPDATE headwater.quarantine SET state = 'retry'
@@ -103,7 +103,8 @@ WITH marked AS (
 ), due AS (
     SELECT view, key, sum(bytes) OVER (ORDER BY view, key) - bytes AS before FROM sizes
 )
-SELECT view, key, topic, partition, record_offset, record_key, record_value, epoch, old_key, version
+SELECT view, key, topic, partition, record_offset, record_key, record_value, epoch, old_key,
+       version, (seen_lsn - '0/0')::bigint
   FROM waiting JOIN due USING (view, key)
  WHERE coalesce(before, 0) < %(bytes)s
  ORDER BY topic, partition, record_offset
@@ -140,6 +141,7 @@ class Case:
         topic: Where it lies.
         record: It.
         version: Its place in the log; None if it could not be read.
+        seen_lsn: Where the log ended when it was first seen; its own position is before that.
     """
 
     view: str
@@ -147,6 +149,7 @@ class Case:
     topic: str
     record: Record
     version: int | None
+    seen_lsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +288,8 @@ def due(connection: Connection, source: str, store: Store, views: Iterable[str])
     with told_apart():
         rows = connection.execute(_DUE, place | bounds).fetchall()
     return [
-        Case(
-            view, key, topic, Record(record_key, value, epoch, partition, offset, old_key), version
-        )
-        for view, key, topic, partition, offset, record_key, value, epoch, old_key, version in rows
+        Case(view, key, topic, Record(record_key, value, epoch, part, offset, old_key), *rest)
+        for view, key, topic, part, offset, record_key, value, epoch, old_key, *rest in rows
     ]
 
 

@@ -28,8 +28,9 @@ def try_again(
     """Applies what waits of some keys of a view; returns a verdict on each record.
 
     A key is tried as a whole: the newest of its changes counts, made whole by those before it. A
-    record that still cannot be read keeps the others waiting, unless one of them came after it in
-    the log and needs nothing of it.
+    record that still cannot be read keeps the others waiting, unless one of them came after it and
+    needs nothing of it: a change that follows it in its partition, or a row that was read from the
+    table later than the record was seen.
 
     Args:
         plan: The view.
@@ -91,10 +92,11 @@ def _read(
             readings[id(case)] = _reading(reducers, case)
         except (CdcError, ProjectionError) as error:
             unread.append((case, error))
-    whole = [case for case in cases if _whole(readings.get(id(case)))]
+    whole = [(case, readings[id(case)]) for case in cases if id(case) in readings]
+    whole = [(case, reading) for case, reading in whole if reading.whole]
     verdicts = []
     for case, cause in unread:
-        if any(_after(later, case) for later in whole):
+        if any(_after(later, reading, case) for later, reading in whole):
             verdicts.append(Verdict(case, superseded=True))
         else:
             verdicts.append(Verdict(case, cause))
@@ -111,14 +113,12 @@ def _reading(reducers: Mapping[str, TopicReducer], case: Case) -> Reading:
     return reducer.reading(case.record)
 
 
-def _whole(reading: Reading | None) -> bool:
-    # what was read from the table may have been read before the change that cannot be read
-    return reading is not None and reading.streamed and reading.whole
-
-
-def _after(later: Case, case: Case) -> bool:
+def _after(later: Case, reading: Reading, case: Case) -> bool:
+    if reading.lsn >= case.seen_lsn > 0:
+        return True
     return (
-        later.topic == case.topic
+        reading.streamed
+        and later.topic == case.topic
         and later.record.partition == case.record.partition
         and later.record.offset > case.record.offset
     )
