@@ -15,6 +15,7 @@ from headwater.cli import main
 from headwater.platform import Platform
 from headwater.project import open_project
 from headwater.wiring import capture_spec
+from projections.binding import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,3 +172,35 @@ def test_a_lost_slot_is_shown_refused_and_repaired_by_the_command_that_is_named(
     assert "public.orders is to be read" in done["done"]
     assert (None, None) == (held["loss"], after["loss"])
     assert 10**14 < after["disk_free_bytes"] < 10**15
+
+
+def test_changes_of_tables_are_listed_and_a_paused_view_is_named_until_it_is_resumed(
+    project: str,
+    run: Callable[..., tuple[int, Any]],
+    database: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("apply")
+    views = list(open_project().declarations.views.values())
+    with session.connect(database) as connection:
+        bind(connection, project, views, decides=True)
+        connection.execute("ALTER TABLE orders ADD n int")
+        connection.execute("ALTER TABLE orders ALTER n TYPE text")
+        bind(connection, project, views, decides=True)
+
+    listed, changes = run("source", "changes")
+    main(["view", "status"])
+    told = capsys.readouterr().err
+    resumed = main(["view", "resume", "orders"])
+    capsys.readouterr()
+    again = main(["view", "resume", "orders"])
+
+    assert listed == resumed == 0
+    assert [(row["change"], row["command"], row["views"]) for row in changes] == [
+        ("column added: n (integer)", "ALTER TABLE", "orders: paused"),
+        ("column retyped: n (integer to text)", "ALTER TABLE", "orders: paused"),
+    ]
+    assert "headwater view resume orders" in told
+    assert again == 1
+    assert "not paused" in capsys.readouterr().err
+    assert run("source", "changes")[1][-1]["views"] == "orders: resumed"
