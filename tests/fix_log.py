@@ -56,6 +56,7 @@ class Source:
     Attributes:
         lsn: Where the log's next record begins.
         topic: What the connector has written, in order.
+        epoch: Incarnation of the source.
         states: The rows after each commit, with the log's end at that moment.
     """
 
@@ -63,6 +64,7 @@ class Source:
     lsn: int = 0x1000
     rows: Rows = field(default_factory=dict)
     topic: list[Record] = field(default_factory=list)
+    epoch: int = 1
     states: list[tuple[int, Rows]] = field(default_factory=lambda: [(0x1000, {})])
     _number: int = 0
 
@@ -85,6 +87,21 @@ class Source:
         self.lsn += 8
         self.states.append((self.lsn, dict(rows)))
 
+    def truncate(self) -> None:
+        """Empties the table."""
+        value = envelope("t", self.lsn, None)
+        self.topic.append(Record(None, value, str(self.epoch), 0, 0))
+        self.lsn += 8
+        self.rows = {}
+        self.states.append((self.lsn, {}))
+
+    def lose(self, transactions: Sequence[Sequence[tuple[Any, ...]]], order: Any) -> None:
+        """Runs transactions that nobody captures; the source is captured anew after them."""
+        known = len(self.topic)
+        self.together(transactions, order)
+        del self.topic[known:]
+        self.epoch += 1
+
     def read(self, began: int, seen: int) -> list[Record]:
         """What a read sends that began at one of `states` and saw the rows of a later one."""
         position = self.states[began][0] - 1
@@ -92,6 +109,7 @@ class Source:
 
     def read_now(self, key: int) -> Record:
         """What a read of one key sends now: its row, or that there is none."""
+        self.lsn += 8
         row = self.rows.get(key)
         return self._read(self.lsn - 1, row) if row else self._absent(self.lsn - 1, key)
 
@@ -142,7 +160,7 @@ class Source:
 
     def _record(self, key: int, value: bytes, old_key: int | None) -> Record:
         old = None if old_key is None else orjson.dumps({"id": old_key})
-        return Record(orjson.dumps({"id": key}), value, "1", 0, 0, old)
+        return Record(orjson.dumps({"id": key}), value, str(self.epoch), 0, 0, old)
 
 
 def envelope(
@@ -184,23 +202,26 @@ def steps_on(keys: Sequence[int]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.one_of(kinds)
 
 
+def groups(draw: Callable[..., Any]) -> list[list[tuple[Any, ...]]]:
+    """Transactions side by side that touch no row in common, or one that swaps two keys."""
+    if draw(st.booleans()):
+        one, other = draw(st.permutations([1, 2, 3, 4]))[:2]
+        spare = max(KEYS) + 1
+        return [[("move", one, spare), ("move", other, one), ("move", spare, other)]]
+    keys = draw(st.permutations(list(KEYS)))
+    cut = draw(st.integers(1, len(keys)))
+    parts = [part for part in (keys[:cut], keys[cut:]) if part]
+    return [draw(st.lists(steps_on(part), min_size=1, max_size=4)) for part in parts]
+
+
 @st.composite
 def sources(draw: Callable[..., Any], *, whole_rows: bool = False) -> Source:
-    """A source after some transactions, many of them side by side, some swapping two keys."""
+    """A source after some transactions, now and then emptied."""
     source = Source(whole_rows)
     order = draw(st.randoms(use_true_random=False))
     source.together([[("copy", *draw(st.permutations(list(KEYS))))]], order)
     for _ in range(draw(st.integers(0, 5))):
-        if draw(st.booleans()):
-            one, other = draw(st.permutations([1, 2, 3, 4]))[:2]
-            spare = max(KEYS) + 1
-            swap = [("move", one, spare), ("move", other, one), ("move", spare, other)]
-            source.together([swap], order)
-            continue
-        keys = draw(st.permutations(list(KEYS)))
-        cut = draw(st.integers(1, len(keys)))
-        groups = [group for group in (keys[:cut], keys[cut:]) if group]
-        source.together(
-            [draw(st.lists(steps_on(group), min_size=1, max_size=4)) for group in groups], order
-        )
+        if draw(st.integers(0, 7)) == 0:
+            source.truncate()
+        source.together(groups(draw), order)
     return source

@@ -231,7 +231,9 @@ class SinkContract:
         }
         assert Applied(stale=2) == sink.apply(plan, swapped)
 
-    def test_a_row_that_was_read_lends_its_values_to_no_other_key(self, sink: Sink) -> None:
+    def test_a_row_that_was_read_or_came_later_lends_its_values_to_no_other_key(
+        self, sink: Sink
+    ) -> None:
         plan = make_plan()
         sink.prepare(plan)
         sink.apply(plan, [upsert(7, make_row(1, note="read")), upsert(32, make_row(2))])

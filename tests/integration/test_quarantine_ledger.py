@@ -1,0 +1,161 @@
+"""The ledger of what waits, on the real database: idempotent, bounded, and as it was told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from cdc.errors import EnvelopeError
+from cdc.postgres import own_schema
+from projections.delivery import Waiting
+from projections.errors import NoStoredRowError, QuarantineFullError, WaitsBehindError
+from projections.quarantine import desk, ledger
+from projections.quarantine.desk import Picked
+from projections.quarantine.ledger import Verdict
+from projections.record import Record
+from projections.spec import LedgerAddress
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from projections.errors import ProjectionError
+
+pytestmark = pytest.mark.integration
+
+BROKEN = EnvelopeError("record is not JSON")
+BEHIND = WaitsBehindError("waits behind")
+LACKING = NoStoredRowError("no row has the values")
+
+
+def waiting(
+    offset: int,
+    key: int = 1,
+    error: Any = BROKEN,
+    *,
+    value: bytes = b"{",
+    version: int | None = None,
+) -> Waiting:
+    text = f'{{"id":{key}}}'
+    record = Record(text.encode(), value, "1", 0, offset)
+    return Waiting("orders", text, "shop.public.orders", record, version, error)
+
+
+class Ledger:
+    """The ledger of one view in one store."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def put(self, *entries: Waiting, rows_max: int = 100) -> None:
+        ledger.put(self.connection, "shop", Store.CACHE, entries, rows_max)
+
+    def due(self) -> list[int]:
+        cases = ledger.due(self.connection, "shop", Store.CACHE, ["orders"])
+        return [case.record.offset for case in cases]
+
+    def settle(self, **errors: ProjectionError | None) -> None:
+        cases = ledger.due(self.connection, "shop", Store.CACHE, ["orders"])
+        verdicts = [Verdict(case, errors.get(f"at_{case.record.offset}")) for case in cases]
+        ledger.settle(self.connection, Store.CACHE, verdicts)
+
+    def records(self) -> dict[int, tuple[str, str, int]]:
+        found = desk.records(self.connection, "shop", Picked())
+        return {each.offset: (each.state, each.code, each.attempts) for each in found}
+
+    def held(self) -> Any:
+        return ledger.held(self.connection, "shop", Store.CACHE).get("orders")
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[Ledger]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        own_schema.ensure(connection)
+        yield Ledger(connection)
+
+
+def test_what_is_written_down_twice_is_there_once(shop: Ledger) -> None:
+    for _ in range(2):
+        shop.put(waiting(5), waiting(6, error=BEHIND))
+
+    assert {5: ("waiting", "HW-C001", 1), 6: ("waiting", "HW-P043", 0)} == shop.records()
+    assert {'{"id":1}'} == set(shop.held().keys)
+    assert [] == shop.due()
+
+
+def test_a_place_that_has_another_record_by_now_is_another_case(shop: Ledger) -> None:
+    shop.put(waiting(5))
+    desk.drop(shop.connection, "shop", Picked())
+
+    shop.put(waiting(5, key=2, value=b"of a topic made anew"))
+
+    (record,) = desk.records(shop.connection, "shop", Picked())
+    assert ('{"id":2}', b"of a topic made anew") == (record.key, record.value)
+
+
+def test_what_was_given_up_stays_so_and_what_waited_behind_it_goes_on(shop: Ledger) -> None:
+    shop.put(waiting(5, version=50), waiting(6, error=BEHIND), waiting(7, key=2))
+
+    assert (1, 1) == desk.drop(shop.connection, "shop", Picked(key="1"))
+
+    assert [6] == shop.due()
+    shop.settle()
+    shop.put(waiting(5, version=50))
+    assert {7: ("waiting", "HW-C001", 1)} == shop.records()
+    assert ({'{"id":2}'}, {'{"id":1}': 50}) == (set(shop.held().keys), shop.held().given_up)
+
+
+def test_what_lacks_a_value_is_tried_when_more_of_its_key_comes(shop: Ledger) -> None:
+    shop.put(waiting(5, error=LACKING, version=50), waiting(7, key=2))
+    assert [] == shop.due()
+
+    shop.put(waiting(6, error=BEHIND), waiting(8, key=2, error=BEHIND))
+
+    assert [5, 6] == shop.due()
+    shop.settle(at_5=LACKING)
+    assert [] == shop.due()
+    assert ("waiting", "HW-P014", 2) == shop.records()[5]
+
+
+def test_what_waits_behind_something_that_is_gone_is_tried(shop: Ledger) -> None:
+    shop.put(waiting(6, error=BEHIND))
+
+    assert [6] == shop.due()
+
+
+def test_what_was_swept_is_looked_at_again(shop: Ledger) -> None:
+    shop.put(waiting(5, version=50), waiting(6, key=2, version=60))
+
+    ledger.obsolete(shop.connection, "shop", Store.CACHE, {"orders": 60})
+
+    assert [5] == shop.due()
+
+
+def test_more_than_may_wait_is_refused_as_a_whole(shop: Ledger) -> None:
+    shop.put(waiting(1), rows_max=2)
+
+    with pytest.raises(QuarantineFullError, match="orders"):
+        shop.put(waiting(2), waiting(3), rows_max=2)
+
+    assert [1] == list(shop.records())
+
+
+def test_what_could_not_be_read_is_remembered_once_it_is_superseded(shop: Ledger) -> None:
+    shop.put(waiting(5))
+    desk.retry(shop.connection, "shop", Picked(key="1"))
+    (case,) = ledger.due(shop.connection, "shop", Store.CACHE, ["orders"])
+    assert case.seen_lsn > 0
+
+    ledger.settle(shop.connection, Store.CACHE, [Verdict(case, superseded=True)])
+    shop.put(waiting(5))
+
+    assert ({}, None) == (shop.records(), shop.held())
+
+
+def test_a_database_that_is_away_is_named_without_its_address() -> None:
+    with pytest.raises(ledger.QuarantineDownError) as refused:
+        ledger.connect(LedgerAddress("postgresql://u:secret@127.0.0.1:9/x", "shop", 1))
+
+    assert "secret" not in f"{refused.value} {refused.value.detail}"
