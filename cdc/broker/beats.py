@@ -35,13 +35,16 @@ class Beat:
     offset: int
 
 
-def read(bootstrap: str, topic: str, offset: int | None = None) -> list[Beat]:
-    """Returns the heartbeats from an offset on, as many as are there now.
+def read(bootstrap: str, topic: str, offset: int | None = None) -> tuple[list[Beat], bool]:
+    """Reads the heartbeats from an offset on, as many as are there now.
 
     Args:
         bootstrap: Kafka's address.
         topic: The heartbeat table's topic, of one partition.
         offset: Where to begin; None reads the newest only.
+
+    Returns:
+        The heartbeats, and whether they begin where they should: the topic keeps them for so long.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -49,15 +52,16 @@ def read(bootstrap: str, topic: str, offset: int | None = None) -> list[Beat]:
     found: list[Beat] = []
     with consumer(bootstrap) as client:
         if topic not in client.topics():
-            return []
+            return [], True
         places = partitions(client, [topic])
         client.assign(places)
         (place, *_) = places
         end = client.end_offsets(places)[place]
         first = client.beginning_offsets(places)[place]
         begin = max(first, end - 1 if offset is None else offset)
+        whole = offset is None or first <= offset
         if begin >= end:
-            return []
+            return [], whole
         client.seek(place, begin)
         deadline = time.monotonic() + _READ_S
         while client.position(place) < end and time.monotonic() < deadline:
@@ -68,4 +72,4 @@ def read(bootstrap: str, topic: str, offset: int | None = None) -> list[Beat]:
                 if (number := (event.after or {}).get("number")) is not None:
                     lsn, epoch = event.position.lsn, event.position.epoch
                     found.append(Beat(int(number), lsn, epoch, record.offset))
-    return found
+    return found, whole

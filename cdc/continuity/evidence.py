@@ -322,6 +322,6 @@ def _left_timeline(spec: CaptureSpec, capture: Capture | None, here: Server) -> 
 
 
 def _newest_beat(spec: CaptureSpec, capture: Capture) -> int | None:
-    found = beats.read(spec.kafka_bootstrap, spec.table_topics[HEARTBEAT_TABLE])
+    found, _ = beats.read(spec.kafka_bootstrap, spec.table_topics[HEARTBEAT_TABLE])
     numbers = [beat.number for beat in found if beat.epoch == capture.epoch]
     return max(numbers, default=None)

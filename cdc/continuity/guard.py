@@ -145,12 +145,11 @@ class Guard:
 
     def _beats(self, connection: Connection[Any], known: Capture) -> Loss | None:
         topic = self._spec.table_topics[HEARTBEAT_TABLE]
-        found = [
-            beat
-            for beat in beats.read(self._spec.kafka_bootstrap, topic, known.beat_offset or 0)
-            if beat.epoch == known.epoch
-        ]
-        newest, missing = follow(known.beat_number, known.beat_lsn, found)
+        arrived, whole = beats.read(self._spec.kafka_bootstrap, topic, known.beat_offset or 0)
+        found = [beat for beat in arrived if beat.epoch == known.epoch]
+        # nobody looked for longer than the topic keeps them: what is left is followed from now on
+        before = (known.beat_number, known.beat_lsn) if whole else (None, None)
+        newest, missing = follow(*before, found)
         if missing is not None:
             return Loss(errors.BeatMissingError, "changes went missing on their way", missing)
         if newest is not None:

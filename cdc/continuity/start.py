@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from psycopg.errors import ReadOnlySqlTransaction
 
 from cdc.connect import supervision
 from cdc.continuity.errors import REPAIR
@@ -133,4 +135,5 @@ def mark(connection: Connection[Any], spec: CaptureSpec, loss: Loss) -> None:
     if captures.find(connection, spec.name) is None:
         return  # another database: there is no place to note it
     seen = f"{loss.message}: {loss.detail}" if loss.detail else loss.message
-    captures.mark_lost(connection, spec.name, loss.code, seen)
+    with suppress(ReadOnlySqlTransaction):  # a standby: it is refused all the same
+        captures.mark_lost(connection, spec.name, loss.code, seen)

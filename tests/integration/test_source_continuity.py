@@ -10,7 +10,9 @@ import pytest
 from fix_capture import Captured
 
 from cdc import source
-from cdc.broker import topics
+from cdc.broker import offsets, topics
+from cdc.broker.admin import admin
+from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect import supervision
 from cdc.connect.errors import ConnectorFailedError
 from cdc.connect.rest import ConnectRest
@@ -250,6 +252,28 @@ def test_a_heartbeat_that_never_arrives_stops_the_connector(notes: Captured) -> 
         supervision.wait_stopped(rest, spec.connector, 30)
     with pytest.raises(errors.BeatMissingError):
         source.resume(spec)
+
+
+def test_heartbeats_that_the_topic_has_let_go_are_not_missed(notes: Captured) -> None:
+    """Nobody has looked for longer than the topic keeps them."""
+    from kafka import TopicPartition
+
+    spec = notes.spec
+    topic = spec.table_topics[HEARTBEAT_TABLE]
+    with session.connect(notes.database) as connection:
+
+        def number() -> int:
+            found = captures.find(connection, spec.name)
+            assert found is not None
+            assert found.lost is None
+            return found.beat_number or 0
+
+        _until(lambda: number() > 0)
+        connection.execute("UPDATE headwater.captures SET beat_offset = 0, beat_number = 0")
+        with admin(spec.kafka_bootstrap) as client:
+            end = offsets.end_offsets(spec.kafka_bootstrap, [topic])[topic, 0]
+            client.delete_records({TopicPartition(topic, 0): end})
+        _until(lambda: number() > 1)
 
 
 def test_a_failed_task_is_restarted_and_a_wrong_password_is_told_apart(notes: Captured) -> None:
