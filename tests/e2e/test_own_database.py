@@ -103,7 +103,7 @@ def test_a_users_database_is_captured_projected_verified_and_let_go(
 
     count = "SELECT count(*) AS n, count(note) AS noted FROM customers"
     assert [{"n": 273, "noted": noted(database)}] == shell.json("query", count)
-    slot = shell.json("source", "slot")
+    slot = shell.json("source", "slot")["slot"]
     assert slot["active"]
     assert "RUNNING" == shell.json("source", "status")["task_state"]
 
