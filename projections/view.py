@@ -282,7 +282,7 @@ def events(
     A row has what every event has (`projections.event_form.ENVELOPE`) and a column for each field
     of the event's class, in the latest version. It is a fact: compaction leaves it as it is, and
     only an event that is dropped from the archive for good leaves the view. Personal fields are
-    NULL. Events that this program cannot read stop the view.
+    NULL. An event that this program cannot read waits in quarantine.
 
     Args:
         name: The view's name in every store; lower case, digits and underscores.

@@ -99,7 +99,10 @@ class SearchSink:
             if size >= BULK_BYTES:
                 total += self._bulk(plan, waiting)
                 waiting, size = [], 0
-        return total + self._bulk(plan, waiting) if waiting else total
+        if waiting:
+            total += self._bulk(plan, waiting)
+        self._sweep_own(plan, changes, floor)
+        return total
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row through the alias; see `Sink.documents`."""
@@ -152,6 +155,14 @@ class SearchSink:
                         f"view {plan.name}: search is too busy", detail=f"{len(waiting)} documents"
                     )
         return total
+
+    def _sweep_own(self, plan: ViewPlan, changes: Sequence[RowChange], floor: int) -> None:
+        """Removes what was written while another instance swept: it has not seen that."""
+        now = self._floor(plan)
+        if now > floor:
+            name_of = self._form(plan).name_of
+            late = [document_id(name_of(c.key)) for c in changes if floor <= c.version < now]
+            self._remove(plan, late, now)
 
     def _remove(self, plan: ViewPlan, ids: Sequence[str], below_version: int) -> None:
         """Deletes documents that are older; one that became newer meanwhile stays."""

@@ -71,8 +71,7 @@ class Sink(Protocol):
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Removes every row older than a version; returns how many there were.
 
-        May be given again, also after it was cut off halfway. No write of the view may be under way
-        in another instance meanwhile.
+        May be given again, also after it was cut off halfway.
 
         Raises:
             SinkError: The store refuses or cannot be reached; it has to be given again.

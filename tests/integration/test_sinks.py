@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -74,6 +74,27 @@ class TestSearch(SinkContract):
         assert refused.error.detail == "mapper_parsing_exception in field paid"
         assert (1, [2]) == (applied.upserted, [row["id"] for row in sink.documents(plan)])
         sink.close()
+
+    def test_what_is_written_while_another_instance_sweeps_does_not_stay(
+        self, search_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sink, other = SearchSink(search_url), SearchSink(search_url)
+        plan = make_plan()
+        sink.prepare(plan)
+        send = sink.bulk
+        swept: list[int] = []
+
+        def sweep_first(*request: Any) -> Any:
+            if not swept:
+                swept.append(other.sweep(plan, upsert(5, make_row()).version))
+            return send(*request)
+
+        monkeypatch.setattr(sink, "bulk", sweep_first)
+        sink.apply(plan, [upsert(4, make_row(1)), upsert(6, make_row(2))])
+
+        assert ([0], [2]) == (swept, [row["id"] for row in sink.documents(plan)])
+        sink.close()
+        other.close()
 
     def test_a_server_that_is_gone_is_unavailable(self) -> None:
         sink = SearchSink("http://127.0.0.1:9")
