@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks import (
     append,
     catch_up,
+    decode,
     drain,
     freshness,
     initial_load,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "append": append.run,
     "catch_up": catch_up.run,
+    "decode": decode.run,
     "drain": drain.run,
     "freshness": freshness.run,
     "initial_load": initial_load.run,
