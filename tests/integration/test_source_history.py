@@ -283,6 +283,7 @@ def _idle_s(connection: psycopg.Connection[Any], name: str) -> float:
 
 
 def _synced(connection: psycopg.Connection[Any], name: str) -> bool:
+    connection.execute("SELECT pg_reload_conf()")  # wakes what looks by itself twice a minute
     row = connection.execute(
         "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s", (name,)
     ).fetchone()
