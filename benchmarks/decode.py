@@ -30,12 +30,12 @@ from cdc.change_event import EPOCH_HEADER
 from cdc.postgres import catalog
 from headwater.supply.jars import ensure
 from projections.change import Applied
-from projections.delivery import Delivery
 from projections.plan import plan_views
 from projections.record import OLD_KEY_HEADER
 from projections.sinks.arrow import rows_table, table_schema
+from projections.spark import writer
 from projections.spark.session import start_session
-from projections.spark.writer import RECORD_COLUMNS
+from projections.spark.writer import BatchWriter
 from projections.spec import JobSpec
 from projections.view import MirrorView, Store
 
@@ -77,19 +77,16 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Decodes the record batches of a task as the job's writer does."""
+    """The job's writer, on a store that keeps nothing."""
 
-    plan: ViewPlan
+    writer: BatchWriter
 
     def decode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the columns of the newest change of each key."""
         store = _Columns()
-        delivery = Delivery([self.plan], lambda: store)  # type: ignore[arg-type, return-value]
-        (topic,) = self.plan.topics
-        for batch in batches:
-            columns = [batch.column(name).to_pylist() for name in RECORD_COLUMNS]
-            delivery.take(topic, list(zip(*columns, strict=True)))
-        delivery.finish()
+        writer._sinks[self.writer.store, self.writer.addresses] = store  # type: ignore[assignment]  # noqa: SLF001
+        for _ in self.writer.write(batches):
+            pass
         for table in store.made:
             yield from table.to_batches()
 
@@ -99,10 +96,10 @@ def run(quick: bool) -> Report:
     rows, rounds = (_ROWS_QUICK, _ROUNDS_QUICK) if quick else (_ROWS, _ROUNDS)
     with streaming.servers() as endpoints, tempfile.TemporaryDirectory() as folder:
         dsn, captures = _captured(endpoints, rows)
-        plan = _plan(dsn, captures[OURS])
-        session = _session(endpoints, dsn, plan, Path(folder))
+        spec = _spec(endpoints, dsn, captures[OURS], Path(folder))
+        session = start_session(spec)
         try:
-            frames = _frames(session, endpoints.kafka_bootstrap, captures, plan)
+            frames = _frames(session, endpoints.kafka_bootstrap, captures, spec)
             checked = {_checksum(frames[side]) for side in SIDES} == {_expected(dsn)}
             seconds = _timed(frames, rounds)
         finally:
@@ -149,31 +146,26 @@ def _captured(endpoints: Endpoints, rows: int) -> tuple[str, dict[str, Capture]]
     return dsn, captures
 
 
-def _plan(dsn: str, capture: Capture) -> ViewPlan:
+def _spec(endpoints: Endpoints, dsn: str, capture: Capture, home: Path) -> JobSpec:
     view = MirrorView("orders", capture.spec.name, TABLE, (), frozenset([Store.TABLE]))
     with psycopg.connect(dsn) as connection:
-        (plan,) = plan_views([view], catalog.describe(connection, [TABLE]))
-    return plan
-
-
-def _session(endpoints: Endpoints, dsn: str, plan: ViewPlan, home: Path) -> SparkSession:
-    spec = JobSpec(
-        source="decode",
-        plans=(plan,),
+        plans = plan_views([view], catalog.describe(connection, [TABLE]))
+    return JobSpec(
+        source=capture.spec.name,
+        plans=plans,
         bootstrap=endpoints.kafka_bootstrap,
         source_dsn=dsn,
-        slot="",
+        slot=capture.spec.slot,
         home=home,
         cache_url="",
         search_url="",
         jars=tuple(ensure("spark", progress=False)),
         code=(Path(__file__).resolve().parents[1],),
     )
-    return start_session(spec)
 
 
 def _frames(
-    session: SparkSession, bootstrap: str, captures: dict[str, Capture], plan: ViewPlan
+    session: SparkSession, bootstrap: str, captures: dict[str, Capture], spec: JobSpec
 ) -> dict[str, DataFrame]:
     def read(side: str) -> DataFrame:
         return (
@@ -186,10 +178,10 @@ def _frames(
 
     epoch = _header(EPOCH_HEADER).cast("string").alias("epoch")
     old_key = fn.when(fn.size("headers") > 1, _header(OLD_KEY_HEADER)).alias("old_key")
-    records = read(OURS).select("key", "value", epoch, "partition", "offset", old_key)
-    columns = from_arrow_schema(table_schema(plan))
+    records = read(OURS).select("topic", "partition", "offset", "key", "value", epoch, old_key)
+    decoder = Decoder(BatchWriter(Store.TABLE, spec.plans, spec.addresses, spec.ledger))
     return {
-        OURS: records.mapInArrow(Decoder(plan).decode, columns),
+        OURS: records.mapInArrow(decoder.decode, from_arrow_schema(table_schema(spec.plans[0]))),
         STOCK: _naive(read(STOCK)),
         LIMIT: read(OURS).select("key", "value"),
     }
