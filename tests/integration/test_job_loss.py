@@ -57,8 +57,9 @@ def test_a_job_that_was_away_for_longer_than_the_retention_stops_with_all_facts(
     error = job.status()["error"]
     assert wanted >= 20
     assert (RecordsLostError.code, False) == (error["code"], error["retriable"])
-    assert f"topic {topic}, partition 0, wanted offset {wanted}, earliest {end - 5}" in (
-        error["detail"]
+    assert (
+        f"topic {topic}, partition 0, wanted offset {wanted}, earliest {end - 5}"
+        in (error["detail"])
     )
     assert job.process is not None
     assert job.process.wait(60) == 1
