@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import errors
 
 from cdc.lsn import Lsn
-from cdc.postgres import slot
+from cdc.postgres import slot, transaction
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from cdc.postgres.slot import SlotStatus
+    from cdc.postgres.transaction import OpenTransaction
 
 WINDOW_S: Final = 2.0
 """Between the two looks of one call, seconds."""
@@ -72,6 +73,8 @@ class Pressure:
         keep_bytes: Log that the server lets a slot keep; None without a limit.
         idle_s: How long it may be without a reader; None without a limit.
         disk_bytes: Bytes that are free on the disk that holds the log; None if unknown.
+        writer: The longest open transaction that has written: the slot keeps the log since then,
+            however far its reader is; None if there is none.
     """
 
     slot: SlotStatus
@@ -81,6 +84,7 @@ class Pressure:
     keep_bytes: int | None = None
     idle_s: float | None = None
     disk_bytes: int | None = None
+    writer: OpenTransaction | None = None
 
     @property
     def bytes_per_s(self) -> float:
@@ -166,6 +170,7 @@ def look(
         keep_bytes,
         idle_s,
         disk_bytes,
+        transaction.oldest(connection),
     )
 
 
@@ -202,7 +207,3 @@ def _limits(connection: Connection[Any]) -> tuple[int | None, float | None]:
     }
     keep, idle = found.get("max_slot_wal_keep_size"), found.get("idle_replication_slot_timeout")
     return None if keep is None else int(keep), float(idle) if idle else None
-
-
-def _none() -> tuple[datetime, Lsn]:
-    raise AssertionError("a query without a condition has a row")

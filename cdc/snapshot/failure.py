@@ -12,7 +12,7 @@ from cdc.snapshot.errors import ReadDelayedError, SnapshotError, WritersInTheWay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdc.snapshot.read_point import Writer
+    from cdc.postgres.transaction import OpenTransaction
     from cdc.snapshot.reads import Read
     from cdc.table import TableName
 
@@ -41,7 +41,7 @@ def named(read: Read, error: Exception) -> CdcError:
     )
 
 
-def writers(table: TableName, in_the_way: Sequence[Writer]) -> WritersInTheWayError:
+def writers(table: TableName, in_the_way: Sequence[OpenTransaction]) -> WritersInTheWayError:
     """Returns the error that names the sessions which a read waits for."""
     return WritersInTheWayError(
         f"transactions that write to {table} stay open",

@@ -19,16 +19,15 @@ Watermark Based Change-Data-Capture Framework, 2020), which needs writes to the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.lsn import Lsn
+from cdc.postgres import transaction
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from psycopg import Connection
 
+    from cdc.postgres.transaction import OpenTransaction
     from cdc.table import TableName
 
 _POSITION: Final = "SELECT pg_current_wal_insert_lsn()::text"
@@ -50,39 +49,6 @@ SELECT DISTINCT x.transactionid::text, x.pid
    AND w.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
                   'AccessExclusiveLock')
 """
-# Of somebody else's session the server tells the process only, unless the role may know more.
-_SESSIONS: Final = """
-SELECT a.pid, coalesce(a.application_name, ''), a.xact_start, NULL
-  FROM pg_stat_activity AS a WHERE a.pid = ANY(%(pids)s)
-UNION ALL
-SELECT NULL, 'prepared transaction', prepared, gid
-  FROM pg_prepared_xacts WHERE transaction::text = ANY(%(xids)s)
- ORDER BY 3 NULLS LAST, 1
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """Who is in the way of a read.
-
-    Attributes:
-        pid: Server process; None of a prepared transaction.
-        application: As the session calls itself.
-        since: When its transaction began, or was prepared; None if this role may not know.
-        prepared: Name of a prepared transaction.
-    """
-
-    pid: int | None
-    application: str
-    since: datetime | None
-    prepared: str | None = None
-
-    def __str__(self) -> str:
-        since = f", since {self.since:%Y-%m-%d %H:%M:%S%z}" if self.since else ""
-        if self.prepared is not None:
-            return f"prepared transaction {self.prepared}{since}"
-        name = f" ({self.application})" if self.application else ""
-        return f"process {self.pid}{name}{since}"
 
 
 class ReadPoint:
@@ -106,9 +72,9 @@ class ReadPoint:
             self._waited_for = {xid: now[xid] for xid in self._waited_for if xid in now}
         return not self._waited_for
 
-    def in_the_way(self) -> list[Writer]:
+    def in_the_way(self) -> list[OpenTransaction]:
         """Returns who is still waited for, the longest first."""
-        return sessions(self._connection, self._waited_for)
+        return transaction.described(self._connection, self._waited_for)
 
 
 def before(insert_position: str) -> Lsn:
@@ -122,13 +88,6 @@ def writers(connection: Connection[Any], root: int) -> dict[str, int | None]:
     A prepared transaction has none.
     """
     return dict(connection.execute(_WRITERS, {"root": root}).fetchall())
-
-
-def sessions(connection: Connection[Any], transactions: dict[str, int | None]) -> list[Writer]:
-    """Describes the sessions of transactions, and the prepared ones, the longest open first."""
-    pids = sorted({pid for pid in transactions.values() if pid})
-    rows = connection.execute(_SESSIONS, {"pids": pids, "xids": list(transactions)}).fetchall()
-    return [Writer(*row) for row in rows]
 
 
 def oid(connection: Connection[Any], table: TableName) -> int | None:

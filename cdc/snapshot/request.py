@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 KEYS_MAX: Final = 100_000
 """Most keys of one read; whoever has more asks for the whole table."""
 
+_CONDITION: Final = 'give an SQL condition on its columns, such as --where "customer_id = 7"'
 _POLL_S: Final = 0.2
 
 
@@ -79,7 +80,10 @@ def ask(
             hint="declare it in the source, then headwater up: it is read by itself",
         )
     if keys is not None and where is not None:
-        raise ReadRefusedError("a read is of keys or of a condition, not of both")
+        raise ReadRefusedError(
+            "a read is of keys or of a condition, not of both",
+            hint="ask for two reads: one with --key, one with --where",
+        )
     with session.connect(spec.dsn) as state:
         if not own_schema.exists(state):
             raise ReadRefusedError(
@@ -181,9 +185,11 @@ def _checked(
         except OperationalError:
             raise
         except Error as error:
-            what = "condition" if wish.predicate is not None else "table"
+            conditional = wish.predicate is not None
             raise ReadRefusedError(
-                f"the {what} cannot be read", detail=error.diag.message_primary
+                f"the {'condition' if conditional else 'table'} cannot be read",
+                detail=error.diag.message_primary,
+                hint=_CONDITION if conditional else "headwater doctor says what the role lacks",
             ) from None
 
 
@@ -196,6 +202,7 @@ def _keys(
         raise ReadRefusedError(
             "no keys are given" if not texts else "too many keys",
             detail=f"{len(texts):,}, {KEYS_MAX:,} at most",
+            hint=f"headwater source resnapshot {facts.schema.table} reads the whole of it",
         )
     # as the types print them, so that equal keys are one
     columns = sql.SQL(", ").join(
@@ -217,7 +224,8 @@ def _keys(
         types = ", ".join(f"{name} {facts.schema.by_name[name].type_name}" for name in names)
         raise ReadRefusedError(
             f"a key is none of table {facts.schema.table}",
-            detail=f"{types}: {type(error).__name__}",
+            detail=type(error).__name__,
+            hint=f"give it as Postgres reads it: {types}",
         ) from None
 
 

@@ -95,6 +95,7 @@ def _document(found: Pressure | None) -> dict[str, object]:
         "wal_bytes_per_s": round(found.bytes_per_s),
         "keep_bytes": found.keep_bytes,
         "idle_s": found.idle_s,
+        "oldest_writer": None if found.writer is None else str(found.writer),
         "disk_free_bytes": found.disk_bytes,
         "disk_full_in_s": _whole(found.disk_full_in_s),
         "given_up_in_s": _whole(found.given_up_in_s),
@@ -116,6 +117,7 @@ def _print(found: Pressure | None, loss: capture.Loss | None) -> None:
         ("level", f"{found.level.value}"),
         ("read by", held + ("" if seen.active else since)),
         ("keeps the log from", f"{seen.restart_lsn}"),
+        ("oldest open writer", f"{found.writer or 'none'}"),
         ("has everything through", f"{seen.confirmed_flush_lsn}"),
         ("holds back", f"{_mib(seen.retained_bytes)} ({seen.invalidation or seen.wal_status})"),
         ("may hold back", _mib(found.keep_bytes) if found.keep_bytes else "any amount"),
@@ -137,6 +139,8 @@ def _advice(found: Pressure) -> str:
         return "nobody reads from the slot; headwater source status says why"
     if not found.moves:
         return "its reader stands still; headwater source status says why"
+    if found.writer is not None:
+        return f"the log is kept since an open transaction began: {found.writer}"
     return "the slot holds back more than max_wal_size"
 
 
