@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import errors
 
+from cdc.postgres import transaction
 from cdc.snapshot import read_point
 from cdc.snapshot.errors import WritersInTheWayError
 
@@ -94,7 +95,7 @@ def _held(reader: Connection[Any], other: Connection[Any], facts: TableFacts) ->
             reader.execute(_BEGIN)
             _, position = _row(reader, _SEEN)
     except (errors.LockNotAvailable, errors.InsufficientPrivilege) as error:
-        writers = read_point.sessions(other, read_point.writers(other, facts.oid))
+        writers = transaction.described(other, read_point.writers(other, facts.oid))
         seen = [error.diag.message_primary or type(error).__name__, *map(str, writers)]
         raise WritersInTheWayError(
             f"table {facts.schema.table} has no key, and is never without a writer",
