@@ -12,6 +12,7 @@ from rich.table import Table
 
 from cdc.continuity.errors import ContinuityError
 from cdc.errors import CdcError
+from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError
 from eventstore import errors as event_store
 from eventstore.errors import EventStoreError
 from headwater.errors import HeadwaterError
@@ -30,6 +31,8 @@ PlatformError: TypeAlias = HeadwaterError | CdcError | ProjectionError | EventSt
 _USAGE = (
     DeclarationError,
     PlanError,
+    ReadRefusedError,
+    ReadUnknownError,
     event_store.NameRefusedError,
     event_store.EventRefusedError,
     event_store.BatchRefusedError,
