@@ -1,15 +1,25 @@
-"""Where a query of the job stands, read off its checkpoint; the job need not run."""
+"""Where a query of the job stands, read off its checkpoint; the job need not run.
+
+Spark goes on with a checkpoint only while the query has the topics that it had, and takes up a
+further one only from its very first record. Where a view was taken out, or one was added whose
+topic has let records go already, the query begins a new checkpoint at the places of the old one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from projections.frontier import Offsets
+
+_EARLIEST: Final = -2  # Spark's own number for it
 
 
 def positions(home: Path, source: str) -> dict[str, Offsets]:
@@ -20,7 +30,7 @@ def positions(home: Path, source: str) -> dict[str, Offsets]:
         source: Name of the source.
     """
     folder = home / "checkpoints" / source
-    queries = sorted(path for path in folder.iterdir()) if folder.is_dir() else []
+    queries = sorted(folder.glob("[!.]*")) if folder.is_dir() else []
     found = {f"query {path.name}": committed(path) for path in queries}
     return {name: offsets for name, offsets in found.items() if offsets}
 
@@ -43,6 +53,45 @@ def committed(checkpoint: Path) -> Offsets:
         for topic, partitions in orjson.loads(line).items():
             offsets |= {(topic, int(number)): int(at) for number, at in partitions.items()}
     return offsets
+
+
+def starts(
+    at: Offsets, topics: frozenset[str], bounds: Mapping[tuple[str, int], tuple[int, int]]
+) -> dict[str, dict[str, int]] | None:
+    """Returns where a query begins a new checkpoint; None if it goes on with the one it has.
+
+    The last record of each partition is taken once more: without any a query would say of itself
+    that it stands nowhere.
+
+    Args:
+        at: Where it stands, see `committed`.
+        topics: Topics that it shall read.
+        bounds: First offset of each of their partitions, and the one after its last record.
+    """
+    kept = {place: offset for place, offset in at.items() if place[0] in topics}
+    gone = len(kept) < len(at)
+    late = any(first > 0 for place, (first, _) in bounds.items() if place not in at)
+    if not at or not (gone or late):
+        return None
+    if not all(_within(offset, bounds.get(place)) for place, offset in kept.items()):
+        return None  # records are lost: the query ends, and that is told as what it is
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for (topic, partition), (first, _) in sorted(bounds.items()):
+        offset = kept.get((topic, partition))
+        found[topic][str(partition)] = _EARLIEST if offset is None else max(first, offset - 1)
+    return dict(found)
+
+
+def forget(checkpoint: Path) -> None:
+    """Removes a query's checkpoint; whoever is killed amid that leaves none or all of it."""
+    old = checkpoint.with_name(f".{checkpoint.name}")
+    shutil.rmtree(old, ignore_errors=True)
+    checkpoint.rename(old)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _within(offset: int, bounds: tuple[int, int] | None) -> bool:
+    return bounds is not None and bounds[0] <= offset <= bounds[1]
 
 
 def _numbers(folder: Path) -> list[int]:

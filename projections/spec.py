@@ -91,6 +91,8 @@ class JobSpec:
         views: Mirrors among the views, as they are declared: the job binds them anew whenever
             their tables change. Without them it keeps to its plans.
         paused: Views that stand still.
+        awaited: What views that came late wait for, by view and store: the least number of the
+            whole read that the rows of each topic come with; see `newcomers`.
         hiding: What of the source's columns does not leave it as it is.
         quarantine_rows_max: Records of one view that may wait in one store; beyond that it is no
             matter of single records, and the store's views stop.
@@ -114,6 +116,7 @@ class JobSpec:
     code: tuple[Path, ...] = ()
     views: tuple[MirrorView, ...] = ()
     paused: tuple[PausedView, ...] = ()
+    awaited: Mapping[tuple[str, Store], Mapping[str, int]] = field(default_factory=dict)
     hiding: Hiding = NOTHING_HIDDEN
     quarantine_rows_max: int = 50_000
 

@@ -4,7 +4,7 @@ Such a row was deleted while nobody looked: its delete is in no topic. The read 
 there was with one position. So once a view has applied all of the read, whatever it has with an
 older version is a row that was gone by then. A view of several tables may be swept up to the
 oldest of their newest reads: every row of each table has been sent with that version or a newer
-one.
+one. Until then the view has rows too many, and says of no position that it has reached it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.position import ChangePosition
+from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from cdc.snapshot.reads import WholeRead
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
-    from projections.view import Store
 
 _DONE: Final = "SELECT view, store, max(below_version) FROM headwater.sweeps GROUP BY view, store"
 _NOTE: Final = """
@@ -68,10 +68,31 @@ def due(plan: ViewPlan, whole: Mapping[str, WholeRead]) -> Sweep | None:
     return Sweep(min(versions), ends)
 
 
-def done(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], int]:
+def pending(
+    plan: ViewPlan,
+    store: Store,
+    whole: Mapping[str, WholeRead],
+    done: Mapping[tuple[str, Store], int],
+) -> Sweep | None:
+    """Returns what a view has still to get rid of in a store; None if there is nothing.
+
+    Args:
+        plan: The view.
+        store: The store.
+        whole: The newest whole read that is done, by topic.
+        done: The version up to which each view was swept, by view and store.
+    """
+    # where rows of a new shape wait, what a read has sent is not in the view
+    sweep = None if plan.behind else due(plan, whole)
+    if sweep is None or done.get((plan.name, store), 0) >= sweep.below_version:
+        return None
+    return sweep
+
+
+def done(connection: psycopg.Connection[Any]) -> dict[tuple[str, Store], int]:
     """Returns the version up to which each view was swept in each store."""
     rows = connection.execute(_DONE).fetchall()
-    return {(view, store): version for view, store, version in rows}
+    return {(view, Store(store)): version for view, store, version in rows}
 
 
 def note(

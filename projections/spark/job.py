@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -15,6 +16,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from cdc.broker import topics
 from cdc.broker.errors import BrokerError
 from cdc.errors import CdcError
+from projections import newcomers
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.sinks.lock import WriterLock
@@ -24,6 +26,7 @@ from projections.spark.turn import Turn
 from projections.table_watch import TableWatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from pyspark.sql import SparkSession
@@ -93,10 +96,13 @@ class _Job:
 
     def _take_turn(self, session: SparkSession) -> None:
         """Keeps the views until there is a reason to end, or until they have to be bound anew."""
-        spec = self._bound()
+        spec = self._patiently(self._tables.bind)
         if spec is None:
             return
         self._await_topics(spec)
+        spec = self._patiently(partial(newcomers.admitted, spec))
+        if spec is None:
+            return
         turn = self._turn = Turn(session, spec, self._tables, self._progress)
         turn.start()
         self._watch(turn)
@@ -104,11 +110,11 @@ class _Job:
             turn.end()
             turn.wait()
 
-    def _bound(self) -> JobSpec | None:
+    def _patiently(self, bind: Callable[[], JobSpec]) -> JobSpec | None:
         """Binds the views, as soon as the source answers; None if the job has to stop first."""
         while not self._stop.is_set():
             try:
-                return self._tables.bind()
+                return bind()
             except (psycopg.Error, CdcError) as error:
                 _log.warning("views cannot be bound yet", error=type(error).__name__)
                 self._stop.wait(_BIND_S)

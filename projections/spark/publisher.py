@@ -13,7 +13,7 @@ from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
 from cdc.errors import CdcError
 from cdc.snapshot import reads
-from projections import positions, view_shapes
+from projections import positions, sweeps, view_shapes
 from projections.frontier import Frontier
 from projections.view import Store
 
@@ -56,6 +56,7 @@ class Publisher(threading.Thread):
             for store in Store
             for plan in spec.plans_in(store)
         }
+        self._plans = {plan.name: plan for plan in spec.plans}
 
     def run(self) -> None:
         """Samples and publishes until stopped."""
@@ -85,6 +86,8 @@ class Publisher(threading.Thread):
         unread = reads.unread_topics(connection, self._spec.source)
         stores = {store for _, store in self._frontiers}
         waiting = {store: self._waiting(connection, store) for store in stores}
+        # whoever sees that a read is done sees here what it lets be removed
+        whole, swept = reads.whole_reads(connection, self._spec.source), sweeps.done(connection)
         ends = {
             (place.topic, place.partition): offset
             for place, offset in broker.end_offsets(partitions(broker, self._topics)).items()
@@ -93,14 +96,27 @@ class Publisher(threading.Thread):
         found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
         for (view, store), frontier in self._frontiers.items():
             # what a table held before is part of what its views must have applied
-            late = frontier.topics & (unread | waiting[store])
+            late = frontier.topics & (unread | waiting[store] | self._awaited(view, store, whole))
             frontier.sample(None if late else position, ends)
+            if sweeps.pending(self._plans[view], store, whole, swept) is not None:
+                continue  # rows that are gone are still in the view
             finished = committed[store]
             reached = frontier.advance(finished) if finished else None
             if reached is not None:
                 found[reached].append((view, store))
         for reached, views in found.items():
             positions.publish(connection, self._spec.source, views, reached)
+
+    def _awaited(
+        self, view: str, store: Store, whole: Mapping[str, reads.WholeRead]
+    ) -> frozenset[str]:
+        """Topics that a view came too late for, and whose tables have not been read since."""
+        awaited = self._spec.awaited.get((view, store), {})
+        return frozenset(
+            topic
+            for topic, number in awaited.items()
+            if topic not in whole or whole[topic].id < number
+        )
 
     def _waiting(self, connection: psycopg.Connection[Any], store: Store) -> frozenset[str]:
         if not self._spec.views:

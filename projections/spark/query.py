@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from pyspark.sql import functions as fn
 
+from cdc.broker import extent
+from cdc.broker.errors import BrokerError
 from cdc.change_event import EPOCH_HEADER
+from projections import checkpoint
 from projections.errors import ProjectionError, UnknownShapeError
 from projections.fault import FaultError
 from projections.record import OLD_KEY_HEADER
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from projections.table_watch import TableWatch
 
 ARCHIVE: Final = "archive"
+_EARLIEST: Final = "earliest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,8 @@ def start_query(
     epoch = _header(EPOCH_HEADER).cast("string").alias("epoch")
     # nearly no record has another header, and a look for one costs
     old_key = fn.when(fn.size("headers") > 1, _header(OLD_KEY_HEADER)).alias("old_key")
-    records = _records(session, spec, store, _exactly(topics)).select(
+    starting = _starting(spec, store)
+    records = _records(session, spec, store, _exactly(topics), starting).select(
         "topic", "partition", "offset", "key", "value", epoch, old_key
     )
 
@@ -179,13 +184,29 @@ def _header(name: str) -> Column:
     return fn.get(fn.filter("headers", lambda header: header["key"] == name), fn.lit(0))["value"]
 
 
-def _records(session: SparkSession, spec: JobSpec, query: str, pattern: str) -> DataFrame:
+def _starting(spec: JobSpec, store: Store) -> str:
+    """Where a query begins that has no checkpoint; takes one away that it cannot go on with."""
+    topics, place = spec.topics_in(store), spec.checkpoint(store)
+    try:
+        bounds = extent.bounds(spec.bootstrap, topics)
+    except BrokerError:
+        return _EARLIEST  # Spark says so, and is started again
+    starts = checkpoint.starts(checkpoint.committed(place), topics, bounds)
+    if starts is None:
+        return _EARLIEST
+    checkpoint.forget(place)
+    return orjson.dumps(starts).decode()
+
+
+def _records(
+    session: SparkSession, spec: JobSpec, query: str, pattern: str, starting: str = _EARLIEST
+) -> DataFrame:
     # a pattern, because a subscription by name fails while one of the topics does not exist yet
     reader = (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", spec.bootstrap)
         .option("subscribePattern", pattern)
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", starting)
         .option("failOnDataLoss", "true")
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", PACES[query].offsets_max)
