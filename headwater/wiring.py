@@ -138,6 +138,7 @@ def job_spec(
         jars=tuple(jars.ensure("spark")),
         master=settings.spark.master,
         driver_memory_mib=settings.spark.driver_memory_mib,
+        load_rows_min=settings.spark.load_rows_min,
         java_home=java_home(project),
         conf=settings.spark.conf,
         ready_file=ready_file(project, JOB),

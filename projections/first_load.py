@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
 
-ROWS_MIN: Final = 200_000
-"""Of fewer rows the stream makes short work, too."""
-
 BEGIN_WAIT_S: Final = 15.0
 """How long a read that is asked for may take to begin."""
 
@@ -71,8 +68,8 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
 def _load(spec: JobSpec, plan: ViewPlan, stopped: Callable[[], bool]) -> int | None:
     with session.connect(spec.source_dsn) as connection:
         read = _read(connection, spec, plan, stopped)
-    if read is None or read.read_lsn is None or (read.rows_expected or 0) < ROWS_MIN:
-        return None
+    if read is None or read.read_lsn is None or (read.rows_expected or 0) < spec.load_rows_min:
+        return None  # the stream makes short work of it, too
     version = ChangePosition.of_read(read.epoch, read.read_lsn).version
     root, hiding = spec.addresses.tables, spec.hiding
     return bulk_load.load(Load(plan, version, spec.source_dsn, root, hiding.rules, hiding.salt))

@@ -83,6 +83,8 @@ class JobSpec:
         master: Spark's own word. Four threads on two cores, because a task that waits for a
             store needs no core.
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
+        load_rows_min: A new view of a table with this many rows or more is loaded straight from
+            the source; see `first_load`.
         java_home: Java to run Spark with; None for the one on the path.
         conf: Further Spark settings, which win over ours.
         tasks: Tasks of one batch of cache and search; one costs least on two cores.
@@ -109,6 +111,7 @@ class JobSpec:
     jars: tuple[Path, ...]
     master: str = "local[4]"
     driver_memory_mib: int = 640
+    load_rows_min: int = 200_000
     java_home: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     tasks: int = 1

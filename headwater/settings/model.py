@@ -102,11 +102,14 @@ class SparkSettings(_Section):
         master: Spark's own word: `local[4]`, `spark://…`, `yarn`, `k8s://…`. Four threads on two
             cores, because a task that waits for a store needs no core.
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
+        load_rows_min: Rows of a table from which on a new view of it gets its Delta table straight
+            from the source; of fewer the stream makes short work, too.
         conf: Further Spark settings, passed on as they are.
     """
 
     master: str = "local[4]"
     driver_memory_mib: Mebibytes = 1_024
+    load_rows_min: int = Field(default=200_000, ge=1)
     conf: dict[str, str] = Field(default_factory=dict)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -201,7 +202,7 @@ def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
         progress = Progress("", (), (KeyRange(),))
         assert reads.begin(connection, read, placed(database), progress, 3005)
         assert {} == first_load.load_new(spec)  # the stream makes short work of it
-    monkeypatch.setattr(first_load, "ROWS_MIN", 3000)
+    spec = replace(spec, load_rows_min=3000)
 
     loaded, again = first_load.load_new(spec), first_load.load_new(spec)
 
