@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import psycopg
 import pytest
+from fix_shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,30 +37,6 @@ DELETE FROM customers WHERE id % 11 = 0;
 UPDATE "Order Lines" SET line = 2, price = price + 0.01 WHERE order_id <= 20;
 INSERT INTO visits VALUES (now(), 'again'), (now(), 'again');
 """
-
-
-class Shell:
-    """Runs `headwater` in a folder as a user would."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "headwater", *words],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
-        assert code == done.returncode, f"{words}: {done.stdout}\n{done.stderr[-4000:]}"
-        return done
-
-    def json(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self(*words, "--json", code=code).stdout)
 
 
 @pytest.fixture

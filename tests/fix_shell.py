@@ -1,0 +1,42 @@
+"""The command line, as a user runs it in a project's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Shell:
+    """Runs `headwater` in a folder as a user would.
+
+    Args:
+        folder: The project's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Runs a command, which must end with this exit code."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "headwater", *words],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert code == done.returncode, f"{words}: {done.stdout}\n{done.stderr[-4000:]}"
+        return done
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """Runs a command and returns its one document."""
+        return json.loads(self(*words, "--json", code=code).stdout)
