@@ -26,14 +26,13 @@ from benchmarks import streaming
 from benchmarks.result import Report, rate
 from benchmarks.streaming import DEADLINE_S, INSERT, OURS, SIDES, STOCK, TABLE, say
 from cdc.broker.offsets import end_offsets
-from cdc.change_event import EPOCH_HEADER
 from cdc.postgres import catalog
 from headwater.supply.jars import ensure
 from projections.change import Applied
 from projections.plan import plan_views
-from projections.record import OLD_KEY_HEADER
 from projections.sinks.arrow import rows_table, table_schema
 from projections.spark import writer
+from projections.spark.columns import record_columns
 from projections.spark.session import start_session
 from projections.spark.writer import BatchWriter
 from projections.spec import JobSpec
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from benchmarks.streaming import Capture
     from headwater.runtime import Endpoints
@@ -176,9 +175,7 @@ def _frames(
             .load()
         )
 
-    epoch = _header(EPOCH_HEADER).cast("string").alias("epoch")
-    old_key = fn.when(fn.size("headers") > 1, _header(OLD_KEY_HEADER)).alias("old_key")
-    records = read(OURS).select("topic", "partition", "offset", "key", "value", epoch, old_key)
+    records = record_columns(read(OURS))
     decoder = Decoder(BatchWriter(Store.TABLE, spec.plans, spec.addresses, spec.ledger))
     return {
         OURS: records.mapInArrow(decoder.decode, from_arrow_schema(table_schema(spec.plans[0]))),
@@ -237,7 +234,3 @@ def _expected(dsn: str) -> tuple[int, ...]:
         cursor.itersize = 20_000
         sums = [zlib.crc32(text.encode()) for (text,) in cursor.execute(query)]
     return len(sums), sum(sums)
-
-
-def _header(name: str) -> Column:
-    return fn.filter("headers", lambda header: header["key"] == name)[0]["value"]

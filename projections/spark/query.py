@@ -11,18 +11,17 @@ from pyspark.sql import functions as fn
 
 from cdc.broker import extent
 from cdc.broker.errors import BrokerError
-from cdc.change_event import EPOCH_HEADER
 from projections import checkpoint
 from projections.errors import ProjectionError, UnknownShapeError
 from projections.fault import FaultError
-from projections.record import OLD_KEY_HEADER
+from projections.spark.columns import record_columns
 from projections.spark.writer import COUNTERS_DDL, BatchWriter
 from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from projections.frontier import Offsets
@@ -102,13 +101,8 @@ def start_query(
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
     tasks = 1 if store is Store.TABLE else spec.tasks
     topics = sorted(spec.topics_in(store))
-    epoch = _header(EPOCH_HEADER).cast("string").alias("epoch")
-    # nearly no record has another header, and a look for one costs
-    old_key = fn.when(fn.size("headers") > 1, _header(OLD_KEY_HEADER)).alias("old_key")
     starting = _starting(spec, store)
-    records = _records(session, spec, store, _exactly(topics), starting).select(
-        "topic", "partition", "offset", "key", "value", epoch, old_key
-    )
+    records = record_columns(_records(session, spec, store, _exactly(topics), starting))
 
     def write(batch: DataFrame, batch_id: int) -> None:
         # which records the batch has is fixed by now: what they follow has happened
@@ -178,10 +172,6 @@ def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[d
         if set_apart:
             guard.changed()
     return counters
-
-
-def _header(name: str) -> Column:
-    return fn.get(fn.filter("headers", lambda header: header["key"] == name), fn.lit(0))["value"]
 
 
 def _starting(spec: JobSpec, store: Store) -> str:
