@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -42,6 +42,7 @@ UNCHANGED_MARKS: Final = (b"\\u0000unchanged",)
 """One of these is in the bytes of every record that has an unchanged value."""
 
 Decode = Callable[[Any], object]
+DecodeMany = Callable[[Sequence[Any]], Sequence[object]]
 
 
 def decoder(schema: TableSchema) -> Callable[[Mapping[str, Any]], dict[str, object]]:
@@ -62,11 +63,42 @@ def decoder(schema: TableSchema) -> Callable[[Mapping[str, Any]], dict[str, obje
         for name, raw in row.items():
             try:
                 decoded[name] = None if raw is None else decoders[name](raw)
-            except (ValueError, TypeError, OverflowError, InvalidOperation):
+            except _MISFITS:
                 raise _misfit(schema, schema.by_name[name]) from None
         return decoded
 
     return decode_row
+
+
+def rows_decoder(
+    schema: TableSchema,
+) -> Callable[[Sequence[Mapping[str, Any]]], list[dict[str, object]]]:
+    """Prepares the decoding of many rows of a table, several times as fast as one by one.
+
+    Returns:
+        A function that says what `decoder` says of each row, and raises what it raises.
+    """
+    decode_row = decoder(schema)
+    decoders = [(column.name, _column_decoder(column.kind)) for column in schema.columns]
+    width = {len(decoders)}
+
+    def decode_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
+        if set(map(len, rows)) != width:
+            return [decode_row(row) for row in rows]  # names what is wrong
+        decoded: list[dict[str, object]] = [dict(row) for row in rows]
+        try:
+            # so many columns, and each of the table's: then they are the table's
+            for name, decode_column in decoders:
+                raw = [row[name] for row in rows]
+                values = decode_column(raw)
+                if values is not raw:
+                    for row, value in zip(decoded, values, strict=True):
+                        row[name] = value
+        except (*_MISFITS, KeyError):
+            return [decode_row(row) for row in rows]
+        return decoded
+
+    return decode_rows
 
 
 def decode(column: Column, raw: object) -> object:
@@ -79,7 +111,7 @@ def decode(column: Column, raw: object) -> object:
         return None
     try:
         return _DECODERS[column.kind](raw)
-    except (ValueError, TypeError, OverflowError, InvalidOperation):
+    except _MISFITS:
         raise ValueDecodeError(
             f"a value does not fit column {column.name}", detail=column.type_name
         ) from None
@@ -126,6 +158,55 @@ def _misfit(schema: TableSchema, column: Column) -> ValueDecodeError:
         detail=f"type {column.type_name}",
         hint="stores cannot hold infinite times, years before 1 or after 9999, nor 24:00",
     )
+
+
+def _column_decoder(kind: ColumnKind) -> DecodeMany:
+    one = _DECODERS[kind]
+
+    def each(column: Sequence[Any]) -> Sequence[object]:
+        return [None if raw is None else one(raw) for raw in column]
+
+    many = _COLUMN_DECODERS.get(kind, each)
+
+    def usual(column: Sequence[Any]) -> Sequence[object]:
+        try:
+            return many(column)
+        except _MISFITS:
+            return each(column)
+
+    return usual
+
+
+def _only(column: Sequence[Any], kind: type) -> Sequence[Any]:
+    if not set(map(type, column)) <= {kind, _NONE}:
+        raise TypeError
+    return column
+
+
+def _texts(column: Sequence[Any]) -> Sequence[object]:
+    if UNCHANGED_PLACEHOLDER in _only(column, str):
+        raise ValueError
+    return column
+
+
+def _numerics(column: Sequence[Any]) -> Sequence[object]:
+    return [None if raw is None else Decimal(raw) for raw in _only(column, str)]
+
+
+def _floats(column: Sequence[Any]) -> Sequence[object]:
+    return [None if raw is None else float(raw) for raw in _only(column, str)]
+
+
+def _timestamptzs(column: Sequence[Any]) -> Sequence[object]:
+    parse = datetime.fromisoformat
+    return [
+        raw
+        if raw is None
+        else parsed
+        if (parsed := parse(raw)).tzinfo is UTC
+        else _timestamptz(raw)
+        for raw in column
+    ]
 
 
 def _boolean(raw: Any) -> bool:
@@ -212,6 +293,9 @@ def _utc_text(value: Any) -> str:
     return str(text.removesuffix("+00:00")) + "Z"
 
 
+_MISFITS: Final = (ValueError, TypeError, OverflowError, InvalidOperation)
+_NONE: Final = type(None)
+
 _DECODERS: Final[Mapping[ColumnKind, Decode]] = {
     ColumnKind.BOOLEAN: _boolean,
     ColumnKind.INTEGER: _integer,
@@ -226,6 +310,19 @@ _DECODERS: Final[Mapping[ColumnKind, Decode]] = {
     ColumnKind.TIMESTAMPTZ: _timestamptz,
     ColumnKind.BYTES: _bytes,
 }
+
+_COLUMN_DECODERS: Final[Mapping[ColumnKind, DecodeMany]] = {
+    ColumnKind.BOOLEAN: lambda column: _only(column, bool),
+    ColumnKind.INTEGER: lambda column: _only(column, int),
+    ColumnKind.NUMERIC: _numerics,
+    ColumnKind.FLOAT: _floats,
+    ColumnKind.TEXT: _texts,
+    ColumnKind.UUID: _texts,
+    ColumnKind.JSON: _texts,
+    ColumnKind.TIMESTAMPTZ: _timestamptzs,
+}
+"""Where nearly every column is alike, one look at all its values tells it. What such a decoder
+does not know it raises at, and the values are decoded one by one."""
 
 _ENCODERS: Final[Mapping[ColumnKind, Callable[[Any], Json]]] = {
     ColumnKind.NUMERIC: _numeric_text,

@@ -16,16 +16,19 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import orjson
+from msgspec.structs import replace
 
 from cdc.change_event import EPOCH_HEADER, ChangeEvent
 from cdc.envelope import Operation
 from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError, ValueDecodeError
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
-from cdc.values import UNCHANGED_MARKS, UNCHANGED_PLACEHOLDER, decode, decoder
+from cdc.values import UNCHANGED_MARKS, UNCHANGED_PLACEHOLDER, decode, decoder, rows_decoder
 from projections.change import RowChange
 from projections.errors import (
     KeylessChangeError,
@@ -38,7 +41,7 @@ from projections.record import Record, RecordFailure, canonical
 from projections.shape import Fitting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cdc.table import TableSchema
     from projections.plan import Facts
@@ -59,7 +62,8 @@ _SET_APART: Final = (
 _WITNESS: Final = ""
 
 
-class _Raw(NamedTuple):
+# one is made of every record, and none is part of a cycle
+class _Raw(msgspec.Struct, frozen=True, gc=False):
     """A change whose values are still as they travel.
 
     Attributes:
@@ -138,7 +142,7 @@ class Reduced(NamedTuple):
         filtered: Those that do not: tombstones, and changes of events passed over.
         kinds: Of a table of events, how many of those accepted add an event, by type.
         truncated: Version of the newest truncate among them; 0 if there is none.
-        sources: What each of `changes` was made from, by its key.
+        raws: What each of `changes` was made from.
     """
 
     changes: list[RowChange]
@@ -149,7 +153,11 @@ class Reduced(NamedTuple):
     filtered: int
     kinds: Counter[str | None]
     truncated: int
-    sources: dict[tuple[object, ...], _Raw]
+    raws: list[_Raw]
+
+    def sources(self) -> dict[tuple[object, ...], _Raw]:
+        """Returns what each of `changes` was made from, by its key."""
+        return {change.key: raw for change, raw in zip(self.changes, self.raws, strict=True)}
 
 
 class TopicReducer:
@@ -182,6 +190,7 @@ class TopicReducer:
         self._columns = frozenset(schema.by_name)
         self._without_key = not schema.key
         self._decode_row = decoder(schema)
+        self._decode_rows = rows_decoder(schema)
         self._clear()
 
     def _clear(self) -> None:
@@ -262,17 +271,22 @@ class TopicReducer:
         """Decodes and returns what the records come to, and forgets them."""
         changes: list[RowChange] = []
         below: list[RowChange] = []
-        sources: dict[tuple[object, ...], _Raw] = {}
-        for identity, raw in self._newest.items():
+        raws: list[_Raw] = []
+        key_names = self._schema.key
+        for (identity, raw), row in zip(self._newest.items(), self._rows(), strict=False):
             try:
-                change = self._change(identity, raw)
+                if row is None or raw.kept or raw.key is None:
+                    change = self._change(identity, raw, row)
+                else:  # nearly all
+                    key = tuple([row[name] for name in key_names])
+                    change = RowChange(key, raw.version, row, raw.committed_at_us)
                 if raw.below is not None:
                     below.append(self._change(identity, raw.below))
             except self._set_apart as error:
                 self._failures.append(self._undecoded(raw, error))
                 continue
             changes.append(change)
-            sources[change.key] = raw
+            raws.append(raw)
         done = Reduced(
             changes,
             below,
@@ -282,13 +296,32 @@ class TopicReducer:
             self._filtered,
             self._kinds,
             self._truncated,
-            sources,
+            raws,
         )
         self._clear()
         return done
 
-    def _change(self, identity: bytes | str, raw: _Raw) -> RowChange:
-        row = None if raw.row is None else self._decode_row(raw.row)
+    def _rows(self) -> Iterator[dict[str, object] | None]:
+        """The values of the newest changes in their order, decoded together.
+
+        It is None of a delete; and of all, if the values of any do not fit: then each is decoded by
+        itself.
+        """
+        raws = self._newest.values()
+        try:
+            rows = self._decode_rows([raw.row for raw in raws if raw.row is not None])
+        except CdcError:
+            return repeat(None)
+        if len(rows) == len(raws):
+            return iter(rows)
+        upserts = iter(rows)
+        return (None if raw.row is None else next(upserts) for raw in raws)
+
+    def _change(
+        self, identity: bytes | str, raw: _Raw, row: dict[str, object] | None = None
+    ) -> RowChange:
+        if row is None and raw.row is not None:
+            row = self._decode_row(raw.row)
         base = None
         if row is not None and raw.kept:
             if raw.lost:
@@ -345,11 +378,15 @@ class TopicReducer:
             fitted = self._fitted(raw, after, operation)
             if fitted is None:
                 return None
-            raw, after = raw._replace(row=fitted), fitted
-        if not any(mark in value for mark in UNCHANGED_MARKS):
-            return raw
+            raw, after = replace(raw, row=fitted), fitted
+        for mark in UNCHANGED_MARKS:
+            if mark in value:
+                return self._keeping(raw, after, operation)
+        return raw
+
+    def _keeping(self, raw: _Raw, after: Mapping[str, Any], operation: str) -> _Raw:
         kept = tuple(name for name, field in after.items() if field == UNCHANGED_PLACEHOLDER)
-        raw = raw._replace(kept=kept)
+        raw = replace(raw, kept=kept)
         return self._moved(raw) if kept and operation == "c" else raw
 
     def _fitted(
@@ -386,9 +423,9 @@ class TopicReducer:
             or left.version != raw.version
             or left.record[3] != raw.record[3]
         ):
-            return raw._replace(lost=True)
+            return replace(raw, lost=True)
         if left.gone is None:
-            return raw._replace(base=left.key, moved_at=raw.version)
+            return replace(raw, base=left.key, moved_at=raw.version)
         return _filled(left.gone, raw, moved_from=left.key)
 
     def _read_slowly(
@@ -410,7 +447,7 @@ class TopicReducer:
         if event.operation is Operation.DELETE:
             if key is None:
                 raise self._without(event.operation)
-            return raw._replace(row=None), order
+            return replace(raw, row=None), order
         if event.operation is Operation.MESSAGE or event.after is None:
             raise EnvelopeError("record has no row", detail=f"operation {event.operation}")
         upsert = self._upsert(raw, value, event.operation)
@@ -420,7 +457,7 @@ class TopicReducer:
         """Nobody knows what of a key's row has changed after what is known of it."""
         seen = None if key is None else self._newest.get(key)
         if key is not None and seen is not None:
-            self._newest[key] = seen._replace(cut=True)
+            self._newest[key] = replace(seen, cut=True)
 
     def _truncate(self, version: int) -> None:
         self._truncated = max(self._truncated, version)
@@ -468,11 +505,11 @@ def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError
 def _after(older: _Raw, newer: _Raw) -> _Raw:
     """The newer of two changes of a key that came in this order."""
     if newer.row is None:
-        return newer._replace(gone=older) if older.row is not None else newer
+        return replace(newer, gone=older) if older.row is not None else newer
     if not newer.kept or newer.lost or newer.base is not None:
         return newer
     if _may_lend(older, newer) and not older.committed_at_us:
-        return newer._replace(below=older)  # the store may have something newer
+        return replace(newer, below=older)  # the store may have something newer
     return _filled(older, newer)
 
 
@@ -482,7 +519,7 @@ def _before(older: _Raw, newer: _Raw) -> _Raw:
         return newer
     if newer.below is not None and newer.below.version >= older.version:
         return newer
-    return newer._replace(below=older) if _may_lend(older, newer) else newer
+    return replace(newer, below=older) if _may_lend(older, newer) else newer
 
 
 def _filled(older: _Raw, newer: _Raw, moved_from: bytes | None = None) -> _Raw:
@@ -491,25 +528,25 @@ def _filled(older: _Raw, newer: _Raw, moved_from: bytes | None = None) -> _Raw:
     # without this record nobody could tell later that the row of the key is not the right one
     witness = {_WITNESS: before.get(_WITNESS, older.record)}
     if older.row is None or not _may_lend(older, newer):
-        return newer._replace(lost=True, taken=witness)
+        return replace(newer, lost=True, taken=witness)
     if moved_from is not None and not older.committed_at_us:
         # read at a moment that nobody knows: perhaps the row that came after under the old key
-        return newer._replace(lost=True)
+        return replace(newer, lost=True)
     kept = tuple(name for name in newer.kept if name in older.kept)
     values = {name: older.row[name] for name in newer.kept if name not in kept}
     taken = {name: before.get(name, older.record) for name in values}
-    filled = newer._replace(row={**(newer.row or {}), **values}, kept=kept, taken=taken)
+    filled = replace(newer, row={**(newer.row or {}), **values}, kept=kept, taken=taken)
     if not kept:
         return filled
     if moved_from is not None:
         lost = older.lost or older.below is not None
         if older.base is None:
-            return filled._replace(base=moved_from, moved_at=newer.version, lost=lost)
-        return filled._replace(base=older.base, moved_at=older.moved_at, lost=lost)
+            return replace(filled, base=moved_from, moved_at=newer.version, lost=lost)
+        return replace(filled, base=older.base, moved_at=older.moved_at, lost=lost)
     if older.lost or older.base is not None:
-        filled = filled._replace(taken=taken | witness)
-    return filled._replace(
-        base=older.base, moved_at=older.moved_at, lost=older.lost, below=older.below
+        filled = replace(filled, taken=taken | witness)
+    return replace(
+        filled, base=older.base, moved_at=older.moved_at, lost=older.lost, below=older.below
     )
 
 

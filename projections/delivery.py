@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -219,7 +220,7 @@ class _ViewDelivery:
             return changes
         ready = []
         for change in changes:
-            raw = self._reduced.sources[change.key]
+            raw = self._sources[change.key]
             own = raw.own
             key = key_text(self._topic, own)
             if key in held.keys or (own.partition, own.offset) > unread.get(key, _NO_PLACE):
@@ -253,8 +254,13 @@ class _ViewDelivery:
         (stored,) = self._delivery.open().versions(self._plan, [asked])
         return given_up is None or stored < given_up
 
+    @cached_property
+    def _sources(self) -> Mapping[tuple[object, ...], Any]:
+        # only what has to wait is asked for
+        return self._reduced.sources()
+
     def _fail(self, change: RowChange, error: CdcError | ProjectionError) -> None:
-        raw = self._reduced.sources[change.key]
+        raw = self._sources[change.key]
         self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
 
     def _set_apart(self, sink: Sink) -> list[Waiting]:

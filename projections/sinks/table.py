@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from msgspec import structs
 
 from cdc.values import encoder
 from projections.change import Applied, Refused, RowChange, may_complete
@@ -111,7 +111,8 @@ class TableSink:
         floor = max(0, self._floor(plan) - 1)
         if plan.append_only:
             return [floor] * len(changes)
-        held, _ = _parted(plan, [replace(change, row=None, base=None) for change in changes])
+        asked = [structs.replace(change, row=None, base=None) for change in changes]
+        held, _ = _parted(plan, asked)
         wanted = keys_table(plan, held)
         live, deleted = self._live_rows(plan, wanted), self._deleted_versions(plan, wanted)
         places = zip(held, _keys_of(plan, wanted), strict=True)
@@ -239,7 +240,7 @@ class TableSink:
                 refused.append(Refused(change, missing_values(plan.schema, change.kept)))
             else:
                 row = {**change.row, **{name: stored[name] for name in change.kept}}
-                completed.append(replace(change, row=row, kept=(), base=None))
+                completed.append(structs.replace(change, row=row, kept=(), base=None))
         return completed, refused
 
     def _floor(self, plan: ViewPlan) -> int:
@@ -335,7 +336,7 @@ def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChang
 
 
 def _of_base(change: RowChange) -> RowChange:
-    return change if change.base is None else replace(change, key=change.base)
+    return change if change.base is None else structs.replace(change, key=change.base)
 
 
 def _having(table: pa.Table, plan: ViewPlan, wanted: pa.Table) -> pa.Table:

@@ -7,7 +7,6 @@ Values are of every kind; changes come in every order, twice, in pieces.
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import encoder
@@ -85,7 +85,7 @@ def upsert(version: int, row: dict[str, object], kept: tuple[str, ...] = ()) -> 
 def moved(version: int, number: int, from_number: int) -> RowChange:
     """Returns a row that came under another key with its note unchanged."""
     change = upsert(version, make_row(number), kept=("note",))
-    return replace(change, base=(from_number, "a"), moved_at=change.version)
+    return structs.replace(change, base=(from_number, "a"), moved_at=change.version)
 
 
 def delete(version: int, number: int = 1, part: str = "a") -> RowChange:

@@ -6,7 +6,9 @@ from batch to batch: Spark reuses its worker processes.
 
 from __future__ import annotations
 
+import gc
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -55,6 +57,10 @@ COUNTERS_DDL: Final = ", ".join(
 # a merge costs the same for one change and for thousands; the others are best kept in motion
 _CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 10_000, Store.CACHE: 10_000}
 
+# The collector looks at what is new after so many objects, 700 if nothing is said; the records
+# of a batch are many times as many, all in use and in no cycle.
+_OBJECTS_UNTIL_COLLECTION: Final = 200_000
+
 _sinks: dict[tuple[Store, StoreAddresses], Sink] = {}
 
 
@@ -91,7 +97,8 @@ class BatchWriter:
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Applies all batches of a task and yields one row of counters for each view."""
         try:
-            counts = self._write(batches)
+            with _collecting_rarely():
+                counts = self._write(batches)
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise _crossing(error) from None
         yield _counters(counts)
@@ -113,6 +120,16 @@ class BatchWriter:
         if place not in _sinks:
             _sinks[place] = open_sink(*place)
         return _sinks[place]
+
+
+@contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(_OBJECTS_UNTIL_COLLECTION)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _crossing(error: Exception) -> FaultError:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from cdc.change_event import ChangeEvent
 from cdc.envelope import Operation
-from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError
+from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError, ValueDecodeError
 from cdc.lsn import Lsn
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from cdc.values import decoder
+from cdc.values import UNCHANGED_PLACEHOLDER, decoder
 from projections.change import RowChange
 from projections.decode import Reduced, TopicReducer
 from projections.documents import key_text
@@ -235,6 +235,31 @@ def test_a_value_that_cannot_be_decoded_sets_its_record_apart_with_its_key() -> 
     (failure,) = done.failures
     assert ((odd,), 1 << 56 | 100, (1,)) == (failure.records, failure.version, failure.key)
     assert [(2,)] == [change.key for change in done.changes]
+
+
+@given(
+    st.lists(
+        st.builds(
+            record,
+            op=st.sampled_from("rcudt"),
+            number=st.integers(0, 3),
+            lsn=st.integers(1, 50),
+            note=st.none() | st.sampled_from(["n", UNCHANGED_PLACEHOLDER]),
+        )
+        | st.just(record("c", 2, 30)._replace(value=b"{")),
+        max_size=12,
+    )
+)
+def test_what_is_decoded_together_is_what_each_says_by_itself(taken: list[Record]) -> None:
+    odd = record(after={"id": 77, "note": "n", "total": "much"}, number=77, lsn=60)
+
+    together, apart = reduced(SCHEMA, *taken), reduced(SCHEMA, *taken, odd)
+
+    assert (together.changes, together.below) == (apart.changes, apart.below)
+    assert (together.raws, together.truncated) == (apart.raws, apart.truncated)
+    assert [*failing(together), ValueDecodeError] == sorted(
+        failing(apart), key=lambda of: of is ValueDecodeError
+    )
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["no key", "a key the connector chose"])

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pickle
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdc.errors import SchemaMismatchError, ValueDecodeError
@@ -18,6 +19,7 @@ from cdc.values import (
     decode,
     decoder,
     document,
+    rows_decoder,
 )
 
 TIMES = (ColumnKind.DATE, ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ)
@@ -202,3 +204,62 @@ def test_other_columns_than_planned_are_refused_never_filled(row: dict[str, int]
 
 def test_the_unchanged_mark_is_one_object_in_every_process() -> None:
     assert UNCHANGED is pickle.loads(pickle.dumps(UNCHANGED))  # noqa: S301
+
+
+WIDE = TableSchema(
+    TableName("public", "t"), tuple(Column(str(kind), kind, str(kind)) for kind in ColumnKind)
+)
+FITTING = {
+    ColumnKind.BOOLEAN: st.booleans(),
+    ColumnKind.INTEGER: st.integers(-(2**63), 2**63 - 1),
+    ColumnKind.NUMERIC: st.decimals(places=3).map(str),
+    ColumnKind.FLOAT: st.floats().map(repr),
+    ColumnKind.TEXT: st.text(max_size=4),
+    ColumnKind.UUID: st.uuids().map(str),
+    ColumnKind.JSON: st.just('{"a": 1}'),
+    ColumnKind.DATE: st.dates().map(str),
+    ColumnKind.TIME: st.times().map(str),
+    ColumnKind.TIMESTAMP: st.datetimes().map(as_postgres),
+    ColumnKind.TIMESTAMPTZ: st.builds(
+        as_postgres, st.datetimes(), st.sampled_from(["+00", "+00", "+05:30", ""])
+    ),
+    ColumnKind.BYTES: st.sampled_from(["", "AAEC", "AAE"]),
+}
+ODD = st.one_of(
+    st.none(),
+    st.sampled_from([UNCHANGED_PLACEHOLDER, True, 1, 1.5, "1", "", "infinity", "24:00", [], {}]),
+)
+
+
+@st.composite
+def rows_as_they_travel(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows nearly all of which fit, as in life; seldom a value or a column is another."""
+    rows = draw(st.lists(st.fixed_dictionaries({str(k): v for k, v in FITTING.items()})))
+    for row in draw(st.lists(st.sampled_from(rows), max_size=2)) if rows else []:
+        name = draw(st.sampled_from([*row, "new"]))
+        if draw(st.booleans()):
+            row[name] = draw(ODD)
+        else:
+            row.pop(name, None)
+        if draw(st.booleans()):
+            row["other"] = 1
+    return rows
+
+
+def outcome(rows: list[dict[str, Any]], *, together: bool) -> object:
+    """What decoding says, every value in its full form: NaN is NaN, and 1 is not True."""
+    decode_row, decode_rows = decoder(WIDE), rows_decoder(WIDE)
+    try:
+        decoded = decode_rows(rows) if together else [decode_row(row) for row in rows]
+    except (SchemaMismatchError, ValueDecodeError) as error:
+        return type(error), error.message, error.detail
+    return repr(decoded)
+
+
+@given(rows_as_they_travel())
+@example([])
+def test_rows_decoded_together_say_what_each_says_by_itself(rows: list[dict[str, Any]]) -> None:
+    before = repr(rows)
+
+    assert outcome(rows, together=False) == outcome(rows, together=True)
+    assert before == repr(rows)
