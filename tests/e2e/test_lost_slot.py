@@ -159,7 +159,7 @@ def test_a_lost_slot_has_a_name_and_nothing_streams_until_a_repair_makes_all_vie
 
     assert [("HW-C070", REPAIR)] * 2 == [(loss["code"], loss["hint"]) for loss in losses]
     assert all("HW-C070" in text and REPAIR in text for text in (said, *refused))
-    assert status["end_offsets"] == still["end_offsets"]
+    assert _streamed(status) == _streamed(still)
     assert "STOPPED" == still["connector_state"]
     assert ("HW-C070", plan["epoch"] + 1) == (plan["loss"]["code"], plan["becomes"])
 
@@ -209,7 +209,7 @@ def test_a_read_shows_how_far_it_is_until_it_is_cancelled(shop: Shop) -> None:
     read, expected = found["rows_read"], found["rows_expected"]
     assert ("waiting", 0) == (asked["state"], asked["rows_read"])
     assert ("where", "reading") == (found["what"], found["state"])
-    assert 0 < read < expected <= READINGS
+    assert 0 < read < expected
     assert found["percent"] == pytest.approx(100 * read / expected, abs=0.1)
     assert f" of {expected:,}" in shown
     assert " %" in shown
@@ -269,6 +269,12 @@ SLOWLY = "pg_sleep(0.001) IS NOT NULL"
 REPAIR = "headwater source repair --yes"
 KEYS = ("--key", "100", "--key", "101", "--key", "102")
 SHOWN = ("what", "state", "rows_read", "percent")
+
+
+def _streamed(status: dict[str, Any]) -> dict[str, int]:
+    """How many records each topic has, but for the one that a read may still be writing to."""
+    ends = {topic["topic"]: topic["records"] for topic in status["end_offsets"]}
+    return {topic: end for topic, end in ends.items() if not topic.endswith(".readings")}
 
 
 def _damage(shop: Shop) -> None:
