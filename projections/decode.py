@@ -104,10 +104,15 @@ class _Raw(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Every record that is needed to read this change again; its own comes last."""
+        """Every record that is needed to read this change again; its own comes last.
+
+        That of a delete may be a row's that moved: the values are those it had last.
+        """
         found = {*(self.taken or {}).values()}
         if self.below is not None:
             found.add(self.below.record)
+        if self.gone is not None:
+            found.update(self.gone.records)
         return *map(Record._make, found - {self.record}), self.own
 
 
@@ -195,6 +200,7 @@ class TopicReducer:
 
     def _clear(self) -> None:
         self._newest: dict[bytes | str, _Raw] = {}
+        self._cuts: set[bytes] = set()
         self._failures: list[RecordFailure] = []
         self._kinds: Counter[str | None] = Counter()
         self._truncated = 0
@@ -248,6 +254,11 @@ class TopicReducer:
                 newest[identity] = raw if raw.row and not raw.kept else _after(seen, raw)
             elif seen.kept and raw.version < seen.version:
                 newest[identity] = _before(raw, seen)
+
+    def pass_over(self, record: Record) -> None:
+        """Takes note that a record of its key lies here which nobody can read."""
+        if record.key is not None:
+            self._cut(record.key)
 
     def reading(self, record: Record) -> Reading:
         """Returns what a record says of its place.
@@ -387,7 +398,11 @@ class TopicReducer:
     def _keeping(self, raw: _Raw, after: Mapping[str, Any], operation: str) -> _Raw:
         kept = tuple(name for name, field in after.items() if field == UNCHANGED_PLACEHOLDER)
         raw = replace(raw, kept=kept)
-        return self._moved(raw) if kept and operation == "c" else raw
+        if kept and operation == "c":
+            return self._moved(raw)
+        if kept and raw.key in self._cuts and raw.key not in self._newest:
+            return replace(raw, lost=True)  # the store's row is that of before the cut
+        return raw
 
     def _fitted(
         self, raw: _Raw, row: Mapping[str, Any], operation: str
@@ -425,7 +440,8 @@ class TopicReducer:
         ):
             return replace(raw, lost=True)
         if left.gone is None:
-            return replace(raw, base=left.key, moved_at=raw.version)
+            lost = left.key in self._cuts
+            return replace(raw, base=left.key, moved_at=raw.version, lost=lost)
         return _filled(left.gone, raw, moved_from=left.key)
 
     def _read_slowly(
@@ -455,8 +471,10 @@ class TopicReducer:
 
     def _cut(self, key: bytes | None) -> None:
         """Nobody knows what of a key's row has changed after what is known of it."""
-        seen = None if key is None else self._newest.get(key)
-        if key is not None and seen is not None:
+        if key is None:
+            return
+        self._cuts.add(key)
+        if seen := self._newest.get(key):
             self._newest[key] = replace(seen, cut=True)
 
     def _truncate(self, version: int) -> None:

@@ -134,6 +134,11 @@ class Delivery:
             if len(reader.reducer) >= self._limit:
                 self._flush(reader)
 
+    def pass_over(self, topic: str, record: Record) -> None:
+        """Takes note of a record that nobody can read and that nothing waits for any more."""
+        for reader in self._readers.get(topic, ()):
+            reader.reducer.pass_over(record)
+
     def finish(self) -> None:
         """Writes what is left; afterwards `counts` and `waiting` are complete.
 

@@ -11,7 +11,7 @@ from projections.errors import ProjectionError, WaitsBehindError
 from projections.quarantine.ledger import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from projections.decode import Reading, TopicReducer
     from projections.plan import ViewPlan
@@ -45,33 +45,35 @@ def try_again(
     by_key: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
         by_key[case.key].append(case)
-    verdicts: list[Verdict] = []
-    ready: list[Case] = []
-    for of_key in by_key.values():
-        readable, decided = _read(reducers, of_key)
-        ready += readable
-        verdicts += decided
-    return verdicts + _apply(plan, ready, sink, given_up)
+    decided = {
+        id(verdict.case): verdict
+        for of_key in by_key.values()
+        for verdict in _read(reducers, of_key)
+    }
+    # rows move from key to key, so that what one of them has depends on the order of all
+    waiting = [case for case in cases if id(case) not in decided or decided[id(case)].superseded]
+    return [*decided.values(), *_apply(plan, waiting, decided.keys(), sink, given_up)]
 
 
 def _apply(
     plan: ViewPlan,
     cases: Sequence[Case],
+    superseded: Container[int],
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
 ) -> list[Verdict]:
     delivery = Delivery([plan], sink, {plan.name: Held(frozenset(), given_up)})
-    by_topic: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
-        by_topic[case.topic].append(case)
-    for topic, of_topic in by_topic.items():
-        delivery.take(topic, [case.record for case in of_topic])
+        if id(case) in superseded:
+            delivery.pass_over(case.topic, case.record)
+        else:
+            delivery.take(case.topic, [case.record])
     delivery.finish()
     failed = {
         (each.topic, each.record.partition, each.record.offset): each for each in delivery.waiting
     }
     verdicts = []
-    for case in cases:
+    for case in (case for case in cases if id(case) not in superseded):
         waiting = failed.get((case.topic, case.record.partition, case.record.offset))
         if waiting is None:
             verdicts.append(Verdict(case))
@@ -80,10 +82,8 @@ def _apply(
     return verdicts
 
 
-def _read(
-    reducers: Mapping[str, TopicReducer], cases: Iterable[Case]
-) -> tuple[list[Case], list[Verdict]]:
-    """Returns what of a key can be read, and what is decided without the store."""
+def _read(reducers: Mapping[str, TopicReducer], cases: Iterable[Case]) -> list[Verdict]:
+    """Returns what of a key is decided without the store."""
     readings: dict[int, Reading] = {}
     unread: list[tuple[Case, CdcError | ProjectionError]] = []
     cases = list(cases)
@@ -100,10 +100,9 @@ def _read(
             verdicts.append(Verdict(case, superseded=True))
         else:
             verdicts.append(Verdict(case, cause))
-    readable = [case for case in cases if id(case) in readings]
-    if all(verdict.error is None for verdict in verdicts):
-        return readable, verdicts
-    return [], verdicts + [Verdict(case, _BEHIND) for case in readable]
+    if all(verdict.superseded for verdict in verdicts):
+        return verdicts
+    return verdicts + [Verdict(case, _BEHIND) for case in cases if id(case) in readings]
 
 
 def _reading(reducers: Mapping[str, TopicReducer], case: Case) -> Reading:

@@ -41,7 +41,7 @@ def create(database: str, *statements: str) -> None:
 
 
 def orders(captured: Captured, group: str = "billing", **options: Any) -> cdc.Changes:
-    return cdc.changes(captured.spec, group=group, session_timeout_s=6.0, **options)
+    return cdc.changes(captured.spec, group=group, **options)
 
 
 def taken(changes: cdc.Changes, count: int, timeout_s: float = 60.0) -> list[cdc.Change]:
