@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _LSN_BITS: Final = 56
 _ALIGNMENT: Final = 8  # of every record in Postgres' log
+_LENT: Final = 1
 
 
 # made for every record: a frozen dataclass takes ten times as long, and the collector has to look
@@ -61,8 +62,17 @@ def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool
     return change.base is None or (stored_version < change.moved_at and not read(stored_version))
 
 
+def completed_version(change: RowChange, stored_version: int) -> int:
+    """Returns the version of a change whose kept values a stored row has given it.
+
+    If that was read from the table, so were they, and the row may lend them to no other key. Its
+    version says so: it lies behind the change's own and before that of whatever comes next.
+    """
+    return change.version | _LENT if read(stored_version) else change.version
+
+
 def read(version: int) -> bool:
-    """Tells whether a version is that of a row read from the table: no record of the log has it."""
+    """Tells whether a row, or some of its values, were read: no record of the log lies there."""
     return bool(version & _ALIGNMENT - 1)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 import redis
 
-from projections.change import Applied, Refused, may_complete
+from projections.change import Applied, Refused, completed_version, may_complete
 from projections.documents import DocumentForm
 from projections.errors import (
     NoStoredRowError,
@@ -151,7 +151,7 @@ class CacheSink:
 
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Notes the version, then removes keys by a guarded script; see `Sink.sweep`."""
-        below = f"{below_version:0{_DIGITS}d}"
+        below = _digits(below_version)
         removed = 0
         with _told_apart():
             known: Any = self._client.get(self._floor_key(plan)) or b""
@@ -282,7 +282,7 @@ def _written(
     base: _Stored | None,
 ) -> _Written:
     """Returns what the script is told, with unchanged values from the row `base`."""
-    version = f"{change.version:0{_DIGITS}d}"
+    version = _digits(change.version)
     if change.row is None:
         return _Written(version, b"", "")
     fields = form.fields(change.row)
@@ -294,9 +294,14 @@ def _written(
             raise form.missing_values(change)
         fields |= {name: row[name] for name in change.kept}
         wanted = "" if change.base is not None else base.version
+        version = _digits(completed_version(change, int(base.version)))
     body = orjson.dumps(fields)
     value = _PREFIX + version.encode() + (b'",' if fields else b'"') + body[1:]
     return _Written(version, value, wanted)
+
+
+def _digits(version: int) -> str:
+    return f"{version:0{_DIGITS}d}"
 
 
 def _foreign(plan: ViewPlan) -> SinkRefusedError:

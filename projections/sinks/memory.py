@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc.values import encoder
-from projections.change import Applied, Refused, may_complete
+from projections.change import Applied, Refused, completed_version, may_complete
 from projections.decode import missing_values
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class MemorySink:
             if max(before.get(change.key, (0, None))[0], view.floor - 1) >= change.version:
                 total += Applied(stale=1)
                 continue
-            row = change.row
+            row, own_version = change.row, change.version
             if row is not None and change.kept:
                 version, stored = before.get(change.base or change.key, (0, None))
                 if stored is None or not may_complete(change, version):
@@ -55,7 +55,8 @@ class MemorySink:
                     total += Applied(refused=(Refused(change, error),))
                     continue
                 row = {**row, **{name: stored[name] for name in change.kept}}
-            view.rows[change.key] = change.version, row
+                own_version = completed_version(change, version)
+            view.rows[change.key] = own_version, row
             total += Applied(deleted=1) if row is None else Applied(upserted=1)
         return total
 

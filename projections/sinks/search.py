@@ -12,7 +12,7 @@ import orjson
 import stamina
 from opensearchpy import exceptions
 
-from projections.change import Applied, Refused, may_complete
+from projections.change import Applied, Refused, completed_version, may_complete
 from projections.documents import DocumentForm
 from projections.errors import (
     NoStoredRowError,
@@ -270,7 +270,7 @@ def _lines(
     form: DocumentForm, change: RowChange, stored: Mapping[str, tuple[int, dict[str, Json]]]
 ) -> bytes:
     """The two lines of a bulk request that write a change."""
-    row_id = document_id(form.name(change))
+    row_id, own_version = document_id(form.name(change)), change.version
     if change.row is None:
         fields: dict[str, Json] = {DELETED_FIELD: True}
     else:
@@ -281,7 +281,8 @@ def _lines(
             if DELETED_FIELD in row or not may_complete(change, version, form.plan.kept_since):
                 raise form.missing_values(change)
             fields |= {name: row[name] for name in change.kept}
-    action = {"index": {"_id": row_id, "version": change.version, "version_type": "external"}}
+            own_version = completed_version(change, version)
+    action = {"index": {"_id": row_id, "version": own_version, "version_type": "external"}}
     return orjson.dumps(action) + b"\n" + orjson.dumps(fields) + b"\n"
 
 

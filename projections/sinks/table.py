@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from msgspec import structs
 
 from cdc.values import encoder
-from projections.change import Applied, Refused, RowChange, may_complete
+from projections.change import Applied, Refused, RowChange, completed_version, may_complete
 from projections.decode import missing_values
 from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
 from projections.plan import VERSION_COLUMN
@@ -240,7 +240,9 @@ class TableSink:
                 refused.append(Refused(change, missing_values(plan.schema, change.kept)))
             else:
                 row = {**change.row, **{name: stored[name] for name in change.kept}}
-                completed.append(structs.replace(change, row=row, kept=(), base=None))
+                version = completed_version(change, version)
+                whole = structs.replace(change, version=version, row=row, kept=(), base=None)
+                completed.append(whole)
         return completed, refused
 
     def _floor(self, plan: ViewPlan) -> int:

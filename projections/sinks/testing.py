@@ -242,6 +242,24 @@ class SinkContract:
 
         assert [refused.change.key[0] for refused in applied.refused] == [3, 4]
 
+    def test_values_that_were_read_are_lent_to_no_other_key_by_the_row_that_kept_them(
+        self, sink: Sink
+    ) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        sink.apply(plan, [upsert(7, make_row(n, note="read")) for n in (1, 2)])
+        kept = [upsert(8, make_row(n), kept=("note",)) for n in (1, 2)]
+        assert (Applied(upserted=2), Applied(stale=2)) == (
+            sink.apply(plan, kept),
+            sink.apply(plan, kept),
+        )
+        sink.apply(plan, [upsert(16, make_row(1, note="logged"))])
+
+        applied = sink.apply(plan, [moved(24, 3, from_number=1), moved(24, 4, from_number=2)])
+
+        assert [refused.change.key[0] for refused in applied.refused] == [4]
+        assert ["logged", "read", "logged"] == [row["note"] for row in _stored(sink, plan)]
+
     def test_versions_tell_what_needs_no_more_changes(self, sink: Sink) -> None:
         plan = make_plan()
         sink.prepare(plan)
