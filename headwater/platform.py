@@ -207,7 +207,7 @@ class Platform:
             CaptureStalledError: It says that it runs, and nothing moves.
             PublicationDriftError: Its publication is gone.
         """
-        self._await(applied_file(self.project).exists, 300.0, "the source is not captured yet")
+        self._await_capture()
         spec = capture_spec(self.project, self.source_dsn, self.endpoints)
         stop = threading.Event()
         reader = threading.Thread(
@@ -227,7 +227,7 @@ class Platform:
 
         # Spark takes as long to start as the servers do: it need not wait for them
         start_session(job_spec(self.project, (), "", runtime.Endpoints()))
-        self._await(applied_file(self.project).exists, 300.0, "the source is not captured yet")
+        self._await_capture()
         return job.run(job_spec(self.project, self.plans(), self.source_dsn, self.endpoints))
 
     def await_job(
@@ -340,6 +340,12 @@ class Platform:
         found = self.status()
         job = found.service(JOB) if found else None
         return job is not None and job.state is runtime.ServiceState.READY
+
+    def _await_capture(self) -> None:
+        """Waits as long as it takes: a capture that was lost is repaired when somebody has time."""
+        while not applied_file(self.project).exists():
+            self._check_failed()
+            time.sleep(_POLL_S)
 
     def _await(self, reached: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
         deadline = time.monotonic() + deadline_s
