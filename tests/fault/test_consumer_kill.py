@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.fault,
-    # kafka's client leaves a socket open when it is closed while it connects
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 KEYS = 40
@@ -64,6 +62,7 @@ class Line:
 
 def consume(kafka: str, source: str, path: str, seed: str) -> None:
     """The child: writes down each delivery before it acknowledges it, and whether that counted."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the coverage tool's would be left in place
     chance = random.Random(int(seed))  # noqa: S311  # repeatable
     book = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     pauses = iter([SLOW_S] if seed == "1" else [])

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
     Capture = Callable[..., Captured]
 
-pytestmark = [
-    pytest.mark.integration,
-    # kafka's client leaves a socket open when it is closed while it connects
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.integration
 
 
 def create(database: str, *statements: str) -> None:

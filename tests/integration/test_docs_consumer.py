@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
     from fix_capture import Captured
 
-pytestmark = [
-    pytest.mark.integration,
-    # kafka's client leaves a socket open when it is closed while it connects
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.integration
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "consumer.md"
 

@@ -26,8 +26,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    # the client leaves a socket to the collector where it was still connecting when it was closed
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 MADE = """
