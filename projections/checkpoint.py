@@ -82,12 +82,30 @@ def starts(
     return dict(found)
 
 
-def forget(checkpoint: Path) -> None:
-    """Removes a query's checkpoint; whoever is killed amid that leaves none or all of it."""
-    old = checkpoint.with_name(f".{checkpoint.name}")
-    shutil.rmtree(old, ignore_errors=True)
-    checkpoint.rename(old)
-    shutil.rmtree(old, ignore_errors=True)
+def set_aside(checkpoint: Path) -> None:
+    """Puts a query's checkpoint away, so that it begins another; see `take_back`."""
+    aside = _aside(checkpoint)
+    shutil.rmtree(aside, ignore_errors=True)
+    checkpoint.rename(aside)
+
+
+def take_back(checkpoint: Path) -> None:
+    """Takes back what was set aside if the query was killed before its first batch since.
+
+    Without it nobody would know where the query stood, nor that records were gone meanwhile.
+    """
+    aside = _aside(checkpoint)
+    if not aside.is_dir():
+        return
+    if committed(checkpoint):
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        aside.rename(checkpoint)
+
+
+def _aside(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f".{checkpoint.name}")
 
 
 def _within(offset: int, bounds: tuple[int, int] | None) -> bool:

@@ -20,7 +20,7 @@ from cdc.broker import extent
 from cdc.postgres import session
 from cdc.snapshot import reads
 from cdc.snapshot.reads import Wish
-from projections.checkpoint import committed
+from projections.checkpoint import committed, take_back
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def write(path: Path, known: Mapping[str, Awaited]) -> None:
 
 
 def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
+    take_back(spec.checkpoint(store))
     plans, known = spec.plans_in(store), read(_file(spec, store))
     if known is not None and all(plan.name in known for plan in plans):
         return Arrivals(known)

@@ -175,8 +175,9 @@ def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[d
 
 
 def _starting(spec: JobSpec, store: Store) -> str:
-    """Where a query begins that has no checkpoint; takes one away that it cannot go on with."""
+    """Where a query begins that has no checkpoint; sets one aside that it cannot go on with."""
     topics, place = spec.topics_in(store), spec.checkpoint(store)
+    checkpoint.take_back(place)
     try:
         bounds = extent.bounds(spec.bootstrap, topics)
     except BrokerError:
@@ -184,7 +185,7 @@ def _starting(spec: JobSpec, store: Store) -> str:
     starts = checkpoint.starts(checkpoint.committed(place), topics, bounds)
     if starts is None:
         return _EARLIEST
-    checkpoint.forget(place)
+    checkpoint.set_aside(place)
     return orjson.dumps(starts).decode()
 
 

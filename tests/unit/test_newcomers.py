@@ -127,23 +127,34 @@ def test_a_new_checkpoint_begins_where_the_old_one_stands_and_passes_nothing_ove
             assert EARLIEST == start
 
 
-def test_a_checkpoint_is_forgotten_as_a_whole_and_what_is_left_of_it_is_none(
+def test_a_checkpoint_that_is_set_aside_comes_back_unless_another_has_taken_its_place(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "checkpoints" / "shop" / "cache"
+    _batches(place, 7)
+    place.with_name(".cache").mkdir()  # somebody was killed here before
+    checkpoint.take_back(place)
+    assert {"query cache": {("t", 0): 7}} == checkpoint.positions(tmp_path, "shop")
+
+    checkpoint.set_aside(place)
+    assert {} == checkpoint.positions(tmp_path, "shop")
+    (place / "offsets").mkdir(parents=True)  # killed before its first batch was finished
+    checkpoint.take_back(place)
+    assert {("t", 0): 7} == checkpoint.committed(place)
+
+    checkpoint.set_aside(place)
+    _batches(place, 9)
+    checkpoint.take_back(place)
+    assert {("t", 0): 9} == checkpoint.committed(place)
+    assert [place] == list(place.parent.iterdir())
+    assert orjson.dumps(checkpoint.starts({}, frozenset({"t"}), {("t", 0): (3, 9)})) == b"null"
+
+
+def _batches(place: Path, offset: int) -> None:
     for number in (0, 1):
         for name in ("offsets", "commits"):
             (place / name).mkdir(parents=True, exist_ok=True)
-            (place / name / str(number)).write_text("v1\n{}\n" + '{"t": {"0": 7}}\n')
-    assert {"query cache": {("t", 0): 7}} == checkpoint.positions(tmp_path, "shop")
-    place.with_name(".cache").mkdir()  # somebody was killed here before
-
-    checkpoint.forget(place)
-
-    assert {} == checkpoint.positions(tmp_path, "shop")
-    assert [] == list(place.parent.iterdir())
-    assert {} == checkpoint.committed(place)
-    assert orjson.dumps(checkpoint.starts({}, frozenset({"t"}), {("t", 0): (3, 9)})) == b"null"
+            (place / name / str(number)).write_text(f'v1\n{{}}\n{{"t": {{"0": {offset}}}}}\n')
 
 
 def test_a_view_has_to_be_swept_until_that_is_noted_for_its_store() -> None:
