@@ -73,8 +73,8 @@ class Pressure:
         keep_bytes: Log that the server lets a slot keep; None without a limit.
         idle_s: How long it may be without a reader; None without a limit.
         disk_bytes: Bytes that are free on the disk that holds the log; None if unknown.
-        writer: The longest open transaction that has written: the slot keeps the log since then,
-            however far its reader is; None if there is none.
+        writer: The open transaction that wrote first: the slot keeps the log since then, however
+            far its reader is; None if there is none.
     """
 
     slot: SlotStatus

@@ -24,10 +24,12 @@ SELECT NULL, 'prepared transaction', prepared, gid
   FROM pg_prepared_xacts WHERE transaction::text = ANY(%(xids)s)
  ORDER BY 3 NULLS LAST, 1
 """
-# Whoever has written holds a lock on its own number; everybody may see that, of all databases.
+# Whoever has written holds a lock on its own number; everybody may see that, of all databases,
+# while when a transaction of others began is a secret. Numbers are drawn at the first write.
 _WROTE: Final = """
-SELECT DISTINCT transactionid::text, pid FROM pg_locks
+SELECT transactionid::text, pid FROM pg_locks
  WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+ ORDER BY age(transactionid) DESC LIMIT 1
 """
 
 
@@ -70,6 +72,6 @@ def described(
 
 
 def oldest(connection: Connection[Any]) -> OpenTransaction | None:
-    """Returns the longest open one of all databases of the server; None if there is none."""
+    """Returns that of all databases of the server which wrote first; None if there is none."""
     found = described(connection, dict(connection.execute(_WROTE).fetchall()))
     return found[0] if found else None
