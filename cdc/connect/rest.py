@@ -188,16 +188,26 @@ class ConnectRest:
         pause_s = _PAUSE_FIRST_S
         while True:
             try:
-                return self._once(method, path, body, missing_is_none=missing_is_none)
+                return self._asked(method, path, body, missing_is_none=missing_is_none)
             except ConnectUnavailableError:
                 if time.monotonic() + pause_s > deadline:
                     raise
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _PAUSE_MAX_S)
 
-    def _once(
+    def _asked(
         self, method: str, path: str, body: Mapping[str, str] | None, *, missing_is_none: bool
     ) -> Any:
+        found, there = self._once(method, path, body, missing_is_none=missing_is_none)
+        if not there and self._started():
+            # once more: the worker may have started between the two answers
+            found, _ = self._once(method, path, body, missing_is_none=missing_is_none)
+        return found
+
+    def _once(
+        self, method: str, path: str, body: Mapping[str, str] | None, *, missing_is_none: bool
+    ) -> tuple[Any, bool]:
+        """Returns an answer, and whether what was asked for exists."""
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
         content = None if body is None else orjson.dumps(body)
@@ -209,7 +219,7 @@ class ConnectRest:
                 "Kafka Connect does not answer", detail=f"{self._url}: {type(error).__name__}"
             ) from None
         if answer.status == _NOT_FOUND and missing_is_none:
-            return None
+            return None, False
         if answer.status == _REBALANCE or answer.status >= _SERVER_ERROR:
             raise ConnectUnavailableError(
                 "Kafka Connect is busy or out of order",
@@ -221,7 +231,20 @@ class ConnectRest:
                 "Kafka Connect refuses a request",
                 detail=f"{method} {path}: status {answer.status}, {_message(answer.data)}",
             )
-        return orjson.loads(answer.data) if answer.data else {}
+        return orjson.loads(answer.data) if answer.data else {}, True
+
+    def _started(self) -> bool:
+        """Returns whether a worker says that it has started; one before Kafka 3.9 never says it.
+
+        Until it has, it answers 404 for every connector, and at first for every path, which must
+        not be taken for a connector that is gone (KIP-1017).
+
+        Raises:
+            ConnectUnavailableError: It is starting.
+        """
+        if not self._once("GET", "/", None, missing_is_none=True)[1]:
+            raise ConnectUnavailableError("Kafka Connect is starting", detail=self._url)
+        return self._once("GET", "/health", None, missing_is_none=True)[1]
 
 
 def _message(body: bytes) -> str:

@@ -22,6 +22,7 @@ from fix_capture import Captured, event_of, wait_until_streaming
 
 from cdc import source
 from cdc.capture import CaptureSpec
+from cdc.connect.errors import ConnectUnavailableError
 from cdc.envelope import Operation
 from cdc.postgres import session
 from cdc.snapshot import reader, reads
@@ -220,7 +221,7 @@ def test_a_killed_reader_is_followed_by_one_that_goes_on_and_the_log_comes_to_th
                 noted.append(found.rows_read)
                 positions.add(found.read_lsn)
                 assert not found.done, "the reader was too fast to be killed"
-            source.apply(wide)  # Connect is back, and streams where it stopped
+            _apply_when_back(wide)
             reader.run(wide)
         (found,) = reads.of_source(connection, wide.name, wide.epoch)
         fold = _topic(wide, -1)
@@ -256,6 +257,18 @@ def _until_read(connection: psycopg.Connection, spec: CaptureSpec, rows: int) ->
         assert time.monotonic() < deadline, f"nobody reads: {found.state} {found.failure}"
         assert not found.done
         time.sleep(0.005)
+
+
+def _apply_when_back(spec: CaptureSpec) -> None:
+    """Goes on where Connect stopped; it may still be starting."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            source.apply(spec)
+        except ConnectUnavailableError:
+            assert time.monotonic() < deadline, "Connect does not come back"
+        else:
+            return
 
 
 def _kill_worker(url: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ from cdc.postgres.errors import PreflightError
 from cdc.retention import Retention
 from cdc.snapshot import reader, reads
 from cdc.table import TableName
+from cdc.upkeep import tail
 from cdc.upkeep.retention import ReaderState
 from cdc.upkeep.tail import look
 
@@ -90,7 +93,7 @@ def test_latest_is_refused_without_a_key_and_explained_where_values_may_be_left_
 
 
 def test_the_log_is_measured_and_its_readers_are_warned_before_they_fall_off(
-    shop: Captured,
+    shop: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = shop.spec
     topic = spec.table_topics[ORDERS]
@@ -101,7 +104,8 @@ def test_the_log_is_measured_and_its_readers_are_warned_before_they_fall_off(
     commit(spec.kafka_bootstrap, group, place, 200)
 
     calm = look(spec, {"query cache": {place: 250}}, 0.5)
-    topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": "1000"})
+    topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": str(HOUR_MS)})
+    monkeypatch.setattr(tail, "time", _later(HOUR_MS / 1000))  # the broker's clock stays
     warned = look(spec, {}, 0.2)
     drop_before(spec.kafka_bootstrap, place, 220)
     after = look(spec, {"query cache": {place: 220}}, 0.2)
@@ -174,6 +178,11 @@ def everything(shop: Captured, topic: str) -> list[Any]:
     found: list[Any] = []
     shop.read(topic, lambda one: found.append(one) or one.offset == end - 1)
     return found
+
+
+def _later(seconds: float) -> SimpleNamespace:
+    now = time.time
+    return SimpleNamespace(time=lambda: now() + seconds, monotonic=time.monotonic, sleep=time.sleep)
 
 
 def picked(configs: Mapping[str, str], *names: str) -> tuple[str | None, ...]:
