@@ -45,9 +45,17 @@ def committed(checkpoint: Path) -> Offsets:
         Offsets by topic and partition; empty before the first batch.
     """
     done = _numbers(checkpoint / "commits")
-    if not done:
-        return {}
-    lines = (checkpoint / "offsets" / str(done[-1])).read_text("utf-8").splitlines()
+    return batch_end(checkpoint, done[-1]) if done else {}
+
+
+def batch_end(checkpoint: Path, batch: int) -> Offsets:
+    """Returns the offset after the last record of each partition that a batch has.
+
+    Args:
+        checkpoint: Folder of the query's checkpoint.
+        batch: Number of a batch that was begun.
+    """
+    lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()
     offsets: Offsets = {}
     for line in lines[2:]:  # after a version and a note of Spark's own
         for topic, partitions in orjson.loads(line).items():

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cdc.capture import HEARTBEAT_TABLE
 from cdc.column_rule import NOTHING_HIDDEN
+from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from cdc.column_rule import Hiding
     from projections.fault import Fault
     from projections.plan import ViewPlan
-    from projections.view import MirrorView, Store
+    from projections.view import MirrorView
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,14 @@ class JobSpec:
         """Views that live in a store."""
         return tuple(plan for plan in self.plans if store in plan.to)
 
+    @property
+    def heartbeat_topic(self) -> str:
+        """Topic of the source's heartbeat."""
+        return HEARTBEAT_TABLE.topic(self.source)
+
     def topics_in(self, store: Store) -> frozenset[str]:
         """Topics that a store's query reads; those of paused views are read past."""
         read = {topic for plan in self.plans_in(store) for topic in plan.topics}
+        if store is Store.TABLE:
+            read.add(self.heartbeat_topic)  # its transactions show where the tables are whole
         return frozenset(read).union(*(view.topics for view in self.paused if store in view.to))

@@ -16,6 +16,7 @@ from projections.change import Applied, Refused, RowChange, completed_version, m
 from projections.decode import missing_values
 from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
 from projections.plan import VERSION_COLUMN
+from projections.published import KEPT_HOURS
 from projections.sinks.arrow import (
     decoded_rows,
     deletes_schema,
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 COMMITS_PER_COMPACTION: Final = 50
 COMPACTED_BYTES: Final = 32 << 20
 """Size of a compacted file: a merge rewrites every file that it touches."""
-
-KEPT_HOURS: Final = 1
-"""How long a replaced file stays for readers of an older version."""
 
 _DELETED: Final = "_headwater_deleted"
 _ATTEMPTS: Final = 3
@@ -136,6 +134,14 @@ class TableSink:
             )
             swept.append(int(metrics["num_deleted_rows"]))
         return swept[0]
+
+    def version(self, plan: ViewPlan) -> int:
+        """Returns the newest version of the view's table.
+
+        Raises:
+            SinkUnavailableError: It cannot be read.
+        """
+        return self._committed(plan, lambda: self._table(plan.name, table_schema(plan)).version())
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row of the newest version; see `Sink.documents`."""

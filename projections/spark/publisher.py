@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 import structlog
@@ -14,7 +14,9 @@ from cdc.broker.offsets import partitions
 from cdc.errors import CdcError
 from cdc.snapshot import reads
 from projections import positions, sweeps, view_shapes
+from projections.boundary import Reach
 from projections.frontier import Frontier
+from projections.published import Published
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -22,12 +24,43 @@ if TYPE_CHECKING:
 
     from cdc.lsn import Lsn
     from projections.frontier import Offsets
+    from projections.plan import ViewPlan
     from projections.spec import JobSpec
     from projections.table_watch import TableWatch
 
 INTERVAL_S: Final = 0.7
 _CONNECT_S: Final = 5
 _log = structlog.get_logger(__name__)
+
+
+class _Seen(NamedTuple):
+    """What the source says of the reads of its tables, all by one look."""
+
+    epoch: int
+    unread: frozenset[str]
+    waiting: Mapping[Store, frozenset[str]]
+    whole: Mapping[str, reads.WholeRead]
+    swept: Mapping[tuple[str, Store], int]
+    spec: JobSpec
+
+    def late(self, plan: ViewPlan, store: Store) -> bool:
+        """Whether something that a table of a view held before is still to come to the view."""
+        awaited = self.spec.awaited.get((plan.name, store), {})
+        coming = {
+            topic
+            for topic, number in awaited.items()
+            if topic not in self.whole or self.whole[topic].id < number
+        }
+        return bool(plan.topics.keys() & (self.unread | self.waiting[store] | coming))
+
+    def swept_later(self, plan: ViewPlan, store: Store) -> bool:
+        """Whether a view still has rows that are gone at the source."""
+        return sweeps.pending(plan, store, self.whole, self.swept) is not None
+
+    def read_lsn(self, plan: ViewPlan) -> int:
+        """Position of the newest whole read of a view's tables, in bytes."""
+        found = (self.whole[topic] for topic in plan.topics if topic in self.whole)
+        return max((r.read_lsn.value for r in found if r.epoch == self.epoch), default=0)
 
 
 class Publisher(threading.Thread):
@@ -49,14 +82,22 @@ class Publisher(threading.Thread):
         self._tables = tables
         self._committed = committed
         self._stopped = threading.Event()
-        self._topics = frozenset(topic for plan in spec.plans for topic in plan.topics)
+        self._topics = spec.topics_in(Store.TABLE).union(*(plan.topics for plan in spec.plans))
         # one for each view: a table that cannot be read holds up its own views only
         self._frontiers: Mapping[tuple[str, Store], Frontier] = {
             (plan.name, store): Frontier(frozenset(plan.topics))
-            for store in Store
+            for store in (Store.SEARCH, Store.CACHE)
             for plan in spec.plans_in(store)
         }
         self._plans = {plan.name: plan for plan in spec.plans}
+        self._published = Published(spec.addresses.tables, spec.source)
+        # the tables are one group: all of them are where all of their topics are
+        self._group = Frontier(spec.topics_in(Store.TABLE))
+        self._group_lock = threading.Lock()
+        self._reached: Lsn | None = None
+        self._whole: dict[str, int] = {}  # since which position, in bytes
+        self._epoch = 0
+        self._told = 0
 
     def run(self) -> None:
         """Samples and publishes until stopped."""
@@ -78,45 +119,84 @@ class Publisher(threading.Thread):
         """Ends the thread after its current round."""
         self._stopped.set()
 
+    def reach(self, ends: Offsets) -> Reach | None:
+        """Returns how far a batch of the tables, and those before it, have all there is.
+
+        Args:
+            ends: Offset after the last record of each partition that the batch has.
+
+        Returns:
+            The position and the views that are whole there; None if nobody knows yet.
+        """
+        with self._group_lock:
+            reached = self._group.advance(ends)
+            if reached is not None:
+                self._reached = reached
+            if self._reached is None:
+                return None
+            lsn = self._reached.value
+            whole = frozenset(view for view, since in self._whole.items() if since <= lsn)
+            return Reach(self._epoch, lsn, whole)
+
     def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
         # the order of these is what the frontier rests on
         position = positions.confirmed(connection, self._spec.slot)
         if self._tables.look():
             return  # the views may lack what has come to their tables up to there
-        unread = reads.unread_topics(connection, self._spec.source)
-        stores = {store for _, store in self._frontiers}
-        waiting = {store: self._waiting(connection, store) for store in stores}
-        # whoever sees that a read is done sees here what it lets be removed
-        whole, swept = reads.whole_reads(connection, self._spec.source), sweeps.done(connection)
+        seen = self._look(connection)
         ends = {
             (place.topic, place.partition): offset
             for place, offset in broker.end_offsets(partitions(broker, self._topics)).items()
         }
-        committed = {store: self._committed(store) for store in stores}
+        self._sample_group(seen, position, ends)
+        committed = {store: self._committed(store) for _, store in self._frontiers}
         found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
         for (view, store), frontier in self._frontiers.items():
-            # what a table held before is part of what its views must have applied
-            late = frontier.topics & (unread | waiting[store] | self._awaited(view, store, whole))
-            frontier.sample(None if late else position, ends)
-            if sweeps.pending(self._plans[view], store, whole, swept) is not None:
-                continue  # rows that are gone are still in the view
+            frontier.sample(None if seen.late(self._plans[view], store) else position, ends)
+            if seen.swept_later(self._plans[view], store):
+                continue
             finished = committed[store]
             reached = frontier.advance(finished) if finished else None
             if reached is not None:
                 found[reached].append((view, store))
-        for reached, views in found.items():
+        for reached, views in (*found.items(), *self._of_tables().items()):
             positions.publish(connection, self._spec.source, views, reached)
 
-    def _awaited(
-        self, view: str, store: Store, whole: Mapping[str, reads.WholeRead]
-    ) -> frozenset[str]:
-        """Topics that a view came too late for, and whose tables have not been read since."""
-        awaited = self._spec.awaited.get((view, store), {})
-        return frozenset(
-            topic
-            for topic, number in awaited.items()
-            if topic not in whole or whole[topic].id < number
-        )
+    def _look(self, connection: psycopg.Connection[Any]) -> _Seen:
+        source, spec = self._spec.source, self._spec
+        unread = reads.unread_topics(connection, source)
+        waiting = {store: self._waiting(connection, store) for store in Store}
+        # whoever sees that a read is done sees here what it lets be removed
+        whole, swept = reads.whole_reads(connection, source), sweeps.done(connection)
+        return _Seen(view_shapes.epoch(connection, source), unread, waiting, whole, swept, spec)
+
+    def _sample_group(self, seen: _Seen, position: Lsn | None, ends: Offsets) -> None:
+        with self._group_lock:
+            if seen.epoch != self._epoch:
+                self._epoch, self._reached = seen.epoch, None
+                self._group.sample(None, ends)
+                self._whole.clear()
+            self._group.sample(position, ends)
+            for plan in self._spec.plans_in(Store.TABLE):
+                late = seen.late(plan, Store.TABLE) or seen.swept_later(plan, Store.TABLE)
+                if late or position is None:
+                    self._whole.pop(plan.name, None)
+                else:
+                    # only a batch that has all below these offsets has all that the read sent
+                    since = max(position.value, seen.read_lsn(plan))
+                    self._whole.setdefault(plan.name, since)
+
+    def _of_tables(self) -> dict[Lsn, list[tuple[str, Store]]]:
+        """Where the tables are that were published last."""
+        found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
+        latest = self._published.latest()
+        if latest is None or latest.number == self._told:
+            return found
+        self._told = latest.number
+        for view, table in latest.views.items():
+            if view in self._plans:
+                found[table.applied_through].append((view, Store.TABLE))
+        return found
 
     def _waiting(self, connection: psycopg.Connection[Any], store: Store) -> frozenset[str]:
         if not self._spec.views:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from projections.boundary import Reach
     from projections.frontier import Offsets
     from projections.quarantine.guard import StoreGuard
     from projections.spec import JobSpec
@@ -53,10 +54,12 @@ class Gate:
     Attributes:
         guard: Knows what waits of the store, and keeps retries apart from batches.
         tables: Tells whether the views have to be bound to their tables anew.
+        reach: Tells, from the offsets at which a batch ends, how far it has all there is.
     """
 
     guard: StoreGuard
     tables: TableWatch
+    reach: Callable[[Offsets], Reach | None]
 
 
 # A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
@@ -108,8 +111,11 @@ def start_query(
         # which records the batch has is fixed by now: what they follow has happened
         if gate.tables.look():
             raise FaultError(_CHANGED)
+        reached = None
+        if store is Store.TABLE:
+            reached = gate.reach(checkpoint.batch_end(spec.checkpoint(store), batch_id))
         with gate.guard.lock:
-            counters = _written(gate.guard, writer, batch)
+            counters = _written(gate.guard, replace(writer, reach=reached), batch)
         on_batch(batch_id, counters)
 
     stream = records.coalesce(tasks).writeStream.foreachBatch(write)

@@ -145,7 +145,7 @@ class Turn:
             load_new(self.spec, self._ending.is_set)
         prepare_store(self._session, self.spec, store)
         self._retry_first(store)
-        gate = Gate(self._guards[store], self._tables)
+        gate = Gate(self._guards[store], self._tables, self._publisher.reach)
         on_batch = self._progress[store].record
         return start_query(self._session, self.spec, store, gate, on_batch)
 

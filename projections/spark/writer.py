@@ -16,16 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from cdc.errors import CdcError
+from projections.boundary import divide
 from projections.delivery import Delivery
 from projections.errors import ProjectionError, QueryFailedError
 from projections.fault import FaultError
+from projections.published import Published
 from projections.quarantine import ledger
 from projections.sinks.open import open_sink
+from projections.sinks.table import TableSink
 from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from projections.boundary import Reach, Run
     from projections.delivery import Held, ViewCount
     from projections.plan import ViewPlan
     from projections.sinks.sink import Sink
@@ -74,6 +78,7 @@ class BatchWriter:
         addresses: Where the store answers.
         ledger: Where what cannot be written waits.
         held: What waits already, by view.
+        reach: Of tables, how far a batch and those before it have all there is.
     """
 
     store: Store
@@ -81,6 +86,7 @@ class BatchWriter:
     addresses: StoreAddresses
     ledger: LedgerAddress
     held: Mapping[str, Held] = field(default_factory=dict)
+    reach: Reach | None = None
 
     def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Makes the views' places in the store; the batches say nothing."""
@@ -106,20 +112,47 @@ class BatchWriter:
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
         limit = _CHANGES_PER_WRITE[self.store]
         delivery = Delivery(self.plans, self._sink, self.held, changes_per_write=limit)
-        for batch in batches:
-            for topic, records in _by_topic(batch):
-                # a topic beside the views', such as the heartbeat's, is passed over
-                delivery.take(topic, records)
-        delivery.finish()
+        runs = (run for batch in batches for run in _by_topic(batch))
+        if self.store is Store.TABLE:
+            self._write_group(delivery, runs)
+        else:
+            _take(delivery, runs)
         if delivery.waiting or delivery.truncated:
             ledger.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
         return delivery.counts
+
+    def _write_group(self, delivery: Delivery, runs: Iterable[Run]) -> None:
+        """Writes up to a boundary, publishes the tables as they stand there, and writes the rest.
+
+        Whoever is killed has published nothing that is not there, and what the tables are about to
+        have beyond the boundary is kept before they have it.
+        """
+        published = Published(self.addresses.tables, self.ledger.source)
+        topics = frozenset(topic for plan in self.plans for topic in plan.topics)
+        division = divide(runs, topics, self.reach, published.ahead())
+        _take(delivery, division.within)
+        if division.boundary is not None and self.reach is not None:
+            versions = self._table_versions(self.reach.views)
+            published.publish(self.reach.epoch, division.boundary, versions)
+        published.keep_ahead(division.ahead)
+        _take(delivery, division.beyond)
+
+    def _table_versions(self, views: frozenset[str]) -> dict[str, int]:
+        sink = self._sink()
+        assert isinstance(sink, TableSink)  # noqa: S101  # tells the type checker
+        return {plan.name: sink.version(plan) for plan in self.plans if plan.name in views}
 
     def _sink(self) -> Sink:
         place = self.store, self.addresses
         if place not in _sinks:
             _sinks[place] = open_sink(*place)
         return _sinks[place]
+
+
+def _take(delivery: Delivery, runs: Iterable[Run]) -> None:
+    for topic, records in runs:
+        delivery.take(topic, records)  # those of a topic that no view reads are passed over
+    delivery.finish()
 
 
 @contextmanager

@@ -1,0 +1,150 @@
+"""Published versions: which version of each view's table belongs to which boundary.
+
+A table's newest version may have half a transaction. Which versions of a source's tables make one
+state of it is written beside them, a file for each boundary: whoever reads the tables at those
+versions sees whole transactions, of all views at the same position. A file appears whole or not at
+all, is never changed, and goes when the tables no longer keep what it names.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cdc.lsn import Lsn
+from projections.boundary import Ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+KEPT_HOURS: Final = 1
+"""How long a published version can be read, and so a replaced file stays."""
+
+_FOLDER: Final = ".published"
+_AHEAD: Final = "ahead.json"
+_VERSIONS: Final = "[0-9a-f]" * 16 + ".json"
+_LSN_BITS: Final = 56
+_US_PER_HOUR: Final = 3_600_000_000
+
+
+class TableVersion(msgspec.Struct, frozen=True):
+    """A view's table at a boundary.
+
+    Attributes:
+        version: Version of its Delta table.
+        epoch: Incarnation of the source.
+        lsn: The boundary at which the table stands, in bytes: the published one's own, or an
+            earlier one while the view's table is being read again.
+    """
+
+    version: int
+    epoch: int
+    lsn: int
+
+    @property
+    def applied_through(self) -> Lsn:
+        """Everything committed up to here is in the table, and nothing that was later."""
+        return Lsn(self.lsn)
+
+
+class PublishedVersion(msgspec.Struct, frozen=True):
+    """The tables of a source's views at one boundary.
+
+    Attributes:
+        epoch: Incarnation of the source.
+        lsn: The boundary, in bytes.
+        published_at_us: When the tables had come there, microseconds since 1970, UTC.
+        views: Their versions, by view.
+    """
+
+    epoch: int
+    lsn: int
+    published_at_us: int
+    views: dict[str, TableVersion]
+
+    @property
+    def number(self) -> int:
+        """A number that rises from boundary to boundary, over all epochs."""
+        return self.epoch << _LSN_BITS | self.lsn
+
+    @property
+    def applied_through(self) -> Lsn:
+        """The boundary."""
+        return Lsn(self.lsn)
+
+
+class Published:
+    """The published versions of one source.
+
+    Args:
+        tables: Folder of the tables.
+        source: Name of the source.
+    """
+
+    def __init__(self, tables: Path, source: str) -> None:
+        self._folder = tables / _FOLDER / source
+
+    def latest(self) -> PublishedVersion | None:
+        """Returns the newest one; None if nothing was ever published."""
+        files = self._files()
+        return _read(files[-1]) if files else None
+
+    def all(self) -> list[PublishedVersion]:
+        """Returns those that can be read, the oldest first."""
+        return [_read(path) for path in self._files()]
+
+    def publish(self, epoch: int, lsn: int, versions: Mapping[str, int]) -> PublishedVersion | None:
+        """Publishes a boundary; one that is not after the newest changes nothing.
+
+        Args:
+            epoch: Incarnation of the source.
+            lsn: The boundary, in bytes.
+            versions: Of each view that is whole there, the version of its table; those of others
+                stay as they were published last.
+
+        Returns:
+            It; None if it is not after the newest.
+        """
+        before = self.latest()
+        there = {view: TableVersion(version, epoch, lsn) for view, version in versions.items()}
+        views = there if before is None else before.views | there
+        made = PublishedVersion(epoch, lsn, time.time_ns() // 1000, views)
+        if before is not None and made.number <= before.number:
+            return None
+        _write(self._folder / f"{made.number:016x}.json", made)
+        self._forget(made.published_at_us - KEPT_HOURS * _US_PER_HOUR)
+        return made
+
+    def ahead(self) -> Ahead:
+        """Returns what the tables have beyond their newest boundary."""
+        path = self._folder / _AHEAD
+        return msgspec.json.decode(path.read_bytes(), type=Ahead) if path.is_file() else Ahead()
+
+    def keep_ahead(self, ahead: Ahead) -> None:
+        """Keeps what the tables are about to have beyond it, before they have it."""
+        _write(self._folder / _AHEAD, ahead)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob(_VERSIONS))
+
+    def _forget(self, before_us: int) -> None:
+        """Removes what nobody can read any more; never the newest."""
+        *older, _ = self._files()
+        for path in older:
+            if _read(path).published_at_us >= before_us:
+                return
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> PublishedVersion:
+    return msgspec.json.decode(path.read_bytes(), type=PublishedVersion)
+
+
+def _write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(msgspec.json.encode(value))
+    draft.replace(path)
