@@ -36,7 +36,7 @@ from headwater.wiring import (
 from projections import binding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from cdc.capture import CaptureSpec
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from projections.binding import Binding, NotedChange
     from projections.plan import ViewPlan
     from projections.positions import ViewPosition
+    from projections.trace import Trace
     from projections.verify import ViewReport
     from projections.view import View
 
@@ -133,6 +134,34 @@ class Platform:
         with session.connect(self.source_dsn) as connection:
             name = self.project.source.name
             return binding.resume(connection, name, view, hiding=self._hiding)
+
+    def trace(self, name: str, key: Sequence[str], changes_max: int) -> Trace:
+        """Follows a row of a view from its commits to each store.
+
+        Args:
+            name: The view.
+            key: The row's key, part by part, as text.
+            changes_max: How many of its changes to tell, the newest.
+
+        Raises:
+            UsageError: No view of that name is kept.
+            TraceError: The view's rows are not named by their table's key.
+        """
+        from projections.documents import key_text  # noqa: PLC0415
+        from projections.trace import trace  # noqa: PLC0415
+
+        plans = {plan.name: plan for plan in self.plans()}
+        plan = plans.get(name)
+        if plan is None:
+            raise UsageError(f"no view named {name} is kept", hint="headwater view list")
+        if len(key) != len(plan.keys):
+            raise UsageError(
+                f"the key of view {name} has {len(plan.keys)} parts",
+                detail=", ".join(plan.keys),
+                hint=f"headwater trace {name} " + " ".join(f"<{part}>" for part in plan.keys),
+            )
+        spec = job_spec(self.project, tuple(plans.values()), self.source_dsn, self.endpoints)
+        return trace(spec, plan, key_text(key), changes_max)
 
     def schema_changes(self) -> list[NotedChange]:
         """Returns what is known of changes of the captured tables, the oldest first."""

@@ -1,21 +1,29 @@
 """SQL over the warehouse's views without a JVM.
 
 Delta tables are read by deltalake's DataFusion, which also reads deletion vectors. Every view is
-registered under its name; a statement that would change anything is refused before it runs.
+registered under its name, all of them as they stood at one transaction boundary; a statement that
+would change anything is refused before it runs.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
+from cdc.errors import EnvelopeError
+from cdc.lsn import Lsn
 from headwater.errors import HeadwaterError
+from projections import published
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
+
+    from projections.published import PublishedVersion
 
 # names of DataFusion's plan nodes that do more than read
 _CHANGES = re.compile(
@@ -50,6 +58,18 @@ class NoViewsError(QueryError):
     code = "HW-Q003"
 
 
+class NotPublishedError(QueryError):
+    """A view's rows are still being read for the first time."""
+
+    code = "HW-Q004"
+
+
+class AsOfError(QueryError):
+    """What the views were like then cannot be read, or was not asked for in a way we know."""
+
+    code = "HW-Q005"
+
+
 def view_tables(tables: Path) -> dict[str, Path]:
     """Returns the folder of each view's Delta table by the view's name."""
     found = sorted(tables.glob("*/_delta_log")) if tables.is_dir() else []
@@ -57,15 +77,19 @@ def view_tables(tables: Path) -> dict[str, Path]:
     return {log.parent.name: log.parent for log in found if "." not in log.parent.name}
 
 
-def run(sql: str, tables: Path) -> pa.Table:
-    """Answers one SQL statement over the current version of every view.
+def run(sql: str, tables: Path, as_of: str | None = None) -> pa.Table:
+    """Answers one SQL statement over every view, all of them at one transaction boundary.
 
     Args:
         sql: A SELECT in DataFusion's dialect, close to Postgres'.
         tables: Folder with one Delta table per view.
+        as_of: A position in the source's log (`0/1A2B3C`), a time (ISO 8601; without an offset it
+            is the local one), or the number of a published version; None for the newest.
 
     Raises:
         NoViewsError: No view has been built yet.
+        NotPublishedError: A view has no version yet that is whole.
+        AsOfError: It is not one of these, or lies before what is kept.
         ReadOnlyError: The statement is not a query.
         QueryError: The statement is wrong; the nearest view is named if one is not found.
     """
@@ -79,22 +103,83 @@ def run(sql: str, tables: Path) -> pa.Table:
         raise NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
     if not _QUERY.match(sql):
         raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
+    readable = _readable(tables, views, as_of)
     engine = QueryBuilder()
-    for name, folder in views.items():
-        engine = engine.register(name, DeltaTable(folder))
+    for name, version in readable.items():
+        engine = engine.register(name, DeltaTable(views[name], version=version))
     try:
         plan = pa.table(engine.execute(f"EXPLAIN {sql}").read_all())
         if _CHANGES.search(str(plan["plan"][0])):
             raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
         return pa.table(engine.execute(sql).read_all())
     except DeltaError as error:
-        raise _explained(str(error), views) from None
+        raise _explained(str(error), views, readable) from None
 
 
-def _explained(text: str, views: dict[str, Path]) -> QueryError:
+def _readable(tables: Path, views: Mapping[str, Path], as_of: str | None) -> dict[str, int | None]:
+    """The version of each view's table that is read; None for the newest there is."""
+    groups = published.sources(tables)
+    if not groups:
+        if as_of is not None:
+            raise AsOfError("nothing was published yet", hint="headwater view status")
+        return dict.fromkeys(views)
+    found: dict[str, int | None] = {}
+    for group in groups:
+        version = group.latest() if as_of is None else _as_of(group.all(), as_of)
+        tables_then = version.views.items() if version is not None else ()
+        found |= {name: table.version for name, table in tables_then if name in views}
+    return found
+
+
+def _as_of(versions: Sequence[PublishedVersion], as_of: str) -> PublishedVersion:
+    reached = _reader_of(as_of)
+    found = [version for version in versions if reached(version)]
+    if not found:
+        raise AsOfError(
+            "the views as of then cannot be read any more",
+            detail=f"asked for {as_of}; {len(versions)} versions are kept",
+            hint=f"versions are kept for {published.KEPT_HOURS} h: headwater view versions; "
+            "a history (scd=2) keeps every state",
+        )
+    return found[-1]
+
+
+def _reader_of(as_of: str) -> Callable[[PublishedVersion], bool]:
+    """Tells a published version that was there by then."""
+    text = as_of.strip()
+    if text.isdecimal():
+        number = int(text)
+        return lambda version: version.number == number
+    if "/" in text:
+        try:
+            position = Lsn.parse(text)
+        except EnvelopeError as error:
+            raise _unknown(as_of) from error
+        return lambda version: version.applied_through <= position
+    try:
+        then = datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise _unknown(as_of) from error
+    then_us = round(then.timestamp() * 1_000_000)
+    return lambda version: version.published_at_us <= then_us
+
+
+def _unknown(as_of: str) -> AsOfError:
+    return AsOfError(
+        "this is no position, time or version",
+        detail=as_of[:80],
+        hint="a position (0/1A2B3C), a time (2026-11-21T14:05:00Z), or the number of a version:"
+        " headwater view versions",
+    )
+
+
+def _explained(text: str, views: Mapping[str, Path], readable: Mapping[str, object]) -> QueryError:
     missing = _NOT_FOUND.search(text)
     if missing is None:
         return QueryError("the statement cannot be answered", detail=text)
-    near = difflib.get_close_matches(missing[1], views, n=1)
-    hint = f"did you mean {near[0]}?" if near else "views: " + ", ".join(views)
+    if missing[1] in views:
+        hint = "headwater source status says how far its table has been read"
+        return NotPublishedError(f"view {missing[1]} is still being built", hint=hint)
+    near = difflib.get_close_matches(missing[1], readable, n=1)
+    hint = f"did you mean {near[0]}?" if near else "views: " + ", ".join(readable)
     return QueryError(f"no view is named {missing[1]}", hint=hint)

@@ -63,6 +63,24 @@ def batch_end(checkpoint: Path, batch: int) -> Offsets:
     return offsets
 
 
+def batch_of(checkpoint: Path, place: tuple[str, int], offset: int) -> int | None:
+    """Returns the number of the finished batch that had a record; None if nobody knows any more.
+
+    Args:
+        checkpoint: Folder of the query's checkpoint, which keeps its last batches.
+        place: Topic and partition of the record.
+        offset: Its offset.
+    """
+    kept = set(_numbers(checkpoint / "offsets"))
+    for number in kept & set(_numbers(checkpoint / "commits")):
+        if number and number - 1 not in kept:
+            continue  # nobody knows where it began
+        begin = batch_end(checkpoint, number - 1).get(place, 0) if number else 0
+        if begin <= offset < batch_end(checkpoint, number).get(place, 0):
+            return number
+    return None
+
+
 def starts(
     at: Offsets, topics: frozenset[str], bounds: Mapping[tuple[str, int], tuple[int, int]]
 ) -> dict[str, dict[str, int]] | None:

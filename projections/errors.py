@@ -27,7 +27,8 @@ ProjectionError
 │   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
 │   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
 └── VerificationError        HW-P030  views could not be compared
-    └── NotCaughtUpError     HW-P031  views did not reach the position in time
+    ├── NotCaughtUpError     HW-P031  views did not reach the position in time
+    └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
 """
 
 from __future__ import annotations
@@ -245,3 +246,9 @@ class NotCaughtUpError(VerificationError):
 
     code = "HW-P031"
     retriable = True
+
+
+class TraceError(VerificationError):
+    """A row cannot be followed from its commits to the stores."""
+
+    code = "HW-P032"

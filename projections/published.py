@@ -25,8 +25,8 @@ KEPT_HOURS: Final = 1
 
 _FOLDER: Final = ".published"
 _AHEAD: Final = "ahead.json"
-_VERSIONS: Final = "[0-9a-f]" * 16 + ".json"
-_LSN_BITS: Final = 56
+_DIGITS: Final = 12
+_VERSIONS: Final = "[0-9]" * _DIGITS + ".json"
 _US_PER_HOUR: Final = 3_600_000_000
 
 
@@ -54,26 +54,33 @@ class PublishedVersion(msgspec.Struct, frozen=True):
     """The tables of a source's views at one boundary.
 
     Attributes:
+        number: Its number, from 1.
         epoch: Incarnation of the source.
         lsn: The boundary, in bytes.
         published_at_us: When the tables had come there, microseconds since 1970, UTC.
         views: Their versions, by view.
     """
 
+    number: int
     epoch: int
     lsn: int
     published_at_us: int
     views: dict[str, TableVersion]
 
     @property
-    def number(self) -> int:
-        """A number that rises from boundary to boundary, over all epochs."""
-        return self.epoch << _LSN_BITS | self.lsn
-
-    @property
     def applied_through(self) -> Lsn:
         """The boundary."""
         return Lsn(self.lsn)
+
+
+def sources(tables: Path) -> list[Published]:
+    """Returns the published versions of each source that has any.
+
+    Args:
+        tables: Folder of the tables.
+    """
+    folders = sorted((tables / _FOLDER).glob("*")) if tables.is_dir() else []
+    return [Published(tables, folder.name) for folder in folders if folder.is_dir()]
 
 
 class Published:
@@ -110,11 +117,13 @@ class Published:
         """
         before = self.latest()
         there = {view: TableVersion(version, epoch, lsn) for view, version in versions.items()}
-        views = there if before is None else before.views | there
-        made = PublishedVersion(epoch, lsn, time.time_ns() // 1000, views)
-        if before is not None and made.number <= before.number:
-            return None
-        _write(self._folder / f"{made.number:016x}.json", made)
+        views, number = there, 1
+        if before is not None:
+            if (epoch, lsn) <= (before.epoch, before.lsn):
+                return None
+            views, number = before.views | there, before.number + 1
+        made = PublishedVersion(number, epoch, lsn, time.time_ns() // 1000, views)
+        _write(self._folder / f"{number:0{_DIGITS}d}.json", made)
         self._forget(made.published_at_us - KEPT_HOURS * _US_PER_HOUR)
         return made
 

@@ -26,17 +26,21 @@ def register(app: typer.Typer) -> None:
 def query_views(
     sql: Annotated[str, typer.Argument(help="A SELECT over views by name.")],
     *,
+    as_of: Annotated[
+        str | None,
+        typer.Option(help="A position (0/1A2B3C), a time, or the number of a published version."),
+    ] = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Answer SQL over the current version of every view, without a JVM.
+    """Answer SQL over every view, all at one transaction boundary, without a JVM.
 
     Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
     """
     project = open_project(config, home=home, profile=profile)
-    answer = query.run(sql, project.home.root / "tables")
+    answer = query.run(sql, project.home.root / "tables", as_of)
     rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()
     print_rows([_plain(row) for row in rows], as_json=as_json, title="", empty=_no_rows(answer))
     if not as_json and answer.num_rows > _ROWS_SHOWN:

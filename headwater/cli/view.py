@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from headwater.cli.output import EXIT_UNHEALTHY, print_rows, stderr
 from headwater.errors import UnhealthyError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
+from projections.published import Published
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,6 +78,34 @@ def status(
     _tell_paused(paused.values())
 
 
+@app.command("versions")
+def versions(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """List the published versions that can be read: the tables at one transaction boundary each.
+
+    Example: headwater query "SELECT count(*) FROM orders" --as-of 0/1A2B3C
+    """
+    project = open_project(config, home=home, profile=profile)
+    rows = [
+        {
+            "version": version.number,
+            "applied_through": str(version.applied_through),
+            "published_at": _time(version.published_at_us),
+            "views": sum(
+                (table.epoch, table.lsn) == (version.epoch, version.lsn)
+                for table in version.views.values()
+            ),
+        }
+        for version in Published(project.home.root / "tables", project.source.name).all()
+    ]
+    print_rows(rows, as_json=as_json, title="", empty="nothing was published yet")
+
+
 @app.command("resume")
 def resume(
     name: Annotated[str, typer.Argument(help="The view.")],
@@ -133,6 +163,10 @@ def verify(
     _tell_paused(view.fault for view in paused)
     if paused:
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _time(us: int) -> str:
+    return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat(timespec="milliseconds")
 
 
 def _tell_paused(faults: Iterable[Fault]) -> None:

@@ -122,10 +122,10 @@ class SearchProbe:
 
 
 class TableProbe:
-    """Asks the newest version of the Delta table by SQL."""
+    """Asks the published version of the Delta table by SQL."""
 
     def __init__(self, places: Places, probe: Probe) -> None:
-        self._folder = places.tables / probe.view
+        self._tables, self._view = places.tables, probe.view
         wanted = " AND ".join(f'"{name}" = {_literal(value)}' for name, value in probe.key.items())
         self._sql = f'SELECT "{probe.column}" AS counted FROM t WHERE {wanted}'  # noqa: S608
         self._table: DeltaTable | None = None
@@ -133,15 +133,22 @@ class TableProbe:
     def __call__(self) -> int | None:
         """Returns the counter."""
         try:
-            if self._table is None:
-                self._table = DeltaTable(self._folder)
-            else:
-                self._table.update_incremental()
+            version = self._published()
+            if version is None:
+                return None
+            if self._table is None or self._table.version() != version:
+                self._table = DeltaTable(self._tables / self._view, version=version)
             rows = _rows(self._table, self._sql)
         except (DeltaError, OSError):
             self._table = None
             return None
         return _count(rows[0]["counted"]) if rows else None
+
+    def _published(self) -> int | None:
+        for path in sorted(self._tables.glob(".published/*/[0-9]*.json"))[-1:]:
+            found = json.loads(path.read_bytes())["views"].get(self._view)
+            return None if found is None else int(found["version"])
+        return None
 
 
 def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:

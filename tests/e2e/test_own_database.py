@@ -76,6 +76,19 @@ def test_a_users_database_is_captured_projected_verified_and_let_go(
 
     count = "SELECT count(*) AS n, count(note) AS noted FROM customers"
     assert [{"n": 273, "noted": noted(database)}] == shell.json("query", count)
+    newest = shell.json("view", "versions")[-1]
+    assert 3 == newest["views"]
+    assert [{"n": 273, "noted": noted(database)}] == shell.json(
+        "query", count, "--as-of", newest["applied_through"]
+    )
+    refused = shell.json("query", count, "--as-of", "0/1", code=2)["error"]
+    assert "HW-Q005" == refused["code"]
+    traced = shell.json("trace", "customers", "1")
+    assert {"has it"} == {stored["state"] for stored in traced["stores"]}
+    assert traced["changes"]
+    assert (
+        "key of view customers has 1 parts" in shell("trace", "customers", "1", "2", code=2).stderr
+    )
     slot = shell.json("source", "slot")["slot"]
     assert slot["active"]
     assert "RUNNING" == shell.json("source", "status")["task_state"]

@@ -1,0 +1,82 @@
+"""`headwater trace`: one row on its way, from its commits to each store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+
+if TYPE_CHECKING:
+    from projections.trace import Sighting, Stored, Trace
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("trace")(trace_row)
+
+
+def trace_row(
+    view: Annotated[str, typer.Argument(help="The view.")],
+    key: Annotated[list[str], typer.Argument(help="The row's key, part by part.")],
+    *,
+    last: Annotated[int, typer.Option(min=1, help="How many of its changes to show.")] = 10,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show a row at each stage: its commits, where they lie in the log, what each store has.
+
+    Exits 3 if a store does not have the newest change. Example: headwater trace orders 17
+    """
+    project = open_project(config, home=home, profile=profile)
+    found = Platform(project, settings_file(config, home=home)).trace(view, key, last)
+    changes = [_change(each) for each in found.changes]
+    stores = [_store(each) for each in found.stores]
+    if as_json:
+        print_json({"view": found.view, "key": found.key, "changes": changes, "stores": stores})
+    else:
+        print_rows(changes, as_json=False, title="changes", empty="the log has no change of it")
+        stderr.print()
+        print_rows(stores, as_json=False, title="stores", empty="the view lives in no store")
+    if _lacking(found):
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _lacking(found: Trace) -> bool:
+    return bool(found.changes) and any(each.state != "has it" for each in found.stores)
+
+
+def _change(change: Sighting) -> dict[str, Any]:
+    return {
+        "committed_at": _time(change.committed_at_us),
+        "position": str(change.position),
+        "operation": change.operation,
+        "transaction": change.transaction_id,
+        "topic": change.topic,
+        "partition": change.partition,
+        "offset": change.offset,
+        "archived": change.archived,
+    }
+
+
+def _store(stored: Stored) -> dict[str, Any]:
+    return {
+        "store": str(stored.store),
+        "state": str(stored.state),
+        "position": None if stored.position is None else str(stored.position),
+        "applied_through": None if stored.applied_through is None else str(stored.applied_through),
+        "batch": stored.batch,
+        "waiting": stored.waiting,
+        "code": stored.code,
+    }
+
+
+def _time(us: int) -> str:
+    return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from cdc.lsn import Lsn
+from headwater import query
+from projections import published
+from projections.boundary import Ahead
+from projections.published import Published
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Published:
+    return Published(tmp_path, "shop")
+
+
+def test_a_version_is_published_once_and_never_behind_the_newest(group: Published) -> None:
+    first = group.publish(1, 100, {"a": 3})
+    again = group.publish(1, 100, {"a": 4})
+    older = group.publish(1, 90, {"a": 5})
+    anew = group.publish(2, 50, {"a": 6, "b": 1})
+
+    assert (None, None) == (again, older)
+    assert [first, anew] == group.all()
+    assert anew == group.latest()
+    assert first is not None
+    assert (1, Lsn(100), 3) == (first.number, first.applied_through, first.views["a"].version)
+
+
+def test_a_view_that_is_not_whole_stays_as_it_was_published_last(group: Published) -> None:
+    group.publish(1, 100, {"a": 3, "b": 7})
+    after = group.publish(1, 200, {"a": 4})
+
+    assert after is not None
+    assert (4, Lsn(200)) == (after.views["a"].version, after.views["a"].applied_through)
+    assert (7, Lsn(100)) == (after.views["b"].version, after.views["b"].applied_through)
+
+
+def test_what_nobody_can_read_any_more_goes_and_the_newest_stays(
+    group: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(published.time, "time_ns", lambda: now_ns)
+    group.publish(1, 100, {"a": 1})
+    monkeypatch.setattr(published.time, "time_ns", lambda: now_ns + 1_800 * 10**9)
+    group.publish(1, 200, {"a": 2})
+    monkeypatch.setattr(published.time, "time_ns", lambda: now_ns + 3_700 * 10**9)
+    group.publish(1, 300, {"a": 3})
+
+    assert [200, 300] == [version.lsn for version in group.all()]
+
+
+def test_what_lies_ahead_is_kept_and_none_is_known_at_first(group: Published) -> None:
+    before = group.ahead()
+    group.keep_ahead(Ahead(1, 500, 20, 510))
+
+    assert (Ahead(), Ahead(1, 500, 20, 510)) == (before, group.ahead())
+    assert group.latest() is None
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """Two tables of which the newest versions are not at one boundary."""
+    for name in ("checking", "savings"):
+        for amount in (100, 70, 50):
+            write_deltalake(str(tmp_path / name), pa.table({"amount": [amount]}), mode="overwrite")
+    write_deltalake(str(tmp_path / "late"), pa.table({"amount": [1]}))
+    group = Published(tmp_path, "bank")
+    group.publish(1, 0x100, {"checking": 0, "savings": 0})
+    group.publish(1, 0x200, {"checking": 1, "savings": 0})
+    return tmp_path
+
+
+def total(tables: Path, as_of: str | None = None) -> int:
+    sql = "SELECT (SELECT sum(amount) FROM checking) + (SELECT sum(amount) FROM savings) AS total"
+    return int(query.run(sql, tables, as_of).to_pylist()[0]["total"])
+
+
+def test_a_query_reads_all_views_at_one_boundary(history: Path) -> None:
+    now = datetime.now(UTC)
+
+    assert 170 == total(history)
+    assert [200, 170, 200] == [total(history, each) for each in ("0/100", "0/2FF", "1")]
+    assert 170 == total(history, now.isoformat()) == total(history, f" {now:%Y-%m-%dT%H:%M:%S.%fZ}")
+
+
+@pytest.mark.parametrize("as_of", ["0/FF", "2001-01-01", "77"])
+def test_what_is_kept_no_more_is_refused_with_the_way_to_see_what_is(
+    history: Path, as_of: str
+) -> None:
+    with pytest.raises(query.AsOfError) as refused:
+        total(history, as_of)
+
+    assert "headwater view versions" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("as_of", ["", "yesterday", "0/", "1/2/3", "-1", "1.5", "0/XYZ"])
+def test_what_is_no_position_time_or_version_is_refused(history: Path, as_of: str) -> None:
+    with pytest.raises(query.AsOfError, match="no position"):
+        total(history, as_of)
+
+
+def test_a_view_that_is_still_built_is_told_from_one_that_is_not_there(history: Path) -> None:
+    with pytest.raises(query.NotPublishedError):
+        query.run("SELECT * FROM late", history)
+    with pytest.raises(query.QueryError, match="no view is named chequing"):
+        query.run("SELECT * FROM chequing", history)
