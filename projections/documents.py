@@ -33,7 +33,12 @@ def key_text(parts: Sequence[object]) -> str:
     """
     if len(parts) == 1:
         return _text(parts[0])
-    return SEPARATOR.join([_text(part).translate(_ESCAPES) for part in parts])
+    return SEPARATOR.join([key_part(part) for part in parts])
+
+
+def key_part(part: object) -> str:
+    """Returns the text of one part of a longer key."""
+    return _text(part).translate(_ESCAPES)
 
 
 class DocumentForm:
