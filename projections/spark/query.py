@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from projections.frontier import Offsets
     from projections.quarantine.guard import StoreGuard
+    from projections.sinks.cache_epoch import CacheEpoch
     from projections.spec import JobSpec
     from projections.table_watch import TableWatch
 
@@ -53,10 +54,20 @@ class Gate:
     Attributes:
         guard: Knows what waits of the store, and keeps retries apart from batches.
         tables: Tells whether the views have to be bound to their tables anew.
+        epoch: Of the cache: notices that it has forgotten what was written.
     """
 
     guard: StoreGuard
     tables: TableWatch
+    epoch: CacheEpoch | None = None
+
+    def beat(self) -> None:
+        """Lets a store notice what it has lost, before a batch and after it."""
+        if self.epoch is not None:
+            try:
+                self.epoch.beat()
+            except ProjectionError as error:
+                raise FaultError(error) from None
 
 
 # A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
@@ -109,7 +120,9 @@ def start_query(
         if gate.tables.look():
             raise FaultError(_CHANGED)
         with gate.guard.lock:
+            gate.beat()
             counters = _written(gate.guard, writer, batch)
+            gate.beat()
         on_batch(batch_id, counters)
 
     stream = records.coalesce(tasks).writeStream.foreachBatch(write)
