@@ -25,18 +25,16 @@ if TYPE_CHECKING:
     from cdc.values import Json
     from projections.change import RowChange
     from projections.plan import ViewPlan
+    from projections.sinks.cache_server import Calls
 
 CALL_CHANGES: Final = 500
 """Changes per script call: a call blocks the server, about 1 ms for this many."""
 
-CALL_BYTES: Final = 512 * 1024
-"""Bytes per script call, unless one change has more; more would block the server for longer."""
-
-PIPELINE_BYTES: Final = 4 * 1024 * 1024
-"""Sent before answers are read: bounds what waits here and in the server's buffer."""
+CALL_SIZE: Final = 512 * 1024
+"""Characters per script call, unless one change has more: more blocks the server for longer."""
 
 READ_KEYS: Final = 2000
-_ROW_BYTES: Final = 64  # about what a change has beside its value
+_ROW_SIZE: Final = 64  # about what a change has beside its value
 
 
 class CacheSink:
@@ -80,15 +78,16 @@ class CacheSink:
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes through the guarded script; see `Sink.apply`."""
-        name_of = self._form(plan)[0].name_of
+        form, cached = self._form(plan)
         kept = [change for change in changes if change.kept]
-        wanted = {name_of(key) for c in kept for key in (c.key, c.base or c.key)}
+        wanted = {form.name_of(key) for c in kept for key in (c.key, c.base or c.key)}
         with told_apart():
             rows = self._stored(plan, list(wanted))  # as they are before any of this is written
-            batch = _Batch(self._server, plan)
-            for change in changes:
-                self._add(batch, plan, change, rows)
-            batch.send()
+            with self._server.calls(plan, "write") as calls:
+                batch = _Batch(plan, form, cached, calls)
+                for change in changes:
+                    batch.add(change, rows)
+                batch.finish()
         if batch.raced:
             raise SinkUnavailableError(
                 f"view {plan.name}: another writer changed rows meanwhile",
@@ -123,7 +122,7 @@ class CacheSink:
                 self._client.set(keys.floor, below)
             for found in self._server.scan(keys.rows, READ_KEYS):
                 names = [key[len(keys.rows.encode()) :] for key in found]
-                removed += self._server.run(plan, "sweep", [[below, *names]])[0]
+                removed += self._server.run(plan, "sweep", below, *names)
             self._sweep_links(plan, below)
             deleted: Any = self._client.hscan_iter(keys.deletes, count=READ_KEYS)
             old = [name for name, version in deleted if version.decode() < below]
@@ -155,24 +154,7 @@ class CacheSink:
         found: Any = self._client.hscan_iter(self._server.keys(plan).links, count=READ_KEYS)
         names = [name for name, _ in found]
         for start in range(0, len(names), READ_KEYS):
-            self._server.run(plan, "sweep", [[below, *names[start : start + READ_KEYS]]])
-
-    def _add(
-        self, batch: _Batch, plan: ViewPlan, change: RowChange, rows: Mapping[str, _Stored]
-    ) -> None:
-        form, cached = self._form(plan)
-        try:
-            name = form.name(change)
-            base = name if change.base is None else form.name_of(change.base)
-            version, fields, wanted = _wanted(form, change, rows.get(name), rows.get(base))
-            value = "" if fields is None else cached.value(version, fields)
-            links = None
-            if plan.cache.linked:
-                links = "" if fields is None else cached.links(fields)
-        except (UnholdableValueError, NoStoredRowError) as error:
-            batch.refused.append(Refused(change, error))
-        else:
-            batch.add(change, name, _Written(version, value, wanted, links))
+            self._server.run(plan, "sweep", below, *names[start : start + READ_KEYS])
 
     def _form(self, plan: ViewPlan) -> tuple[DocumentForm, CacheForm]:
         found = self._forms.get(plan.name)
@@ -215,93 +197,85 @@ class _Stored(NamedTuple):
     fields: dict[str, Json] | None
 
 
-class _Written(NamedTuple):
-    """What the script is told of a change: a row's value, empty for a delete, and its parts."""
-
-    version: str
-    value: str | list[str]
-    wanted: str
-    links: str | None
-
-
 class _Batch:
-    """Changes on their way, in calls and pipelines of bounded size."""
+    """Changes on their way, in calls of bounded size."""
 
-    def __init__(self, server: CacheServer, plan: ViewPlan) -> None:
+    def __init__(self, plan: ViewPlan, form: DocumentForm, cached: CacheForm, calls: Calls) -> None:
         self.refused: list[Refused] = []
         self.raced = 0
-        self._server = server
         self._plan = plan
+        self._form = form
+        self._cached = cached
+        self._calls = calls
+        self._linked = plan.cache.linked
         self._done = [0, 0, 0]
         self._size = 0
         self._call: list[tuple[Any, ...]] = []
-        self._call_bytes = 0
-        self._calls: list[list[bytes]] = []
-        self._calls_bytes = 0
-        self._sent: list[list[RowChange]] = [[]]
+        self._changes: list[RowChange] = []
+        self._call_size = 0
+        self._sent: list[list[RowChange]] = []
 
-    def add(self, change: RowChange, name: str, written: _Written) -> None:
+    def add(self, change: RowChange, rows: Mapping[str, _Stored]) -> None:
         """Adds a change; sends when enough have come together."""
-        version, value, wanted, links = written
-        length = len(value) if isinstance(value, str) else sum(map(len, value))
-        size = length + len(links or "") + len(name) + _ROW_BYTES
-        if self._call and (len(self._call) >= CALL_CHANGES or self._call_bytes + size > CALL_BYTES):
-            self._close_call()
-        if links is not None:
+        form = self._form
+        fields: dict[str, Json] | None
+        try:
+            name = form.name_of(change.key)
+            if change.kept:
+                base = name if change.base is None else form.name_of(change.base)
+                version, fields, wanted = _completed(form, change, rows.get(name), rows.get(base))
+            else:
+                version, wanted = f"{change.version:0{DIGITS}d}", ""
+                fields = None if change.row is None else form.fields(change.row)
+            value = "" if fields is None else self._cached.value(version, fields)
+            links = self._cached.links(fields) if self._linked and fields is not None else ""
+        except (UnholdableValueError, NoStoredRowError) as error:
+            self.refused.append(Refused(change, error))
+            return
+        size = len(value) if isinstance(value, str) else sum(map(len, value))
+        self._size += size
+        self._call_size += size + len(links) + len(name) + _ROW_SIZE
+        if self._linked:
             self._call.append((name, version, value, wanted, links))
         else:
             self._call.append((name, version, value, wanted) if wanted else (name, version, value))
-        self._sent[-1].append(change)
-        self._call_bytes += size
-        self._size += length
+        self._changes.append(change)
+        if len(self._call) >= CALL_CHANGES or self._call_size >= CALL_SIZE:
+            self._send()
 
-    def send(self) -> None:
+    def finish(self) -> None:
         """Sends what is left, and takes the answers."""
         if self._call:
-            self._close_call()
-        self._flush()
+            self._send()
+        for changes, (*done, raced, refused) in zip(self._sent, self._calls.answers(), strict=True):
+            self._done = [sum(pair) for pair in zip(self._done, done, strict=True)]
+            self.raced += raced
+            self.refused += [
+                Refused(changes[place - 1], _foreign(self._plan, why.decode()))
+                for place, why in refused
+            ]
 
     def applied(self) -> Applied:
         """What became of all."""
         upserted, deleted, stale = self._done
         return Applied(upserted, deleted, stale, tuple(self.refused), self._size)
 
-    def _close_call(self) -> None:
-        packed = msgspec.msgpack.encode(self._call)
-        self._calls.append([packed])
-        self._calls_bytes += len(packed)
-        self._call, self._call_bytes = [], 0
-        if self._calls_bytes >= PIPELINE_BYTES:
-            self._flush()
-        else:
-            self._sent.append([])
-
-    def _flush(self) -> None:
-        if self._calls:
-            answers = self._server.run(self._plan, "write", self._calls)
-            for changes, (*done, raced, refused) in zip(self._sent, answers, strict=False):
-                self._done = [sum(pair) for pair in zip(self._done, done, strict=True)]
-                self.raced += raced
-                self.refused += [
-                    Refused(changes[place - 1], _foreign(self._plan, why.decode()))
-                    for place, why in refused
-                ]
-        self._calls, self._calls_bytes, self._sent = [], 0, [[]]
+    def _send(self) -> None:
+        self._calls.send(msgspec.msgpack.encode(self._call))
+        self._sent.append(self._changes)
+        self._call, self._changes, self._call_size = [], [], 0
 
 
-def _wanted(
+def _completed(
     form: DocumentForm, change: RowChange, stored: _Stored | None, base: _Stored | None
-) -> tuple[str, dict[str, Json] | None, str]:
-    """Returns version and fields to be stored, unchanged values from the row `base` among them.
+) -> tuple[str, dict[str, Json], str]:
+    """Returns version and fields of a change, its kept values those of the row `base`.
 
     The last is the version that must be stored; empty for any.
     """
-    version = _digits(change.version)
-    if change.row is None:
-        return version, None, ""
-    fields = form.fields(change.row)
-    if not change.kept or (stored is not None and stored.version >= version):
-        return version, fields, ""
+    version, fields = _digits(change.version), form.fields(change.row or {})
+    if stored is not None and stored.version >= version:
+        return version, fields, ""  # told as stale by the script
     row = None if base is None else base.fields
     since = form.plan.kept_since
     if base is None or row is None or not may_complete(change, int(base.version), since):

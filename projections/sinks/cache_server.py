@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import hashlib
+from collections import deque
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +19,7 @@ from projections.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from projections.plan import ViewPlan
 
@@ -25,6 +27,11 @@ TIMEOUT_S: Final = 15.0
 """For one answer. The client tries three times more, so a server that hangs is told in a minute."""
 
 SCRIPT: Final = Path(__file__).with_suffix(".lua").with_stem("cache").read_text("utf-8")
+
+_SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+UNDER_WAY_BYTES: Final = 4 * 1024 * 1024
+"""Sent before answers are read: bounds what waits here and in the server's buffer."""
 
 _PASSING: Final = (
     redis.ConnectionError,
@@ -99,38 +106,37 @@ class CacheServer:
         self.client: redis.Redis = redis.Redis.from_url(
             url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
         )
-        self._sha: str | None = None
 
     def keys(self, plan: ViewPlan) -> Keys:
         """Names of what belongs to a view."""
         return Keys(self.prefix, plan.name)
 
-    def run(self, plan: ViewPlan, what: str, calls: Sequence[Sequence[bytes | str]]) -> list[Any]:
-        """Calls the script, once for each list of arguments, sent without waiting in between.
+    def run(self, plan: ViewPlan, what: str, *arguments: bytes | str) -> Any:
+        """Calls the script once; see `Calls`."""
+        with self.calls(plan, what) as calls:
+            calls.send(*arguments)
+            (answer,) = calls.answers()
+        return answer
 
-        A server that has forgotten the script since, as after a restart, is given it again.
-        """
+    @contextmanager
+    def calls(self, plan: ViewPlan, what: str) -> Iterator[Calls]:
+        """Calls of the script that are under way at once."""
         keys, options = self.keys(plan), plan.cache
         fixed = (
-            *(keys.deletes, keys.floor, keys.links, what, keys.rows),
+            *("3", keys.deletes, keys.floor, keys.links, what, keys.rows),
             *(*map(keys.beside, BESIDE), str(options.layout), str(options.ttl_ms)),
         )
+        pool = self.client.connection_pool
+        connection: Any = pool.get_connection()
+        calls = Calls(connection, fixed)
         try:
-            return self._run(fixed, calls)
-        except redis.exceptions.NoScriptError:
-            self._sha = None
-            return self._run(fixed, calls)
-
-    def _run(self, fixed: tuple[str, ...], calls: Sequence[Sequence[bytes | str]]) -> list[Any]:
-        if self._sha is None:
-            self._sha = str(self.client.script_load(SCRIPT))
-        if len(calls) == 1:
-            return [self.client.evalsha(self._sha, 3, *fixed, *calls[0])]
-        with self.client.pipeline(transaction=False) as pipeline:
-            for arguments in calls:
-                pipeline.evalsha(self._sha, 3, *fixed, *arguments)
-            answers: list[Any] = pipeline.execute()
-        return answers
+            yield calls
+        finally:
+            if (
+                calls.under_way
+            ):  # what it says later would be taken for the answer to something else
+                connection.disconnect()
+            pool.release(connection)
 
     def scan(self, begin: str, count: int) -> Iterator[list[bytes]]:
         """Yields all keys that begin so, in lists of a bounded length."""
@@ -142,6 +148,70 @@ class CacheServer:
     def close(self) -> None:
         """Closes the connections."""
         self.client.close()
+
+
+class Calls:
+    """Calls of the script, sent without waiting for answers: the server works while more is made.
+
+    A server that does not know the script, as after a restart, is given it.
+
+    Args:
+        connection: To the server; nobody else uses it meanwhile.
+        fixed: What every call begins with.
+    """
+
+    def __init__(self, connection: Any, fixed: tuple[str, ...]) -> None:
+        self._connection = connection
+        self._fixed = fixed
+        self._sent: deque[tuple[int, tuple[bytes | str, ...]]] = deque()
+        self._under_way_bytes = 0
+        self._answers: list[Any] = []
+
+    @property
+    def under_way(self) -> bool:
+        """Whether answers are missing."""
+        return bool(self._sent)
+
+    def send(self, *arguments: bytes | str) -> None:
+        """Sends a call; waits while too much is under way."""
+        size = sum(map(len, arguments))
+        while self._sent and self._under_way_bytes + size > UNDER_WAY_BYTES:
+            self._take()
+        self._send(size, arguments)
+
+    def answers(self) -> list[Any]:
+        """Waits for the answers to all calls; returns them in order."""
+        while self._sent:
+            self._take()
+        return self._answers
+
+    def _send(self, size: int, arguments: tuple[bytes | str, ...]) -> None:
+        packed = self._connection.pack_command("EVALSHA", _SHA, *self._fixed, *arguments)
+        self._connection.send_packed_command(packed)
+        self._sent.append((size, arguments))
+        self._under_way_bytes += size
+
+    def _take(self) -> None:
+        try:
+            answer = self._connection.read_response()
+        except redis.exceptions.NoScriptError:
+            self._load()
+            return
+        self._under_way_bytes -= self._sent.popleft()[0]
+        self._answers.append(answer)
+
+    def _load(self) -> None:
+        """Gives the server the script, and sends again what it could not do."""
+        again = list(self._sent)
+        for _ in again[1:]:
+            with suppress(redis.exceptions.NoScriptError):
+                self._connection.read_response()
+        self._sent.clear()
+        self._under_way_bytes = 0
+        self._connection.send_command("SCRIPT", "LOAD", SCRIPT)
+        self._connection.read_response()
+        for size, arguments in again:
+            self._send(size, arguments)
 
 
 @contextmanager
@@ -168,6 +238,21 @@ def told_apart() -> Iterator[None]:
         # the first word is the server's code, such as WRONGTYPE; the rest may show a value
         answer = str(error).split(" ", 1)[0][:40]
         raise SinkRefusedError("the cache refuses a command", detail=answer) from None
+
+
+def eviction_policy(url: str) -> str:
+    """Returns what a server does when its memory is full; empty if it does not tell.
+
+    Raises:
+        SinkError: It refuses, or does not answer.
+    """
+    server = CacheServer(url, "")
+    try:
+        with told_apart():
+            facts: Any = server.client.info("memory")
+    finally:
+        server.close()
+    return str(facts.get("maxmemory_policy", ""))
 
 
 def glob(text: str) -> str:
