@@ -20,7 +20,6 @@ from headwater.runtime import ports, postgres, valkey
 from headwater.supply import jars
 from headwater.supply.java import find_java
 from projections.errors import ProjectionError
-from projections.sinks.cache_server import eviction_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,6 +98,8 @@ def converter_check(connect_url: str) -> Check:
 
 def cache_check(url: str) -> Check:
     """Checks whether a cache that is not ours keeps what is written to it."""
+    from projections.sinks.cache_server import eviction_policy  # noqa: PLC0415  # needs the extra
+
     name = "cache policy"
     try:
         policy = eviction_policy(url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +11,13 @@ from headwater.cli.output import print_json, print_rows, stderr
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from projections.cache_options import ROWS
-from projections.cache_reader import LIMIT, CacheReader
+
+if TYPE_CHECKING:
+    from projections.cache_reader import CacheReader
 
 app = typer.Typer(help="What a view has in the cache.", no_args_is_help=True)
+
+_LIMIT = 100
 
 View = Annotated[str, typer.Argument(help="The view.")]
 Name = Annotated[
@@ -56,7 +60,7 @@ def lookup(
     name: View,
     lookup: Name = None,
     *,
-    limit: Limit = LIMIT,
+    limit: Limit = _LIMIT,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -81,7 +85,7 @@ def count(
     name: View,
     counter: Name = None,
     *,
-    limit: Limit = LIMIT,
+    limit: Limit = _LIMIT,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -108,7 +112,7 @@ def top(
     name: View,
     leaderboard: Name = None,
     *,
-    limit: Limit = LIMIT,
+    limit: Limit = _LIMIT,
     lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score first.")] = False,
     config: Config = None,
     home: HomeFolder = None,
@@ -134,7 +138,10 @@ def top(
 
 def _reader(name: str, config: Config, home: HomeFolder, profile: Profile) -> CacheReader:
     project = open_project(config, home=home, profile=profile)
-    endpoints = Platform(project, settings_file(config, home=home)).endpoints
+    platform = Platform(project, settings_file(config, home=home))
+    from projections.cache_reader import CacheReader  # noqa: PLC0415  # needs the extra
+
+    endpoints = platform.endpoints
     view = CacheReader(endpoints.cache_url, f"{project.source.name}:", name)
     if view.building:
         stderr.print(f"{name} is being built: it may lack rows, or have rows too many")

@@ -51,6 +51,13 @@ def client(cache_url: str) -> Iterator[redis.Redis]:
         yield client
 
 
+@pytest.fixture
+def epoch(cache_url: str, prefix: str, tmp_path: Path) -> Iterator[CacheEpoch]:
+    epoch = CacheEpoch(cache_url, prefix, tmp_path / "cache.epoch")
+    yield epoch
+    epoch.close()
+
+
 def test_beats_go_on_and_a_job_that_starts_again_knows_them(
     cache_url: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -107,6 +114,23 @@ def test_what_is_lost_is_noticed_until_it_is_begun_anew(
     again.built(plan)
     assert not client.exists(f"{prefix}_building:{plan.name}")
     again.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "lost"), [("noeviction", False), ("volatile-lru", False), ("allkeys-lru", True)]
+)
+def test_rows_that_were_evicted_are_missed_once(
+    epoch: CacheEpoch, monkeypatch: pytest.MonkeyPatch, policy: str, lost: bool
+) -> None:
+    facts = epoch._facts()._replace(policy=policy)
+    monkeypatch.setattr(epoch, "_facts", lambda: facts._replace(evicted=facts.evicted + 3))
+    epoch._begin("me", 1, facts)
+
+    assert lost is bool(epoch.look())
+    if lost:
+        epoch.renew([])
+        monkeypatch.setattr(epoch, "_facts", lambda: facts._replace(evicted=facts.evicted + 9))
+        assert epoch.look() is None  # for ten minutes
 
 
 @pytest.mark.spark
