@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks import (
     append,
+    cache_sink,
     catch_up,
     decode,
     drain,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "append": append.run,
+    "cache_sink": cache_sink.run,
     "catch_up": catch_up.run,
     "decode": decode.run,
     "drain": drain.run,

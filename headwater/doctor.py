@@ -19,6 +19,7 @@ from headwater.errors import HeadwaterError
 from headwater.runtime import ports, postgres, valkey
 from headwater.supply import jars
 from headwater.supply.java import find_java
+from projections.errors import ProjectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,6 +94,21 @@ def converter_check(connect_url: str) -> Check:
         return f"{connect_url} has it"
 
     return _tried("converter", look)
+
+
+def cache_check(url: str) -> Check:
+    """Checks whether a cache that is not ours keeps what is written to it."""
+    from projections.sinks.cache_server import eviction_policy  # noqa: PLC0415  # needs the extra
+
+    name = "cache policy"
+    try:
+        policy = eviction_policy(url)
+    except ProjectionError as error:
+        return Check(name, CheckState.FAIL, error.message, error.detail, error.hint)
+    if not policy.startswith("allkeys"):
+        return Check(name, CheckState.OK, policy or "is not told", None, None)
+    message = "the cache evicts rows when it is full: its views are then read anew"
+    return Check(name, CheckState.WARN, message, policy, "maxmemory-policy noeviction")
 
 
 def _program(path: Path) -> str:

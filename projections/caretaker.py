@@ -16,22 +16,24 @@ import structlog
 from cdc.errors import CdcError
 from cdc.snapshot import reads
 from projections import sweeps
-from projections.errors import ProjectionError
+from projections.errors import ProjectionError, SinkError
 from projections.quarantine import ledger, rereads
 from projections.quarantine.ledger import Verdict
 from projections.quarantine.retry import try_again
 from projections.sinks.open import open_sink
+from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cdc.snapshot.reads import WholeRead
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.quarantine.guard import StoreGuard
     from projections.quarantine.ledger import Case, Connection
+    from projections.sinks.cache_epoch import CacheEpoch
     from projections.sinks.sink import Sink
     from projections.spec import JobSpec
-    from projections.view import Store
 
 INTERVAL_S: Final = 0.5
 _READS_S: Final = 1.0
@@ -51,6 +53,7 @@ class Caretaker(threading.Thread):
         spec: The job.
         guards: By store, what its batches are kept apart with.
         committed: Gives the offsets that a store's query has finished; None while it is down.
+        epoch: The job's memory of its cache; None without one.
     """
 
     def __init__(
@@ -58,8 +61,11 @@ class Caretaker(threading.Thread):
         spec: JobSpec,
         guards: Mapping[Store, StoreGuard],
         committed: Callable[[Store], Offsets | None],
+        epoch: CacheEpoch | None = None,
     ) -> None:
         super().__init__(name="caretaker", daemon=True)
+        self._epoch = epoch
+        self._built: set[str] = set()
         self._spec = spec
         self._guards = guards
         self._committed = committed
@@ -118,6 +124,7 @@ class Caretaker(threading.Thread):
                 looked_at = time.monotonic()
                 rereads.ask(connection, self._spec)
                 self._sweep(connection)
+                self._look_at_cache(connection)
 
     def _verdicts(
         self,
@@ -158,6 +165,31 @@ class Caretaker(threading.Thread):
                 sweeps.note(connection, plan.name, store, sweep, removed)
                 if removed:
                     _log.info("rows removed", view=plan.name, store=str(store), rows=removed)
+
+    def _look_at_cache(self, connection: Connection) -> None:
+        """Notices a cache that has forgotten something, and tells when a view of it is whole."""
+        if self._epoch is None or self._epoch.lost.is_set():
+            return
+        try:
+            with self._guards[Store.CACHE].lock:
+                self._epoch.look()
+            whole = reads.whole_reads(connection, self._spec.source)
+            done = sweeps.done(connection)
+            for plan in self._spec.plans_in(Store.CACHE):
+                if plan.name not in self._built and self._whole(plan, whole, done):
+                    self._epoch.built(plan)
+                    self._built.add(plan.name)
+        except SinkError as error:  # the other stores need not wait for it
+            _log.warning("the cache is not looked at", code=error.code, what=error.message)
+
+    def _whole(
+        self, plan: ViewPlan, whole: Mapping[str, WholeRead], done: Mapping[tuple[str, Store], int]
+    ) -> bool:
+        awaited = self._spec.awaited.get((plan.name, Store.CACHE), {})
+        if any(topic not in whole or whole[topic].id < n for topic, n in awaited.items()):
+            return False
+        below = sweeps.due(plan, whole)
+        return below is not None and sweeps.pending(plan, Store.CACHE, whole, done) is None
 
     def _sink(self, store: Store) -> Sink:
         if store not in self._sinks:

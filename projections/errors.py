@@ -9,7 +9,12 @@ ProjectionError
 │   ├── UnholdableValueError HW-P013  a value has no exact form in a store
 │   ├── NoStoredRowError     HW-P014  an unchanged value is not there to be kept
 │   ├── WriterLockedError    HW-P015  another writer holds the tables
-│   └── LoadFailedError      HW-P016  a table could not be filled straight from the source
+│   ├── LoadFailedError      HW-P016  a table could not be filled straight from the source
+│   └── CacheError           HW-P060  the cache cannot be relied on, or not be written, for now
+│       ├── CacheLostError     HW-P061  the cache has forgotten what was written
+│       ├── CacheFullError     HW-P062  the cache's memory is full
+│       └── CacheReadOnlyError HW-P063  the cache takes no writes
+├── CacheUnknownError        HW-P064  the cache has nothing of that name
 ├── JobError                 HW-P020  the streaming job refuses to go on
 │   ├── TruncateError        HW-P021  a table of events was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
@@ -123,6 +128,39 @@ class LoadFailedError(SinkError):
 
     code = "HW-P016"
     retriable = True
+
+
+class CacheError(SinkUnavailableError):
+    """The cache cannot be relied on, or cannot be written, until somebody or time repairs it."""
+
+    code = "HW-P060"
+
+
+class CacheLostError(CacheError):
+    """The cache has forgotten what was written: emptied, restored, or restarted without its data.
+
+    Its views are read anew by themselves.
+    """
+
+    code = "HW-P061"
+
+
+class CacheFullError(CacheError):
+    """The cache's memory is full; batches are tried again."""
+
+    code = "HW-P062"
+
+
+class CacheReadOnlyError(CacheError):
+    """The cache is a replica, or has become one; batches are tried again."""
+
+    code = "HW-P063"
+
+
+class CacheUnknownError(ProjectionError):
+    """The cache has no such view, or the view no such lookup, counter or leaderboard."""
+
+    code = "HW-P064"
 
 
 class JobError(ProjectionError):

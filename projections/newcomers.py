@@ -98,6 +98,15 @@ def admitted(spec: JobSpec) -> JobSpec:
     return replace(spec, awaited=awaited)
 
 
+def forget(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
+    """Lets views count as new ones in a store: what they lack is then asked for."""
+    gone = set(views)
+    known = read(_file(spec, store))
+    if known is None:  # no account was kept: they are told from the others by one
+        known = {plan.name: {} for plan in spec.plans_in(store)}
+    write(_file(spec, store), {name: had for name, had in known.items() if name not in gone})
+
+
 def read(path: Path) -> dict[str, Awaited] | None:
     """Returns the views that a query has had; None if no account was kept."""
     if not path.is_file():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc.table import TableSchema
+from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.change import RowChange
 from projections.errors import PlanError
 from projections.event_form import KEY, STORED, EventForm
@@ -92,6 +93,7 @@ class ViewPlan:
         left_to_read: Records of versions before this one are left to a read of the whole table.
         kept_since: Rows stored with versions before this one lack something of what their table
             has: they complete no change that keeps values.
+        cache: How it is laid out in the cache.
     """
 
     name: str
@@ -107,6 +109,7 @@ class ViewPlan:
     renamed: Mapping[str, str] = field(default_factory=dict)
     left_to_read: int = 0
     kept_since: int = 0
+    cache: CacheOptions = DEFAULT_OPTIONS
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
@@ -216,6 +219,7 @@ def _plan(
             detail=f"declared {', '.join(view.keys)}; table has {', '.join(schema.key) or 'none'}",
             hint="a mirror follows the primary key (the replica identity) of its table",
         )
+    view.cache.check(view.name, schema)
     topic = view.table.topic(view.source)
     return ViewPlan(
         view.name,
@@ -225,6 +229,7 @@ def _plan(
         schema.key or (ROW_ID_COLUMN,),
         view.to,
         shapes=_shapes(view, {topic: schema}, histories),
+        cache=view.cache,
     )
 
 

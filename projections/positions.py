@@ -9,7 +9,7 @@ from cdc.lsn import Lsn
 from projections.view import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     import psycopg
@@ -22,6 +22,7 @@ ON CONFLICT (view, store) DO UPDATE
 SET source = excluded.source, applied_through = excluded.applied_through, updated_at = now()
 WHERE p.applied_through IS NULL OR p.applied_through < excluded.applied_through
 """
+_WITHDRAW = "DELETE FROM headwater.view_positions WHERE view = ANY(%s) AND store = %s"
 _READ = """
 SELECT view, store, source, applied_through::text, updated_at
 FROM headwater.view_positions WHERE applied_through IS NOT NULL ORDER BY view, store
@@ -67,6 +68,11 @@ def publish(
     rows = [(view, str(store), source, str(applied_through)) for view, store in sorted(views)]
     with connection.transaction(), connection.cursor() as cursor:
         cursor.executemany(_PUBLISH, rows)
+
+
+def withdraw(connection: psycopg.Connection[Any], views: Sequence[str], store: Store) -> None:
+    """Takes back what views claim in a store that has lost them."""
+    connection.execute(_WITHDRAW, (list(views), str(store)))
 
 
 def confirmed(connection: psycopg.Connection[Any], slot: str) -> Lsn | None:

@@ -18,6 +18,7 @@ from cdc.table import TableName
 from eventstore.errors import UndeclaredError
 from eventstore.registry import EventTypes
 from eventstore.registry import declared as declared_events
+from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class MirrorView:
         keys: Columns that identify a row; empty means the table's own primary key.
         to: Stores it lives in.
         on_schema_change: What it does when its table changes; None as `SchemaPolicy` says.
+        cache: How it is laid out in the cache, and what is kept beside its rows there.
     """
 
     name: str
@@ -156,6 +158,7 @@ class MirrorView:
     keys: tuple[str, ...]
     to: frozenset[Store]
     on_schema_change: SchemaPolicy | None = None
+    cache: CacheOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +249,14 @@ def source(
     return declared
 
 
-def mirror(
+def mirror(  # noqa: PLR0913  # a word for each thing that can be said
     name: str,
     table: TableRef,
     keys: Sequence[str] = (),
     to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
     on_schema_change: str | None = None,
+    *,
+    cache: CacheOptions | None = None,
 ) -> MirrorView:
     """Declares a mirror: the latest row of every key, in each of the given stores.
 
@@ -262,14 +267,27 @@ def mirror(
         to: Any of `table`, `search`, `cache`.
         on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; its source's where nothing
             is said, see `SchemaPolicy`.
+        cache: How it is laid out in the cache, with lookups, counters and leaderboards.
 
     Raises:
         DeclarationError: The name cannot be used or is taken, or a store or policy is not known.
     """
     stores = _stores(name, to)
+    if cache is not None and Store.CACHE not in stores:
+        raise DeclarationError(f"view {name} has cache options and does not live in the cache")
     policy = _policy(f"view {name}", on_schema_change) or table.on_schema_change
     checked = _checked(name, "view")
-    return _declare(MirrorView(checked, table.source, table.table, tuple(keys), stores, policy))
+    return _declare(
+        MirrorView(
+            checked,
+            table.source,
+            table.table,
+            tuple(keys),
+            stores,
+            policy,
+            cache or DEFAULT_OPTIONS,
+        )
+    )
 
 
 def events(

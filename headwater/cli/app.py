@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from headwater import __version__, extra
 from headwater.cli import (
+    cache,
     data,
     db,
     demo,
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 for part in (demo, services, run, init, doctor, plan, data, trace):
     part.register(app)
+app.add_typer(cache.app, name="cache")
 app.add_typer(db.app, name="db")
 app.add_typer(events.app, name="events")
 app.add_typer(quarantine.app, name="quarantine")

@@ -13,7 +13,13 @@ from cdc.postgres.check import CheckState
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, stdout
-from headwater.doctor import converter_check, machine_checks, secret_checks, source_checks
+from headwater.doctor import (
+    cache_check,
+    converter_check,
+    machine_checks,
+    secret_checks,
+    source_checks,
+)
 from headwater.platform import Platform
 from headwater.project import EXAMPLE, open_project, settings_file
 from headwater.runtime import Endpoints
@@ -64,6 +70,9 @@ def doctor(
     external = project.settings.services.connect.address
     if external is not None:
         found = chain(found, [converter_check(external.get_secret_value())])
+    cache = project.settings.services.cache.address
+    if cache is not None:
+        found = chain(found, [cache_check(cache.get_secret_value())])
     shown = []
     for check in found:
         shown.append(check)

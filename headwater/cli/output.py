@@ -16,7 +16,7 @@ from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError
 from eventstore import errors as event_store
 from eventstore.errors import EventStoreError
 from headwater.errors import HeadwaterError
-from projections.errors import DeclarationError, PlanError, ProjectionError
+from projections.errors import CacheUnknownError, DeclarationError, PlanError, ProjectionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +29,7 @@ PLATFORM_ERRORS = (HeadwaterError, CdcError, ProjectionError, EventStoreError)
 PlatformError: TypeAlias = HeadwaterError | CdcError | ProjectionError | EventStoreError
 
 _USAGE = (
+    CacheUnknownError,
     DeclarationError,
     PlanError,
     ReadRefusedError,

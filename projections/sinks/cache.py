@@ -1,13 +1,13 @@
-"""The cache sink: Valkey or Redis, one JSON string per row."""
+"""The cache sink: Valkey or Redis, one JSON string or one hash per row."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import orjson
-import redis
+import msgspec
 
+from projections.cache_options import CacheLayout
+from projections.cache_row import DIGITS, PREFIX, CacheForm, form_text
 from projections.change import Applied, Refused, completed_version, may_complete
 from projections.documents import DocumentForm
 from projections.errors import (
@@ -17,6 +17,7 @@ from projections.errors import (
     UnholdableValueError,
 )
 from projections.plan import VERSION_COLUMN
+from projections.sinks.cache_server import BESIDE, CacheServer, told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,237 +25,166 @@ if TYPE_CHECKING:
     from cdc.values import Json
     from projections.change import RowChange
     from projections.plan import ViewPlan
+    from projections.sinks.cache_server import Calls
 
-BATCH_CHANGES: Final = 500
+CALL_CHANGES: Final = 500
 """Changes per script call: a call blocks the server, about 1 ms for this many."""
 
-PIPELINE_CALLS: Final = 8
-"""Script calls sent before their answers are read; bounds what waits in the server's buffer."""
+CALL_SIZE: Final = 512 * 1024
+"""Characters per script call, unless one change has more: more blocks the server for longer."""
 
 READ_KEYS: Final = 2000
-_TIMEOUT_S: Final = 15.0
-_DIGITS: Final = 19  # of the greatest 63-bit version
-_PASSING: Final = (
-    redis.ConnectionError,
-    redis.TimeoutError,
-    redis.exceptions.BusyLoadingError,
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ReadOnlyError,
-)
-_PREFIX: Final = b'{"' + VERSION_COLUMN.encode() + b'":"'
-
-# Versions are compared as text of equal length: Lua's numbers hold no 63-bit integer. KEYS[1] is
-# the hash of deletes, KEYS[2] the version below which nothing is taken any more; then one key per
-# change. ARGV has four per change: version, value (empty for a delete), name in the hash of
-# deletes, and the version that must be stored ("" for any). A key of another type than a row's is
-# told by its number, from 1.
-_SCRIPT: Final = """
-local deletes, floor, done, refused = KEYS[1], redis.call('GET', KEYS[2]) or '', {0, 0, 0, 0}, {}
-for i = 3, #KEYS do
-  local key, a = KEYS[i], (i - 3) * 4
-  local version, value, name, wanted = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
-  local live = redis.pcall('GETRANGE', key, FIRST, LAST)
-  local deleted = ''
-  if live == '' then deleted = redis.call('HGET', deletes, name) or '' end
-  if type(live) == 'table' then
-    refused[#refused + 1] = i - 2
-  elseif live >= version or deleted >= version or floor > version then
-    done[3] = done[3] + 1
-  elseif wanted ~= '' and wanted ~= live then
-    done[4] = done[4] + 1
-  elseif value == '' then
-    if live ~= '' then redis.call('DEL', key) end
-    redis.call('HSET', deletes, name, version)
-    done[2] = done[2] + 1
-  else
-    redis.call('SET', key, value)
-    if deleted ~= '' then redis.call('HDEL', deletes, name) end
-    done[1] = done[1] + 1
-  end
-end
-done[5] = refused
-return done
-""".replace("FIRST", str(len(_PREFIX))).replace("LAST", str(len(_PREFIX) + _DIGITS - 1))
-
-# Removes those of the keys whose rows are older than ARGV[1].
-_SWEEP: Final = """
-local removed = 0
-for _, key in ipairs(KEYS) do
-  local live = redis.pcall('GETRANGE', key, FIRST, LAST)
-  if type(live) == 'string' and live ~= '' and live < ARGV[1] then
-    removed = removed + redis.call('DEL', key)
-  end
-end
-return removed
-""".replace("FIRST", str(len(_PREFIX))).replace("LAST", str(len(_PREFIX) + _DIGITS - 1))
+_ROW_SIZE: Final = 64  # about what a change has beside its value
 
 
 class CacheSink:
-    """Keeps a row as `<prefix><view>:<key>`: one JSON object whose first member is its version.
+    """Keeps a row as `<prefix><view>:<key>`, laid out as the view's `CacheOptions` say.
 
-    Deletes are remembered in the hash `<prefix>_deleted:<view>`, key to version, until a newer
-    row takes their place. What `sweep` was given last is in `<prefix>_floor:<view>`. Compare and
-    write happen in one script on the server, so any number of writers may race. What is
-    acknowledged survives a crash of the server process; with `appendfsync everysec` a power cut
-    can lose the last second, which is then written again from the log only if the view is rebuilt.
-    A server that evicts keys forgets rows *and* versions: it must run with
-    `maxmemory-policy noeviction`.
+    A document is one JSON object whose first member is its version; a hash has a field for each
+    column that is not NULL, and its version in `_version`. Deletes are remembered in the hash
+    `<prefix>_deleted:<view>`, key to version, until a newer row takes their place; so are rows
+    that live for a time only, as nobody tells when one goes. What `sweep` was given last is in
+    `<prefix>_floor:<view>`.
+
+    Beside rows are the view's lookups (sets of keys), counters (hashes of `rows` and `sum`) and
+    leaderboards (sorted sets of keys): `<prefix>_lookup:<view>:<name>` and so on. The part that a
+    row has in them is in `<prefix>_links:<view>`, so it is taken back exactly when the row changes.
+
+    Compare and write happen in one script on the server, for a row and its parts at once, so any
+    number of writers may race, and no reader sees one without the other. What is acknowledged
+    survives a crash of the server process; with `appendfsync everysec` a power cut can lose the
+    last second. `CacheEpoch` notices that, and the views are read anew. A server that evicts keys
+    forgets rows *and* versions: it must run with `maxmemory-policy noeviction`.
 
     Args:
-        url: `redis://…` or `unix://…`.
+        url: `redis://…` or `unix://…`; one server, or the primary of several, no cluster.
         prefix: Namespace of the project on a shared server, such as `shop:`.
     """
 
     def __init__(self, url: str, prefix: str = "") -> None:
-        self._prefix = prefix
-        self._client: redis.Redis = redis.Redis.from_url(
-            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
-        )
-        self._sha: str | None = None
-        self._forms: dict[str, DocumentForm] = {}
+        self._server = CacheServer(url, prefix)
+        self._client = self._server.client
+        self._forms: dict[str, tuple[DocumentForm, CacheForm]] = {}
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Checks that the server answers; a view needs nothing made."""
-        del plan
-        with _told_apart():
-            self._client.ping()
+        """Says how the view is laid out, and of a new one that it is being built."""
+        keys, form = self._server.keys(plan), form_text(plan)
+        with told_apart():
+            known: Any = self._client.get(keys.form)
+            if known is None:
+                self._client.set(keys.building, "new")
+            if known != form.encode():
+                self._client.set(keys.form, form)
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes through the guarded script; see `Sink.apply`."""
-        total = Applied()
-        step = BATCH_CHANGES * PIPELINE_CALLS
-        name_of = self._form(plan).name_of
+        form, cached = self._form(plan)
         kept = [change for change in changes if change.kept]
-        wanted = {name_of(key) for c in kept for key in (c.key, c.base or c.key)}
-        with _told_apart():
+        wanted = {form.name_of(key) for c in kept for key in (c.key, c.base or c.key)}
+        with told_apart():
             rows = self._stored(plan, list(wanted))  # as they are before any of this is written
-            for start in range(0, len(changes), step):
-                total += self._write(plan, changes[start : start + step], rows)
-        return total
+            with self._server.calls(plan, "write") as calls:
+                batch = _Batch(plan, form, cached, calls)
+                for change in changes:
+                    batch.add(change, rows)
+                batch.finish()
+        if batch.raced:
+            raise SinkUnavailableError(
+                f"view {plan.name}: another writer changed rows meanwhile",
+                detail=f"{batch.raced} rows",
+            )
+        return batch.applied()
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row; see `Sink.documents`."""
-        with _told_apart():
-            for keys in self._keys(plan):
-                values: Any = self._client.mget(keys)
-                for value in values:
-                    if value is not None:
-                        yield _without_version(value)
+        with told_apart():
+            for keys in self._server.scan(self._server.keys(plan).rows, READ_KEYS):
+                for row in self._rows(plan, keys):
+                    if row is not None and row.fields is not None:
+                        yield row.fields
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         """Looks the keys up; see `Sink.versions`."""
-        with _told_apart():
-            floor = int(self._client.get(self._floor_key(plan)) or 1) - 1
-            stored = self._stored(plan, [self._form(plan).name(change) for change in changes])
-        names = [self._form(plan).name(change) for change in changes]
+        names = [self._form(plan)[0].name(change) for change in changes]
+        with told_apart():
+            known: Any = self._client.get(self._server.keys(plan).floor)
+            floor = int(known or 1) - 1
+            stored = self._stored(plan, names)
         return [max(floor, int(stored[name].version if name in stored else 0)) for name in names]
 
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
-        """Notes the version, then removes keys by a guarded script; see `Sink.sweep`."""
-        below = _digits(below_version)
+        """Notes the version, then removes keys by the guarded script; see `Sink.sweep`."""
+        below, keys = _digits(below_version), self._server.keys(plan)
         removed = 0
-        with _told_apart():
-            known: Any = self._client.get(self._floor_key(plan)) or b""
+        with told_apart():
+            known: Any = self._client.get(keys.floor) or b""
             if known.decode() < below:
-                self._client.set(self._floor_key(plan), below)
-            for keys in self._keys(plan):
-                removed += int(self._client.eval(_SWEEP, len(keys), *keys, below))
-            deletes = f"{self._prefix}_deleted:{plan.name}"
-            found: Any = self._client.hscan_iter(deletes, count=READ_KEYS)
-            old = [name for name, version in found if version.decode() < below]
+                self._client.set(keys.floor, below)
+            for found in self._server.scan(keys.rows, READ_KEYS):
+                names = [key[len(keys.rows.encode()) :] for key in found]
+                removed += self._server.run(plan, "sweep", below, *names)
+            self._sweep_links(plan, below)
+            deleted: Any = self._client.hscan_iter(keys.deletes, count=READ_KEYS)
+            old = [name for name, version in deleted if version.decode() < below]
             for start in range(0, len(old), READ_KEYS):
-                self._client.hdel(deletes, *old[start : start + READ_KEYS])
+                self._client.hdel(keys.deletes, *old[start : start + READ_KEYS])
         return removed
+
+    def drop_beside(self, plan: ViewPlan) -> None:
+        """Removes all lookups, counters and leaderboards of a view that has them no longer.
+
+        Raises:
+            SinkError: The store refuses or cannot be reached; it has to be given again.
+        """
+        keys = self._server.keys(plan)
+        with told_apart():
+            for what in BESIDE:
+                for found in self._server.scan(keys.beside(what), READ_KEYS):
+                    self._client.unlink(*found)
+            self._client.unlink(keys.links)
 
     def close(self) -> None:
         """Closes the connections."""
-        self._client.close()
+        self._server.close()
 
-    def _keys(self, plan: ViewPlan) -> Iterator[list[bytes]]:
-        """All keys of the view's rows, in lists of a bounded length."""
-        pattern = f"{_glob(self._prefix + plan.name)}:*"
-        # a scan may show a key twice while the server rehashes
-        keys = list(set(self._client.scan_iter(match=pattern, count=READ_KEYS)))
-        for start in range(0, len(keys), READ_KEYS):
-            yield keys[start : start + READ_KEYS]
+    def _sweep_links(self, plan: ViewPlan, below: str) -> None:
+        """Takes back the parts of rows that went by themselves before they could be swept."""
+        if not plan.cache.linked:
+            return
+        found: Any = self._client.hscan_iter(self._server.keys(plan).links, count=READ_KEYS)
+        names = [name for name, _ in found]
+        for start in range(0, len(names), READ_KEYS):
+            self._server.run(plan, "sweep", below, *names[start : start + READ_KEYS])
 
-    def _write(
-        self, plan: ViewPlan, changes: Sequence[RowChange], rows: Mapping[str, _Stored]
-    ) -> Applied:
-        form = self._form(plan)
-        written: list[tuple[RowChange, str, _Written]] = []
-        refused: list[Refused] = []
-        for change in changes:
-            try:
-                name = form.name(change)
-                base = name if change.base is None else form.name_of(change.base)
-                each = _written(form, change, rows.get(name), rows.get(base))
-            except (UnholdableValueError, NoStoredRowError) as error:
-                refused.append(Refused(change, error))
-            else:
-                written.append((change, name, each))
-        answers = self._send(plan, written)
-        foreign = [
-            start + number - 1
-            for start, answer in zip(range(0, len(written), BATCH_CHANGES), answers, strict=True)
-            for number in answer[4]
-        ]
-        refused += [Refused(written[place][0], _foreign(plan)) for place in foreign]
-        upserted, deleted, stale, raced = (sum(a[part] for a in answers) for part in range(4))
-        if raced:
-            raise SinkUnavailableError(
-                f"view {plan.name}: another writer changed rows meanwhile", detail=f"{raced} rows"
-            )
-        size = sum(len(each.value) for _, _, each in written)
-        return Applied(upserted, deleted, stale, tuple(refused), size)
+    def _form(self, plan: ViewPlan) -> tuple[DocumentForm, CacheForm]:
+        found = self._forms.get(plan.name)
+        if found is None or found[0].plan != plan:
+            found = self._forms[plan.name] = DocumentForm(plan), CacheForm(plan)
+        return found
 
-    def _send(
-        self, plan: ViewPlan, written: Sequence[tuple[RowChange, str, _Written]]
-    ) -> list[list[Any]]:
-        """Calls the script for changes; returns its answers, one for each `BATCH_CHANGES`."""
+    def _rows(self, plan: ViewPlan, keys: Sequence[bytes | str]) -> list[_Stored | None]:
+        """Rows by their keys; None of one that is not there, or laid out in another way."""
+        cached = self._form(plan)[1]
+        if plan.cache.layout == CacheLayout.DOCUMENT:
+            values: Any = self._client.mget(keys)
+            return [None if v is None else _of_document(cached, v) for v in values]
         with self._client.pipeline(transaction=False) as pipeline:
-            for start in range(0, len(written), BATCH_CHANGES):
-                keys = [f"{self._prefix}_deleted:{plan.name}", self._floor_key(plan)]
-                arguments: list[str | bytes] = []
-                for _, name, each in written[start : start + BATCH_CHANGES]:
-                    keys.append(f"{self._prefix}{plan.name}:{name}")
-                    arguments += (each.version, each.value, name, each.wanted)
-                pipeline.evalsha(self._script(), len(keys), *keys, *arguments)
-            return self._execute(pipeline)
-
-    def _floor_key(self, plan: ViewPlan) -> str:
-        return f"{self._prefix}_floor:{plan.name}"
-
-    def _script(self) -> str:
-        if self._sha is None:
-            self._sha = str(self._client.script_load(_SCRIPT))
-        return self._sha
-
-    def _execute(self, pipeline: Any) -> list[list[Any]]:
-        try:
-            answers: list[list[Any]] = pipeline.execute()
-        except redis.exceptions.NoScriptError:
-            self._sha = None  # the server was restarted; the batch is given again
-            raise SinkUnavailableError("the cache was restarted") from None
-        return answers
-
-    def _form(self, plan: ViewPlan) -> DocumentForm:
-        form = self._forms.get(plan.name)
-        if form is None or form.plan != plan:
-            form = self._forms[plan.name] = DocumentForm(plan)
-        return form
+            for key in keys:
+                pipeline.hgetall(key)
+            hashes = pipeline.execute(raise_on_error=False)
+        return [_of_hash(cached, found) if isinstance(found, dict) else None for found in hashes]
 
     def _stored(self, plan: ViewPlan, names: Sequence[str]) -> dict[str, _Stored]:
         """Version and document that rows have now, or version of a delete, by name."""
         if not names:
             return {}
-        rows: Any = self._client.mget([f"{self._prefix}{plan.name}:{name}" for name in names])
-        deletes: Any = self._client.hmget(f"{self._prefix}_deleted:{plan.name}", list(names))
+        keys = self._server.keys(plan)
+        rows = self._rows(plan, [keys.rows + name for name in names])
+        deletes: Any = self._client.hmget(keys.deletes, list(names))
         found: dict[str, _Stored] = {}
         for name, row, deleted in zip(names, rows, deletes, strict=True):
             if row is not None:
-                version = row[len(_PREFIX) : len(_PREFIX) + _DIGITS].decode()
-                found[name] = _Stored(version, _without_version(row))
+                found[name] = row
             elif deleted is not None:
                 found[name] = _Stored(deleted.decode(), None)
         return found
@@ -267,75 +197,115 @@ class _Stored(NamedTuple):
     fields: dict[str, Json] | None
 
 
-class _Written(NamedTuple):
-    """What the script is told of a change."""
+class _Batch:
+    """Changes on their way, in calls of bounded size."""
 
-    version: str
-    value: bytes
-    wanted: str
+    def __init__(self, plan: ViewPlan, form: DocumentForm, cached: CacheForm, calls: Calls) -> None:
+        self.refused: list[Refused] = []
+        self.raced = 0
+        self._plan = plan
+        self._form = form
+        self._cached = cached
+        self._calls = calls
+        self._linked = plan.cache.linked
+        self._done = [0, 0, 0]
+        self._size = 0
+        self._call: list[tuple[Any, ...]] = []
+        self._changes: list[RowChange] = []
+        self._call_size = 0
+        self._sent: list[list[RowChange]] = []
+
+    def add(self, change: RowChange, rows: Mapping[str, _Stored]) -> None:
+        """Adds a change; sends when enough have come together."""
+        form = self._form
+        fields: dict[str, Json] | None
+        try:
+            name = form.name_of(change.key)
+            if change.kept:
+                base = name if change.base is None else form.name_of(change.base)
+                version, fields, wanted = _completed(form, change, rows.get(name), rows.get(base))
+            else:
+                version, wanted = f"{change.version:0{DIGITS}d}", ""
+                fields = None if change.row is None else form.fields(change.row)
+            value = "" if fields is None else self._cached.value(version, fields)
+            links = self._cached.links(fields) if self._linked and fields is not None else ""
+        except (UnholdableValueError, NoStoredRowError) as error:
+            self.refused.append(Refused(change, error))
+            return
+        size = len(value) if isinstance(value, str) else sum(map(len, value))
+        self._size += size
+        self._call_size += size + len(links) + len(name) + _ROW_SIZE
+        if self._linked:
+            self._call.append((name, version, value, wanted, links))
+        else:
+            self._call.append((name, version, value, wanted) if wanted else (name, version, value))
+        self._changes.append(change)
+        if len(self._call) >= CALL_CHANGES or self._call_size >= CALL_SIZE:
+            self._send()
+
+    def finish(self) -> None:
+        """Sends what is left, and takes the answers."""
+        if self._call:
+            self._send()
+        for changes, (*done, raced, refused) in zip(self._sent, self._calls.answers(), strict=True):
+            self._done = [sum(pair) for pair in zip(self._done, done, strict=True)]
+            self.raced += raced
+            self.refused += [
+                Refused(changes[place - 1], _foreign(self._plan, why.decode()))
+                for place, why in refused
+            ]
+
+    def applied(self) -> Applied:
+        """What became of all."""
+        upserted, deleted, stale = self._done
+        return Applied(upserted, deleted, stale, tuple(self.refused), self._size)
+
+    def _send(self) -> None:
+        self._calls.send(msgspec.msgpack.encode(self._call))
+        self._sent.append(self._changes)
+        self._call, self._changes, self._call_size = [], [], 0
 
 
-def _written(
-    form: DocumentForm,
-    change: RowChange,
-    stored: _Stored | None,
-    base: _Stored | None,
-) -> _Written:
-    """Returns what the script is told, with unchanged values from the row `base`."""
-    version = _digits(change.version)
-    if change.row is None:
-        return _Written(version, b"", "")
-    fields = form.fields(change.row)
-    wanted = ""
-    if change.kept and (stored is None or stored.version < version):
-        row = None if base is None else base.fields
-        since = form.plan.kept_since
-        if base is None or row is None or not may_complete(change, int(base.version), since):
-            raise form.missing_values(change)
-        fields |= {name: row[name] for name in change.kept}
-        wanted = "" if change.base is not None else base.version
-        version = _digits(completed_version(change, int(base.version)))
-    body = orjson.dumps(fields)
-    value = _PREFIX + version.encode() + (b'",' if fields else b'"') + body[1:]
-    return _Written(version, value, wanted)
+def _completed(
+    form: DocumentForm, change: RowChange, stored: _Stored | None, base: _Stored | None
+) -> tuple[str, dict[str, Json], str]:
+    """Returns version and fields of a change, its kept values those of the row `base`.
+
+    The last is the version that must be stored; empty for any.
+    """
+    version, fields = _digits(change.version), form.fields(change.row or {})
+    if stored is not None and stored.version >= version:
+        return version, fields, ""  # told as stale by the script
+    row = None if base is None else base.fields
+    since = form.plan.kept_since
+    if base is None or row is None or not may_complete(change, int(base.version), since):
+        raise form.missing_values(change)
+    fields |= {name: row[name] for name in change.kept}
+    wanted = "" if change.base is not None else base.version
+    return _digits(completed_version(change, int(base.version))), fields, wanted
+
+
+def _of_document(form: CacheForm, value: bytes) -> _Stored:
+    version = value[len(PREFIX) : len(PREFIX) + DIGITS].decode()
+    return _Stored(version, form.of_document(value))
+
+
+def _of_hash(form: CacheForm, found: Mapping[bytes, bytes]) -> _Stored | None:
+    version = found.get(VERSION_COLUMN.encode())
+    return None if version is None else _Stored(version.decode(), form.of_hash(found))
 
 
 def _digits(version: int) -> str:
-    return f"{version:0{_DIGITS}d}"
+    return f"{version:0{DIGITS}d}"
 
 
-def _foreign(plan: ViewPlan) -> SinkRefusedError:
+def _foreign(plan: ViewPlan, why: str) -> SinkRefusedError:
+    if why == "overflow":
+        return SinkRefusedError(
+            f"view {plan.name}: a counter would overflow", detail="a sum beyond 63 bits"
+        )
     return SinkRefusedError(
         f"view {plan.name}: the cache has something else under a row's key",
         detail="WRONGTYPE",
         hint="remove what is not Headwater's, then headwater quarantine retry",
     )
-
-
-@contextmanager
-def _told_apart() -> Iterator[None]:
-    """Turns the client's errors into those of sinks; never shows a value."""
-    try:
-        yield
-    except redis.exceptions.AuthenticationError as error:
-        raise SinkRefusedError("the cache refuses the password", detail=_kind(error)) from None
-    except _PASSING as error:
-        raise SinkUnavailableError("the cache cannot be written", detail=_kind(error)) from None
-    except redis.RedisError as error:
-        # the first word is the server's code, such as WRONGTYPE; the rest may show a value
-        answer = str(error).split(" ", 1)[0][:40]
-        raise SinkRefusedError("the cache refuses a command", detail=answer) from None
-
-
-def _kind(error: Exception) -> str:
-    return type(error).__name__
-
-
-def _without_version(value: bytes) -> dict[str, Json]:
-    fields: dict[str, Json] = orjson.loads(value)
-    del fields[VERSION_COLUMN]
-    return fields
-
-
-def _glob(text: str) -> str:
-    return "".join("\\" + char if char in "*?[]\\^-" else char for char in text)

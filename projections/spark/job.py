@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from cdc.broker import topics
 from cdc.broker.errors import BrokerError
 from cdc.errors import CdcError
-from projections import newcomers
+from projections import cache_recovery, newcomers
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.sinks.lock import WriterLock
@@ -24,6 +24,7 @@ from projections.spark.progress import JobState, write_status
 from projections.spark.session import start_session
 from projections.spark.turn import Turn
 from projections.table_watch import TableWatch
+from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +69,7 @@ class _Job:
         self._state = JobState.STARTING
         self._progress: dict[str, QueryProgress] = {}
         self._tables = TableWatch(spec)
+        self._epoch = cache_recovery.epoch_of(spec)
         self._turn: Turn | None = None
         self._error: Fault | None = None
 
@@ -88,6 +90,7 @@ class _Job:
             if self._turn is not None:
                 self._turn.end()
             self._tables.close()
+            self._epoch.close()
             _end(session)
         if self._error is not None:
             _log.error("job gave up", code=self._error.code, what=self._error.message)
@@ -100,15 +103,19 @@ class _Job:
         if spec is None:
             return
         self._await_topics(spec)
-        spec = self._patiently(partial(newcomers.admitted, spec))
+        spec = self._patiently(partial(self._admitted, spec))
         if spec is None:
             return
-        turn = self._turn = Turn(session, spec, self._tables, self._progress)
+        epoch = self._epoch if spec.plans_in(Store.CACHE) else None
+        turn = self._turn = Turn(session, spec, self._tables, self._progress, epoch)
         turn.start()
         self._watch(turn)
         if not self._stop.is_set() and self._error is None:
             turn.end()
             turn.wait()
+
+    def _admitted(self, spec: JobSpec) -> JobSpec:
+        return newcomers.admitted(cache_recovery.recovered(spec, self._epoch))
 
     def _patiently(self, bind: Callable[[], JobSpec]) -> JobSpec | None:
         """Binds the views, as soon as the source answers; None if the job has to stop first."""
@@ -131,6 +138,8 @@ class _Job:
             self._tell()
             if self._tables.look():
                 _log.info("tables have changed, views are bound anew")
+                return
+            if self._epoch.lost.is_set():
                 return
 
     def _ready(self) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from projections.boundary import Reach
     from projections.frontier import Offsets
     from projections.quarantine.guard import StoreGuard
+    from projections.sinks.cache_epoch import CacheEpoch
     from projections.spec import JobSpec
     from projections.table_watch import TableWatch
 
@@ -55,11 +56,21 @@ class Gate:
         guard: Knows what waits of the store, and keeps retries apart from batches.
         tables: Tells whether the views have to be bound to their tables anew.
         reach: Tells, from the offsets at which a batch ends, how far it has all there is.
+        epoch: Of the cache: notices that it has forgotten what was written.
     """
 
     guard: StoreGuard
     tables: TableWatch
     reach: Callable[[Offsets], Reach | None]
+    epoch: CacheEpoch | None = None
+
+    def beat(self) -> None:
+        """Lets a store notice what it has lost, before a batch and after it."""
+        if self.epoch is not None:
+            try:
+                self.epoch.beat()
+            except ProjectionError as error:
+                raise FaultError(error) from None
 
 
 # A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
@@ -115,7 +126,9 @@ def start_query(
         if store is Store.TABLE:
             reached = gate.reach(checkpoint.batch_end(spec.checkpoint(store), batch_id))
         with gate.guard.lock:
+            gate.beat()
             counters = _written(gate.guard, replace(writer, reach=reached), batch)
+            gate.beat()
         on_batch(batch_id, counters)
 
     stream = records.coalesce(tasks).writeStream.foreachBatch(write)

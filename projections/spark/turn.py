@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from projections.frontier import Offsets
+    from projections.sinks.cache_epoch import CacheEpoch
     from projections.spec import JobSpec
     from projections.table_watch import TableWatch
 
@@ -55,6 +56,7 @@ class Turn:
         spec: The job, its views bound.
         tables: Tells when they have to be bound anew.
         progress: Figures of the queries, by name, which outlive the turn.
+        epoch: The job's memory of its cache; None without one.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class Turn:
         spec: JobSpec,
         tables: TableWatch,
         progress: dict[str, QueryProgress],
+        epoch: CacheEpoch | None = None,
     ) -> None:
         self.spec = spec
+        self._epoch = epoch
         self.queries: dict[str, SupervisedQuery] = {}
         self._session = session
         self._tables = tables
@@ -74,7 +78,7 @@ class Turn:
         self._guards = {
             store: StoreGuard(spec.ledger, store) for store in Store if spec.plans_in(store)
         }
-        self._caretaker = Caretaker(spec, self._guards, self._committed)
+        self._caretaker = Caretaker(spec, self._guards, self._committed, epoch)
         self._publisher = Publisher(spec, tables, self._committed)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if spec.plans_in(store):
@@ -145,7 +149,8 @@ class Turn:
             load_new(self.spec, self._ending.is_set)
         prepare_store(self._session, self.spec, store)
         self._retry_first(store)
-        gate = Gate(self._guards[store], self._tables, self._publisher.reach)
+        epoch = self._epoch if store is Store.CACHE else None
+        gate = Gate(self._guards[store], self._tables, self._publisher.reach, epoch)
         on_batch = self._progress[store].record
         return start_query(self._session, self.spec, store, gate, on_batch)
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
 
-from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
+from projections import cache_row
+from projections.cache_options import CacheOptions
+from projections.change import Applied
+from projections.errors import (
+    CacheFullError,
+    CacheReadOnlyError,
+    SinkRefusedError,
+    SinkUnavailableError,
+    UnholdableValueError,
+)
+from projections.sinks import cache_server
 from projections.sinks.cache import CacheSink
 from projections.sinks.search import SearchSink
 from projections.sinks.table import TableSink
@@ -34,9 +45,80 @@ class TestCache(SinkContract):
         sink.apply(plan, [upsert(1, make_row())])
         redis.Redis.from_url(cache_url).script_flush()
 
-        with pytest.raises(SinkUnavailableError):
-            sink.apply(plan, [upsert(2, make_row())])
         assert sink.apply(plan, [upsert(2, make_row())]).upserted == 1
+        sink.close()
+
+    def test_a_full_server_is_told_as_such_and_takes_the_batch_once_there_is_room(
+        self, cache_url: str
+    ) -> None:
+        sink = CacheSink(cache_url)
+        plan = replace(make_plan(), cache=CacheOptions(lookups=["{part}"], counters={"n": "*"}))
+        changes = [upsert(1, make_row(n)) for n in range(3)]
+        with redis.Redis.from_url(cache_url) as client:
+            usual = client.config_get("maxmemory")["maxmemory"]
+            client.config_set("maxmemory", 1)
+            try:
+                with pytest.raises(CacheFullError) as raised:
+                    sink.apply(plan, changes)
+            finally:
+                client.config_set("maxmemory", usual)
+            left = list(client.scan_iter(f"*{plan.name}*"))
+
+        assert (True, []) == (raised.value.retriable, left)
+        assert Applied(upserted=3) == sink.apply(plan, changes)
+        sink.close()
+
+    def test_a_replica_is_told_as_such(self, cache_url: str) -> None:
+        sink = CacheSink(cache_url)
+        plan = make_plan()
+        with redis.Redis.from_url(cache_url) as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
+            try:
+                with pytest.raises(CacheReadOnlyError):
+                    sink.apply(plan, [upsert(1, make_row())])
+            finally:
+                client.execute_command("REPLICAOF", "NO", "ONE")
+
+        assert Applied(upserted=1) == sink.apply(plan, [upsert(1, make_row())])
+        sink.close()
+
+    def test_many_and_large_rows_go_in_calls_of_bounded_size(
+        self, cache_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cache_server, "UNDER_WAY_BYTES", 100_000)
+        sink = CacheSink(cache_url)
+        plan = make_plan()
+        rows = [make_row(n, note="x" * (n % 5 * 20_000)) for n in range(1_300)]
+        changes = [upsert(1, row) for row in rows]
+
+        with redis.Redis.from_url(cache_url) as client:
+            client.script_flush()  # and the server is given the script amid all this
+        assert Applied(upserted=1_300) == sink.apply(plan, changes)
+        assert Applied(stale=1_300) == sink.apply(plan, changes)
+        assert 1_300 == sum(1 for _ in sink.documents(plan))
+        sink.close()
+
+    def test_a_row_that_is_too_large_holds_up_no_other(
+        self, cache_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cache_row, "ROW_SIZE_MAX", 2_000)
+        sink = CacheSink(cache_url)
+        plan = make_plan()
+
+        applied = sink.apply(
+            plan, [upsert(1, make_row(1, note="x" * 3_000)), upsert(1, make_row(2))]
+        )
+
+        (refused,) = applied.refused
+        assert isinstance(refused.error, UnholdableValueError)
+        assert 1 == applied.upserted
+        sink.close()
+
+    def test_a_server_that_is_gone_is_unavailable(self) -> None:
+        sink = CacheSink("redis://127.0.0.1:9/0")
+
+        with pytest.raises(SinkUnavailableError):
+            sink.apply(make_plan(), [upsert(1, make_row())])
         sink.close()
 
     def test_a_foreign_key_is_refused_without_its_value(self, cache_url: str) -> None:

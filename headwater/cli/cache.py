@@ -1,0 +1,148 @@
+"""`headwater cache`: what a view has in the cache, as applications read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import print_json, print_rows, stderr
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from projections.cache_options import ROWS
+
+if TYPE_CHECKING:
+    from projections.cache_reader import CacheReader
+
+app = typer.Typer(help="What a view has in the cache.", no_args_is_help=True)
+
+_LIMIT = 100
+
+View = Annotated[str, typer.Argument(help="The view.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(help="Its pattern with values, such as customer:42:orders; all if left out."),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
+
+
+@app.command("get")
+def get(
+    name: View,
+    key: Annotated[list[str], typer.Argument(help="Its key; a value for each column of the key.")],
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the row of a key. Exits 1 if there is none.
+
+    Example: headwater cache get orders 42
+    """
+    with _reader(name, config, home, profile) as view:
+        row = view.get(*key)
+    if row is None:
+        if as_json:
+            print_json(None)
+        stderr.print(f"{name} has no row of that key in the cache")
+        raise typer.Exit(1)
+    if as_json:
+        print_json(row)
+        return
+    shown = [{"column": column, "value": value} for column, value in row.items()]
+    print_rows(shown, as_json=False, title="", empty="")
+
+
+@app.command("lookup")
+def lookup(
+    name: View,
+    lookup: Name = None,
+    *,
+    limit: Limit = _LIMIT,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the rows that a lookup names; without a name, the lookups that there are.
+
+    Example: headwater cache lookup orders customer:42:orders
+    """
+    with _reader(name, config, home, profile) as view:
+        if lookup is None:
+            names = [{"lookup": found} for found in view.names("lookup")[:limit]]
+            print_rows(names, as_json=as_json, title="", empty="it has no lookups")
+            return
+        keys = view.lookup(lookup)[:limit]
+        rows = [{"key": key, **(row or {})} for key, row in zip(keys, view.rows(keys), strict=True)]
+    print_rows(rows, as_json=as_json, title="", empty="no row belongs to it")
+
+
+@app.command("count")
+def count(
+    name: View,
+    counter: Name = None,
+    *,
+    limit: Limit = _LIMIT,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what counters say: rows, and the sum of a column's values.
+
+    Example: headwater cache count orders revenue:42
+    """
+    with _reader(name, config, home, profile) as view:
+        names = view.names("counter")[:limit] if counter is None else [counter]
+        rows = []
+        for found in names:
+            said = view.count(found)
+            total = None if said.sum is None else str(said.sum)
+            rows.append({"counter": found, "rows": said.rows, "sum": total})
+        if all(column == ROWS for column in view.options.counters.values()):
+            rows = [{k: v for k, v in row.items() if k != "sum"} for row in rows]
+    print_rows(rows, as_json=as_json, title="", empty="it counts nothing")
+
+
+@app.command("top")
+def top(
+    name: View,
+    leaderboard: Name = None,
+    *,
+    limit: Limit = _LIMIT,
+    lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score first.")] = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the first of a leaderboard; without a name, the leaderboards that there are.
+
+    Example: headwater cache top orders largest --limit 10
+    """
+    with _reader(name, config, home, profile) as view:
+        if leaderboard is None:
+            names = [{"leaderboard": found} for found in view.names("leaderboard")[:limit]]
+            print_rows(names, as_json=as_json, title="", empty="it has no leaderboards")
+            return
+        ranks = view.top(leaderboard, limit=limit, lowest=lowest)
+    rows = [
+        {"place": place, "key": rank.key, "score": str(rank.score)}
+        for place, rank in enumerate(ranks, 1)
+    ]
+    print_rows(rows, as_json=as_json, title="", empty="no row is on it")
+
+
+def _reader(name: str, config: Config, home: HomeFolder, profile: Profile) -> CacheReader:
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    from projections.cache_reader import CacheReader  # noqa: PLC0415  # needs the extra
+
+    endpoints = platform.endpoints
+    view = CacheReader(endpoints.cache_url, f"{project.source.name}:", name)
+    if view.building:
+        stderr.print(f"{name} is being built: it may lack rows, or have rows too many")
+    return view
