@@ -9,7 +9,10 @@ ProjectionError
 │   ├── UnholdableValueError HW-P013  a value has no exact form in a store
 │   ├── NoStoredRowError     HW-P014  an unchanged value is not there to be kept
 │   ├── WriterLockedError    HW-P015  another writer holds the tables
-│   └── LoadFailedError      HW-P016  a table could not be filled straight from the source
+│   ├── LoadFailedError      HW-P016  a table could not be filled straight from the source
+│   ├── SinkReadOnlyError    HW-P060  a store takes no writes for now
+│   ├── IndexRefusedError    HW-P061  the search engine refuses the index of a view
+│   └── IndexLostError       HW-P062  a view's search index is gone, or is not the one it was
 ├── JobError                 HW-P020  the streaming job refuses to go on
 │   ├── TruncateError        HW-P021  a table of events was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
@@ -26,8 +29,12 @@ ProjectionError
 ├── ViewShapeError           HW-P050  a view does not have the columns of its table
 │   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
 │   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
-└── VerificationError        HW-P030  views could not be compared
-    └── NotCaughtUpError     HW-P031  views did not reach the position in time
+├── VerificationError        HW-P030  views could not be compared
+│   └── NotCaughtUpError     HW-P031  views did not reach the position in time
+└── SearchError              HW-P070  a search cannot be answered
+    ├── NoIndexError         HW-P071  no view of that name can be searched
+    ├── SearchFieldError     HW-P072  a view has no such field, or it cannot be used like that
+    └── SearchQueryError     HW-P073  a search cannot be carried out as written
 """
 
 from __future__ import annotations
@@ -122,6 +129,28 @@ class LoadFailedError(SinkError):
 
     code = "HW-P016"
     retriable = True
+
+
+class SinkReadOnlyError(SinkUnavailableError):
+    """A store answers and takes no writes for now: its disk is nearly full, or somebody says so."""
+
+    code = "HW-P060"
+
+
+class IndexRefusedError(SinkRefusedError):
+    """The search engine refuses a view's index: it has not an analyzer that is named, say."""
+
+    code = "HW-P061"
+
+
+class IndexLostError(SinkError):
+    """A view's search index is gone, or is not the one that its rows were written to.
+
+    Somebody deleted or restored it; the job's next start has the view's table read anew.
+    """
+
+    code = "HW-P062"
+    retriable = False
 
 
 class JobError(ProjectionError):
@@ -245,3 +274,27 @@ class NotCaughtUpError(VerificationError):
 
     code = "HW-P031"
     retriable = True
+
+
+class SearchError(ProjectionError):
+    """A search cannot be answered."""
+
+    code = "HW-P070"
+
+
+class NoIndexError(SearchError):
+    """No view of that name can be searched."""
+
+    code = "HW-P071"
+
+
+class SearchFieldError(SearchError):
+    """A view has no field of that name, or the field cannot be used like that."""
+
+    code = "HW-P072"
+
+
+class SearchQueryError(SearchError):
+    """A search cannot be carried out as it is written."""
+
+    code = "HW-P073"

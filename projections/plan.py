@@ -9,6 +9,8 @@ from cdc.table import TableSchema
 from projections.change import RowChange
 from projections.errors import PlanError
 from projections.event_form import KEY, STORED, EventForm
+from projections.search.fields import DELETED_FIELD
+from projections.search.options import DERIVED
 from projections.shape import TableShapes
 from projections.view import ARCHIVED_EVENTS, EVENT_TABLES, EVENTS, EventsView
 
@@ -17,13 +19,11 @@ if TYPE_CHECKING:
 
     from cdc.schema_change.shape import TableHistory
     from cdc.table import TableName
+    from projections.search.options import SearchOptions
     from projections.view import MirrorView, Store, View
 
 VERSION_COLUMN = "_version"
 """Column or field in which every store keeps `ChangePosition.version` beside a row."""
-
-DELETED_FIELD = "_deleted"
-"""Field that marks the lasting memory of a delete where it shares an index with live rows."""
 
 ROW_ID_COLUMN = "_row_id"
 """Key of a mirror whose table has no key: the row's place in the source's order, as text."""
@@ -92,6 +92,7 @@ class ViewPlan:
         left_to_read: Records of versions before this one are left to a read of the whole table.
         kept_since: Rows stored with versions before this one lack something of what their table
             has: they complete no change that keeps values.
+        search: How its fields are indexed for search.
     """
 
     name: str
@@ -107,6 +108,7 @@ class ViewPlan:
     renamed: Mapping[str, str] = field(default_factory=dict)
     left_to_read: int = 0
     kept_since: int = 0
+    search: SearchOptions = DERIVED
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
@@ -189,10 +191,13 @@ def _plan_events(
         ) from None
     schema = TableSchema(EVENTS, form.columns, (KEY,))
     _refuse_reserved(view.name, schema)
+    view.search.check(view.name, schema)
     plan = EventsPlan(form, tables)
     topic = EVENTS.topic(view.source)
     shapes = _shapes(view, tables, histories)
-    return ViewPlan(view.name, view.source, topic, schema, (KEY,), view.to, plan, shapes)
+    return ViewPlan(
+        view.name, view.source, topic, schema, (KEY,), view.to, plan, shapes, search=view.search
+    )
 
 
 def _refuse_reserved(name: str, schema: TableSchema) -> None:
@@ -210,6 +215,7 @@ def _plan(
     if schema is None:
         raise PlanError(f"view {view.name}: source has no table {view.table}")
     _refuse_reserved(view.name, schema)
+    view.search.check(view.name, schema)
     if view.keys and set(view.keys) != set(schema.key):
         raise PlanError(
             f"view {view.name}: keys are not the key of {view.table}",
@@ -225,6 +231,7 @@ def _plan(
         schema.key or (ROW_ID_COLUMN,),
         view.to,
         shapes=_shapes(view, {topic: schema}, histories),
+        search=view.search,
     )
 
 

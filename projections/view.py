@@ -19,6 +19,7 @@ from eventstore.errors import UndeclaredError
 from eventstore.registry import EventTypes
 from eventstore.registry import declared as declared_events
 from projections.errors import DeclarationError
+from projections.search.options import DERIVED, SearchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -148,6 +149,7 @@ class MirrorView:
         keys: Columns that identify a row; empty means the table's own primary key.
         to: Stores it lives in.
         on_schema_change: What it does when its table changes; None as `SchemaPolicy` says.
+        search: How its fields are indexed for search.
     """
 
     name: str
@@ -156,6 +158,7 @@ class MirrorView:
     keys: tuple[str, ...]
     to: frozenset[Store]
     on_schema_change: SchemaPolicy | None = None
+    search: SearchOptions = DERIVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +170,14 @@ class EventsView:
         source: Name of its source.
         events: Which events.
         to: Stores it lives in.
+        search: How its fields are indexed for search.
     """
 
     name: str
     source: str
     events: EventsRef
     to: frozenset[Store]
+    search: SearchOptions = DERIVED
 
     @property
     def table(self) -> TableName:
@@ -246,12 +251,14 @@ def source(
     return declared
 
 
-def mirror(
+def mirror(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     name: str,
     table: TableRef,
     keys: Sequence[str] = (),
     to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
     on_schema_change: str | None = None,
+    *,
+    search: SearchOptions | None = None,
 ) -> MirrorView:
     """Declares a mirror: the latest row of every key, in each of the given stores.
 
@@ -262,6 +269,8 @@ def mirror(
         to: Any of `table`, `search`, `cache`.
         on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; its source's where nothing
             is said, see `SchemaPolicy`.
+        search: How its fields are indexed for search; from the columns' types where nothing is
+            said.
 
     Raises:
         DeclarationError: The name cannot be used or is taken, or a store or policy is not known.
@@ -269,13 +278,18 @@ def mirror(
     stores = _stores(name, to)
     policy = _policy(f"view {name}", on_schema_change) or table.on_schema_change
     checked = _checked(name, "view")
-    return _declare(MirrorView(checked, table.source, table.table, tuple(keys), stores, policy))
+    options = _searched(name, stores, search)
+    return _declare(
+        MirrorView(checked, table.source, table.table, tuple(keys), stores, policy, options)
+    )
 
 
 def events(
     name: str,
     events: EventsRef,
     to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
+    *,
+    search: SearchOptions | None = None,
 ) -> EventsView:
     """Declares a view of events: one row for each, in each of the given stores.
 
@@ -288,11 +302,14 @@ def events(
         name: The view's name in every store; lower case, digits and underscores.
         events: Which events, from a source: `shop.events(OrderPlaced)`.
         to: Any of `table`, `search`, `cache`.
+        search: How its fields are indexed for search; from their types where nothing is said.
 
     Raises:
         DeclarationError: The name cannot be used or is taken, or a store is not known.
     """
-    return _declare(EventsView(_checked(name, "view"), events.source, events, _stores(name, to)))
+    stores = _stores(name, to)
+    options = _searched(name, stores, search)
+    return _declare(EventsView(_checked(name, "view"), events.source, events, stores, options))
 
 
 def load(path: Path, *folders: Path) -> Declarations:
@@ -340,6 +357,20 @@ def _stores(name: str, to: Iterable[str]) -> frozenset[Store]:
     if not stores:
         raise DeclarationError(f"view {name} lives in no store")
     return stores
+
+
+def _searched(name: str, stores: frozenset[Store], search: object) -> SearchOptions:
+    if search is None:
+        return DERIVED
+    if not isinstance(search, SearchOptions):
+        hint = 'search=SearchOptions(fields={"name": Text(analyzer="english")})'
+        raise DeclarationError(f"view {name}: search takes SearchOptions", hint=hint)
+    if Store.SEARCH not in stores:
+        raise DeclarationError(
+            f"view {name} has search options and does not live in search",
+            hint='to=["search", ...]',
+        )
+    return search
 
 
 def _policy(what: str, word: str | None) -> SchemaPolicy | None:
