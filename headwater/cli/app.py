@@ -19,6 +19,7 @@ from headwater.cli import (
     plan,
     quarantine,
     run,
+    search,
     services,
     source,
     view,
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (demo, services, run, init, doctor, plan, data):
+for part in (demo, services, run, init, doctor, plan, data, search):
     part.register(app)
 app.add_typer(db.app, name="db")
 app.add_typer(events.app, name="events")
