@@ -54,8 +54,9 @@ COUNTERS_DDL: Final = ", ".join(
     f"{name} {'string' if name == 'view' else 'long'}" for name in COUNTERS.names
 )
 
-# a merge costs the same for one change and for thousands; the others are best kept in motion
-_CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 10_000, Store.CACHE: 10_000}
+# a merge costs the same for one change and for thousands; the others are best kept in motion, but
+# at the end of each write to search nothing is under way for a while
+_CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
 
 # The collector looks at what is new after so many objects, 700 if nothing is said; the records
 # of a batch are many times as many, all in use and in no cycle.
