@@ -108,10 +108,11 @@ class BulkSender(Generic[T]):
         give_up_at = time.monotonic() + self._patience_s
         while left:
             part = self._part(left)
+            error: SinkUnavailableError | None
             try:
                 answers = self._answers(index, part)
                 self._check_open(index, answers)
-                error = SinkUnavailableError("search is too busy", detail=f"{len(left)} documents")
+                error = None
             except SinkUnavailableError as refused:
                 if isinstance(refused, SinkReadOnlyError):
                     raise
@@ -130,7 +131,9 @@ class BulkSender(Generic[T]):
                 continue
             self._bytes_max = max(BULK_BYTES_LEAST, self._bytes_max // 2)
             if time.monotonic() + wait_s > give_up_at:
-                raise error
+                raise error or SinkUnavailableError(
+                    "search is too busy", detail=f"{len(left)} documents"
+                )
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, _WAIT_MOST_S)
         return answered

@@ -37,7 +37,7 @@ _CONFLICT: Final = 409
 _BAD_DOCUMENT: Final = 400
 _FLOOR: Final = "headwater_floor"
 _MARK: Final = "headwater_index"
-_FIELD: Final = re.compile(r"field (?:\[|=\")([^\]\"]{1,63})[\]\"]")
+_FIELD: Final = re.compile(r"field(?: \[|=\")([^\]\"]{1,63})[\]\"]")
 _STATE: Final = "filter_path=*.mappings._meta,*.settings.index.uuid,*.settings.index.history_uuid"
 _EXISTS: Final = "resource_already_exists_exception"
 _ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external"}}'
