@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -105,13 +105,19 @@ class BatchWriter:
         yield _counters(counts)
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
-        limit = _CHANGES_PER_WRITE[self.store]
-        delivery = Delivery(self.plans, self._sink, self.held, changes_per_write=limit)
-        for batch in batches:
-            for topic, records in _by_topic(batch):
-                # a topic beside the views', such as the heartbeat's, is passed over
-                delivery.take(topic, records)
-        delivery.finish()
+        delivery = Delivery(
+            self.plans,
+            self._sink,
+            self.held,
+            changes_per_write=_CHANGES_PER_WRITE[self.store],
+            overlapped=self.store is Store.SEARCH,  # which needs most of the time for itself
+        )
+        with closing(delivery):
+            for batch in batches:
+                for topic, records in _by_topic(batch):
+                    # a topic beside the views', such as the heartbeat's, is passed over
+                    delivery.take(topic, records)
+            delivery.finish()
         if delivery.waiting or delivery.truncated:
             ledger.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
         return delivery.counts
