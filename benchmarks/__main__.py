@@ -18,6 +18,7 @@ from benchmarks import (
     initial_load,
     latency,
     live,
+    search_sink,
     snapshot,
     startup,
 )
@@ -38,6 +39,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "initial_load": initial_load.run,
     "latency": latency.run,
     "live": live.run,
+    "search_sink": search_sink.run,
     "snapshot": snapshot.run,
     "startup": startup.run,
 }

@@ -5,8 +5,18 @@ from __future__ import annotations
 from cdc.column_rule import ColumnRules
 from projections import view
 from projections.cache_options import CacheOptions
+from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.view import source
 
 __version__ = "0.1.0"
 
-__all__ = ["CacheOptions", "ColumnRules", "source", "view"]
+__all__ = [
+    "CacheOptions",
+    "ColumnRules",
+    "Keyword",
+    "SearchOptions",
+    "Stored",
+    "Text",
+    "source",
+    "view",
+]

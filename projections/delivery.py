@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -23,6 +24,7 @@ from projections.record import RecordFailure, canonical, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from cdc.errors import CdcError
     from projections.decode import Reduced
@@ -103,6 +105,7 @@ class Delivery:
         sink: Opens the store when it is needed.
         held: What waits already, by view.
         changes_per_write: Changes of a topic after which they are written.
+        overlapped: Whether what comes next is read while that is being written.
     """
 
     def __init__(
@@ -112,11 +115,15 @@ class Delivery:
         held: Mapping[str, Held] | None = None,
         *,
         changes_per_write: int = 100_000,
+        overlapped: bool = False,
     ) -> None:
         self._readers = _readers(plans)
         self._sink = sink
         self._held = held or {}
         self._limit = changes_per_write
+        # one thread: writes keep their order, and the sink its one caller at a time
+        self._pool = ThreadPoolExecutor(1, "delivery") if overlapped else None
+        self._under_way: Future[None] | None = None
         self._apart: dict[str, set[str]] = defaultdict(set)
         self.counts: dict[str, ViewCount] = defaultdict(ViewCount)
         self.waiting: list[Waiting] = []
@@ -148,9 +155,27 @@ class Delivery:
         for reader in chain.from_iterable(self._readers.values()):
             if reader.reducer.records:
                 self._flush(reader)
+        self._settle()
+
+    def close(self) -> None:
+        """Waits for a write that is under way, whatever comes of it."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def _flush(self, reader: _Reader) -> None:
         reduced = reader.reducer.reduced()
+        if self._pool is None:
+            self._write(reader, reduced)
+            return
+        self._settle()
+        self._under_way = self._pool.submit(self._write, reader, reduced)
+
+    def _settle(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def _write(self, reader: _Reader, reduced: Reduced) -> None:
         for plan in reader.plans:
             _ViewDelivery(self, plan, reader.topic, reduced).run()
 

@@ -10,6 +10,9 @@ ProjectionError
 │   ├── NoStoredRowError     HW-P014  an unchanged value is not there to be kept
 │   ├── WriterLockedError    HW-P015  another writer holds the tables
 │   ├── LoadFailedError      HW-P016  a table could not be filled straight from the source
+│   ├── SinkReadOnlyError    HW-P065  a store takes no writes for now
+│   ├── IndexRefusedError    HW-P066  the search engine refuses the index of a view
+│   ├── IndexLostError       HW-P067  a view's search index is gone, or is not the one it was
 │   └── CacheError           HW-P060  the cache cannot be relied on, or not be written, for now
 │       ├── CacheLostError     HW-P061  the cache has forgotten what was written
 │       ├── CacheFullError     HW-P062  the cache's memory is full
@@ -31,9 +34,13 @@ ProjectionError
 ├── ViewShapeError           HW-P050  a view does not have the columns of its table
 │   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
 │   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
-└── VerificationError        HW-P030  views could not be compared
-    ├── NotCaughtUpError     HW-P031  views did not reach the position in time
-    └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
+├── VerificationError        HW-P030  views could not be compared
+│   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
+│   └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
+└── SearchError              HW-P070  a search cannot be answered
+    ├── NoIndexError         HW-P071  no view of that name can be searched
+    ├── SearchFieldError     HW-P072  a view has no such field, or it cannot be used like that
+    └── SearchQueryError     HW-P073  a search cannot be carried out as written
 """
 
 from __future__ import annotations
@@ -128,6 +135,28 @@ class LoadFailedError(SinkError):
 
     code = "HW-P016"
     retriable = True
+
+
+class SinkReadOnlyError(SinkUnavailableError):
+    """A store answers and takes no writes for now: its disk is nearly full, or somebody says so."""
+
+    code = "HW-P065"
+
+
+class IndexRefusedError(SinkRefusedError):
+    """The search engine refuses a view's index: it has not an analyzer that is named, say."""
+
+    code = "HW-P066"
+
+
+class IndexLostError(SinkError):
+    """A view's search index is gone, or is not the one that its rows were written to.
+
+    Somebody deleted or restored it; the job's next start has the view's table read anew.
+    """
+
+    code = "HW-P067"
+    retriable = False
 
 
 class CacheError(SinkUnavailableError):
@@ -290,3 +319,27 @@ class TraceError(VerificationError):
     """A row cannot be followed from its commits to the stores."""
 
     code = "HW-P032"
+
+
+class SearchError(ProjectionError):
+    """A search cannot be answered."""
+
+    code = "HW-P070"
+
+
+class NoIndexError(SearchError):
+    """No view of that name can be searched."""
+
+    code = "HW-P071"
+
+
+class SearchFieldError(SearchError):
+    """A view has no field of that name, or the field cannot be used like that."""
+
+    code = "HW-P072"
+
+
+class SearchQueryError(SearchError):
+    """A search cannot be carried out as it is written."""
+
+    code = "HW-P073"

@@ -10,6 +10,8 @@ from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.change import RowChange
 from projections.errors import PlanError
 from projections.event_form import KEY, STORED, EventForm
+from projections.search.fields import DELETED_FIELD
+from projections.search.options import DERIVED
 from projections.shape import TableShapes
 from projections.view import ARCHIVED_EVENTS, EVENT_TABLES, EVENTS, EventsView
 
@@ -18,13 +20,11 @@ if TYPE_CHECKING:
 
     from cdc.schema_change.shape import TableHistory
     from cdc.table import TableName
+    from projections.search.options import SearchOptions
     from projections.view import MirrorView, Store, View
 
 VERSION_COLUMN = "_version"
 """Column or field in which every store keeps `ChangePosition.version` beside a row."""
-
-DELETED_FIELD = "_deleted"
-"""Field that marks the lasting memory of a delete where it shares an index with live rows."""
 
 ROW_ID_COLUMN = "_row_id"
 """Key of a mirror whose table has no key: the row's place in the source's order, as text."""
@@ -94,6 +94,7 @@ class ViewPlan:
         kept_since: Rows stored with versions before this one lack something of what their table
             has: they complete no change that keeps values.
         cache: How it is laid out in the cache.
+        search: How its fields are indexed for search.
     """
 
     name: str
@@ -110,6 +111,7 @@ class ViewPlan:
     left_to_read: int = 0
     kept_since: int = 0
     cache: CacheOptions = DEFAULT_OPTIONS
+    search: SearchOptions = DERIVED
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
@@ -192,10 +194,13 @@ def _plan_events(
         ) from None
     schema = TableSchema(EVENTS, form.columns, (KEY,))
     _refuse_reserved(view.name, schema)
+    view.search.check(view.name, schema)
     plan = EventsPlan(form, tables)
     topic = EVENTS.topic(view.source)
     shapes = _shapes(view, tables, histories)
-    return ViewPlan(view.name, view.source, topic, schema, (KEY,), view.to, plan, shapes)
+    return ViewPlan(
+        view.name, view.source, topic, schema, (KEY,), view.to, plan, shapes, search=view.search
+    )
 
 
 def _refuse_reserved(name: str, schema: TableSchema) -> None:
@@ -213,6 +218,7 @@ def _plan(
     if schema is None:
         raise PlanError(f"view {view.name}: source has no table {view.table}")
     _refuse_reserved(view.name, schema)
+    view.search.check(view.name, schema)
     if view.keys and set(view.keys) != set(schema.key):
         raise PlanError(
             f"view {view.name}: keys are not the key of {view.table}",
@@ -230,6 +236,7 @@ def _plan(
         view.to,
         shapes=_shapes(view, {topic: schema}, histories),
         cache=view.cache,
+        search=view.search,
     )
 
 

@@ -20,6 +20,7 @@ from eventstore.registry import EventTypes
 from eventstore.registry import declared as declared_events
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.errors import DeclarationError
+from projections.search.options import DERIVED, SearchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -150,6 +151,7 @@ class MirrorView:
         to: Stores it lives in.
         on_schema_change: What it does when its table changes; None as `SchemaPolicy` says.
         cache: How it is laid out in the cache, and what is kept beside its rows there.
+        search: How its fields are indexed for search.
     """
 
     name: str
@@ -159,6 +161,7 @@ class MirrorView:
     to: frozenset[Store]
     on_schema_change: SchemaPolicy | None = None
     cache: CacheOptions = DEFAULT_OPTIONS
+    search: SearchOptions = DERIVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +173,14 @@ class EventsView:
         source: Name of its source.
         events: Which events.
         to: Stores it lives in.
+        search: How its fields are indexed for search.
     """
 
     name: str
     source: str
     events: EventsRef
     to: frozenset[Store]
+    search: SearchOptions = DERIVED
 
     @property
     def table(self) -> TableName:
@@ -249,7 +254,7 @@ def source(
     return declared
 
 
-def mirror(  # noqa: PLR0913  # a word for each thing that can be said
+def mirror(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     name: str,
     table: TableRef,
     keys: Sequence[str] = (),
@@ -257,6 +262,7 @@ def mirror(  # noqa: PLR0913  # a word for each thing that can be said
     on_schema_change: str | None = None,
     *,
     cache: CacheOptions | None = None,
+    search: SearchOptions | None = None,
 ) -> MirrorView:
     """Declares a mirror: the latest row of every key, in each of the given stores.
 
@@ -268,6 +274,8 @@ def mirror(  # noqa: PLR0913  # a word for each thing that can be said
         on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; its source's where nothing
             is said, see `SchemaPolicy`.
         cache: How it is laid out in the cache, with lookups, counters and leaderboards.
+        search: How its fields are indexed for search; from the columns' types where nothing is
+            said.
 
     Raises:
         DeclarationError: The name cannot be used or is taken, or a store or policy is not known.
@@ -277,6 +285,7 @@ def mirror(  # noqa: PLR0913  # a word for each thing that can be said
         raise DeclarationError(f"view {name} has cache options and does not live in the cache")
     policy = _policy(f"view {name}", on_schema_change) or table.on_schema_change
     checked = _checked(name, "view")
+    options = _searched(name, stores, search)
     return _declare(
         MirrorView(
             checked,
@@ -286,6 +295,7 @@ def mirror(  # noqa: PLR0913  # a word for each thing that can be said
             stores,
             policy,
             cache or DEFAULT_OPTIONS,
+            options,
         )
     )
 
@@ -294,6 +304,8 @@ def events(
     name: str,
     events: EventsRef,
     to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
+    *,
+    search: SearchOptions | None = None,
 ) -> EventsView:
     """Declares a view of events: one row for each, in each of the given stores.
 
@@ -306,11 +318,14 @@ def events(
         name: The view's name in every store; lower case, digits and underscores.
         events: Which events, from a source: `shop.events(OrderPlaced)`.
         to: Any of `table`, `search`, `cache`.
+        search: How its fields are indexed for search; from their types where nothing is said.
 
     Raises:
         DeclarationError: The name cannot be used or is taken, or a store is not known.
     """
-    return _declare(EventsView(_checked(name, "view"), events.source, events, _stores(name, to)))
+    stores = _stores(name, to)
+    options = _searched(name, stores, search)
+    return _declare(EventsView(_checked(name, "view"), events.source, events, stores, options))
 
 
 def load(path: Path, *folders: Path) -> Declarations:
@@ -358,6 +373,20 @@ def _stores(name: str, to: Iterable[str]) -> frozenset[Store]:
     if not stores:
         raise DeclarationError(f"view {name} lives in no store")
     return stores
+
+
+def _searched(name: str, stores: frozenset[Store], search: object) -> SearchOptions:
+    if search is None:
+        return DERIVED
+    if not isinstance(search, SearchOptions):
+        hint = 'search=SearchOptions(fields={"name": Text(analyzer="english")})'
+        raise DeclarationError(f"view {name}: search takes SearchOptions", hint=hint)
+    if Store.SEARCH not in stores:
+        raise DeclarationError(
+            f"view {name} has search options and does not live in search",
+            hint='to=["search", ...]',
+        )
+    return search
 
 
 def _policy(what: str, word: str | None) -> SchemaPolicy | None:

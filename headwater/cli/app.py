@@ -20,6 +20,7 @@ from headwater.cli import (
     plan,
     quarantine,
     run,
+    search,
     services,
     source,
     trace,
@@ -42,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (demo, services, run, init, doctor, plan, data, trace):
+for part in (demo, services, run, init, doctor, plan, data, search, trace):
     part.register(app)
 app.add_typer(cache.app, name="cache")
 app.add_typer(db.app, name="db")

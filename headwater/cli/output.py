@@ -16,7 +16,13 @@ from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError
 from eventstore import errors as event_store
 from eventstore.errors import EventStoreError
 from headwater.errors import HeadwaterError
-from projections.errors import CacheUnknownError, DeclarationError, PlanError, ProjectionError
+from projections.errors import (
+    CacheUnknownError,
+    DeclarationError,
+    PlanError,
+    ProjectionError,
+    SearchError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +40,7 @@ _USAGE = (
     PlanError,
     ReadRefusedError,
     ReadUnknownError,
+    SearchError,
     event_store.NameRefusedError,
     event_store.EventRefusedError,
     event_store.BatchRefusedError,

@@ -1,4 +1,8 @@
-"""Mapping of a view's search index, derived from the kinds of its columns."""
+"""Mapping of a view's search index: from the kinds of its columns, and what the view says of them.
+
+What a field was made for is kept beside it, in the field's `meta`: the kind of its column, which
+tells whether stored values still have the right form, and how much it counts in a search.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.table import ColumnKind
 from projections.errors import PlanError
-from projections.plan import DELETED_FIELD
+from projections.search.fields import BOOST, DELETED_FIELD, KIND
+from projections.search.options import Keyword, Stored, Text
 
 if TYPE_CHECKING:
+    from cdc.table import Column
     from projections.plan import ViewPlan
+    from projections.search.options import SearchOptions
 
 KEYWORD_CHARACTERS: Final = 8191
 """Longest text that is also indexed as one term: a term holds 32,766 bytes."""
+
+FIELDS_LEAST: Final = 1000
 
 _RESERVED: Final = frozenset(
     [
@@ -33,6 +42,8 @@ _RESERVED: Final = frozenset(
     ]
 )
 
+_EXACT: Final[dict[str, Any]] = {"type": "keyword", "ignore_above": KEYWORD_CHARACTERS}
+
 # An index is for finding: the document keeps each value exactly as it is, also where the index
 # rounds it (numeric as double) or leaves it out (NaN, infinity, years beyond the engine's).
 FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
@@ -40,10 +51,7 @@ FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
     ColumnKind.INTEGER: {"type": "long"},
     ColumnKind.NUMERIC: {"type": "double", "ignore_malformed": True},
     ColumnKind.FLOAT: {"type": "double", "ignore_malformed": True},
-    ColumnKind.TEXT: {
-        "type": "text",
-        "fields": {"keyword": {"type": "keyword", "ignore_above": KEYWORD_CHARACTERS}},
-    },
+    ColumnKind.TEXT: {"type": "text", "fields": {"keyword": _EXACT}},
     ColumnKind.UUID: {"type": "keyword"},
     ColumnKind.JSON: {"type": "text"},
     ColumnKind.DATE: {"type": "date", "format": "strict_date", "ignore_malformed": True},
@@ -77,14 +85,74 @@ def index_body(plan: ViewPlan) -> dict[str, Any]:
             f"view {plan.name}: the search engine keeps the name {min(taken)} for itself",
             hint="leave search out of the view's stores, or rename the column",
         )
-    properties = {column.name: FIELDS[column.kind] for column in plan.schema.columns}
+    options = plan.search
+    properties = {column.name: field_mapping(column, options) for column in plan.schema.columns}
     properties[DELETED_FIELD] = {"type": "boolean"}
+    settings: dict[str, Any] = {
+        "number_of_shards": 1,
+        "auto_expand_replicas": "0-1",
+        "mapping.total_fields.limit": fields_limit(properties),
+    }
+    if options.analysis:
+        settings["analysis"] = dict(options.analysis)
     return {
-        "settings": {
-            "number_of_shards": 1,
-            "auto_expand_replicas": "0-1",
-            "mapping.total_fields.limit": max(1000, 3 * len(properties)),
-        },
+        "settings": settings,
         "mappings": {"dynamic": "strict", "properties": properties},
         "aliases": {plan.name: {"filter": {"bool": {"must_not": {"term": {DELETED_FIELD: True}}}}}},
     }
+
+
+def fields_limit(properties: dict[str, Any]) -> int:
+    """Returns how many fields an index of these may have; the engine's own limit is 1,000.
+
+    A field counts with those below it: its exact text, and four that suggestions need.
+    """
+    return max(FIELDS_LEAST, 6 * len(properties))
+
+
+def field_mapping(column: Column, options: SearchOptions) -> dict[str, Any]:
+    """Returns the mapping of a column, in the form in which the engine tells it again."""
+    option = options.fields.get(column.name)
+    meta = {KIND: str(column.kind)}
+    if isinstance(option, Text | Keyword) and option.boost != 1:
+        meta[BOOST] = f"{option.boost:g}"
+    if option is None and column.kind is ColumnKind.TEXT:
+        option = Text()
+    if isinstance(option, Text):
+        mapping = _text(option, options.analyzer)
+    elif isinstance(option, Keyword):
+        mapping = dict(_EXACT)
+        if option.lowercase:
+            mapping["normalizer"] = "lowercase"
+    else:
+        mapping = dict(FIELDS[column.kind])
+        if column.kind is ColumnKind.JSON and options.analyzer is not None:
+            mapping["analyzer"] = options.analyzer
+        if isinstance(option, Stored):
+            mapping = _stored(mapping)
+    return {**mapping, "meta": meta}
+
+
+def _text(option: Text, analyzer: str | None) -> dict[str, Any]:
+    mapping: dict[str, Any] = {"type": "text"}
+    if (name := option.analyzer or analyzer) is not None:
+        mapping["analyzer"] = name
+    if option.search_analyzer is not None:
+        mapping.setdefault("analyzer", "standard")
+        mapping["search_analyzer"] = option.search_analyzer
+    below: dict[str, Any] = {}
+    if option.exact:
+        below["keyword"] = dict(_EXACT)
+    if option.suggest:
+        below["suggest"] = {
+            "type": "search_as_you_type",
+            "doc_values": False,
+            "max_shingle_size": 2,
+        }
+    return {**mapping, "fields": below} if below else mapping
+
+
+def _stored(mapping: dict[str, Any]) -> dict[str, Any]:
+    if mapping["type"] == "text":
+        return {"type": "text", "index": False}
+    return {**mapping, "index": False, "doc_values": False}

@@ -1,27 +1,33 @@
 """A search index takes the columns that its view has now.
 
-A field that comes on top is added to the mapping. The type of a field cannot be changed: then the
-documents are copied, with their versions, to an index beside it and back, and readers are moved
-from one to the other in one step each time. Whoever is killed in between is followed by somebody
-who goes on: the second index says that there is something to be finished.
+A field that comes on top is added to the mapping. The type of a field cannot be changed, nor how
+its text becomes words: then what changed is named, and the documents are copied, with their
+versions, to an index beside it and back, and readers are moved from one to the other in one step
+each time. Whoever is killed in between is followed by somebody who goes on: the second index says
+that there is something to be finished.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
+import structlog
 
 from projections.errors import SinkUnavailableError
-from projections.sinks.mapping import index_body
+from projections.search.fields import KIND
+from projections.sinks.mapping import fields_limit, index_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from projections.plan import ViewPlan
 
 _CONFLICT: Final = 409
 _DONE: Final = frozenset((200, 201, _CONFLICT))
+_TELLING: Final = ("analyzer", "search_analyzer", "normalizer", "index")
+_log = structlog.get_logger(__name__)
 
 
 class Engine(Protocol):
@@ -40,6 +46,51 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A field, or the index's analyzers, that an index cannot take as it is.
+
+    Attributes:
+        name: The field.
+        old: How the index has it.
+        new: How the view wants it.
+    """
+
+    name: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.old} -> {self.new}"
+
+
+def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChange]:
+    """Names what of an index cannot become what a view wants without its documents being copied.
+
+    Args:
+        had: Settings and mappings of the index, as the engine tells them.
+        wanted: The body with which it would be made now.
+    """
+    before = had["mappings"].get("properties", {})
+    after = wanted["mappings"]["properties"]
+    found = [
+        FieldChange(name, _shown(before[name]), _shown(field))
+        for name, field in after.items()
+        if name in before and _bare(before[name]) != _bare(field)
+    ]
+    analysis = had.get("settings", {}).get("index", {}).get("analysis", {})
+    declared = _as_told(wanted["settings"].get("analysis", {}))
+    if analysis != declared:
+        differing = sorted(
+            f"{kind}.{name}"
+            for kind in {*analysis, *declared}
+            for name in {*analysis.get(kind, {}), *declared.get(kind, {})}
+            if analysis.get(kind, {}).get(name) != declared.get(kind, {}).get(name)
+        )
+        found.append(FieldChange("analysis", "as it was", ", ".join(differing)))
+    return found
+
+
 def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
     """Gives the index of a view the view's fields.
 
@@ -53,39 +104,71 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
     """
     spare = f"{index}-spare"
     body = index_body(plan)
-    mapping = engine.request("GET", f"/{index}/_mapping")[index]["mappings"]
+    found = engine.request("GET", f"/{index}")[index]
+    mapping = found["mappings"]
     had, wanted = mapping.get("properties", {}), body["mappings"]["properties"]
-    retyped = [
-        name for name in wanted if had.get(name, wanted[name])["type"] != wanted[name]["type"]
-    ]
+    differing = changes(found, body)
     copied = bool(engine.request("GET", f"/_cat/indices/{spare}*?format=json"))
-    if retyped:
+    if differing:
+        _log.warning(
+            "search index is made anew for fields that changed",
+            view=plan.name,
+            changes="; ".join(map(str, differing)),
+        )
         body["mappings"]["_meta"] = mapping.get("_meta", {})
         alias = body.pop("aliases")
         if copied:
             engine.request("DELETE", f"/{spare}")  # a copy that was not finished
         engine.request("PUT", f"/{spare}", body)
-        _copy(engine, plan, index, spare, _carried(plan, had, wanted, retyped))
+        _copy(engine, plan, index, spare, _carried(plan, had, wanted))
         _move(engine, plan, index, spare, alias)
         engine.request("PUT", f"/{index}", body)
         copied = True
-    elif lacking := {name: wanted[name] for name in wanted if name not in had}:
+    elif lacking := {name: wanted[name] for name in wanted if had.get(name) != wanted[name]}:
+        limit = {"index.mapping.total_fields.limit": fields_limit(had | wanted)}
+        engine.request("PUT", f"/{index}/_settings", limit)
         engine.request("PUT", f"/{index}/_mapping", {"properties": lacking})
     if copied:
         _copy(engine, plan, spare, index, {name: name for name in wanted})
         _move(engine, plan, spare, index, index_body(plan)["aliases"])
 
 
-def _carried(
-    plan: ViewPlan, had: dict[str, Any], wanted: dict[str, Any], retyped: list[str]
-) -> dict[str, str]:
-    """Fields whose values stay, and as what; those of another type come with the read."""
-    carried = {name: name for name in wanted if name in had and name not in retyped}
+def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
+    """A field without what may change at any time."""
+    return {key: value for key, value in field.items() if key != "meta"}
+
+
+def _shown(field: Mapping[str, Any]) -> str:
+    said = [f"{key}={value}" for key, value in _bare(field).items() if key in _TELLING]
+    below = [f"+{name}" for name in field.get("fields", {})]
+    return " ".join([str(field["type"]), *said, *below])
+
+
+def _as_told(setting: Any) -> Any:
+    """A setting as the engine tells it again: every number and truth value as its text."""
+    if isinstance(setting, dict):
+        return {name: _as_told(value) for name, value in setting.items()}
+    if isinstance(setting, list | tuple):
+        return [_as_told(value) for value in setting]
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)
+
+
+def _carried(plan: ViewPlan, had: dict[str, Any], wanted: dict[str, Any]) -> dict[str, str]:
+    """Fields whose values stay, and as what; those of another form come with the read."""
+    carried = {name: name for name in wanted if name in had and _same_form(had[name], wanted[name])}
     for name, older in plan.older_names.items():
         place = next((old for old in older if old in had and old not in wanted), None)
         if place is not None and name not in had:
             carried[place] = name
     return carried
+
+
+def _same_form(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether values are written alike, though they may be indexed in another way."""
+    kind = had.get("meta", {}).get(KIND)
+    if kind is None:  # made when the type said it all
+        return bool(had["type"] == wanted["type"])
+    return bool(kind == wanted.get("meta", {}).get(KIND))
 
 
 def _copy(

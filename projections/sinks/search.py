@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-import opensearchpy
 import orjson
-import stamina
-from opensearchpy import exceptions
 
 from projections.change import Applied, Refused, completed_version, may_complete
 from projections.documents import DocumentForm
 from projections.errors import (
+    IndexLostError,
+    IndexRefusedError,
     NoStoredRowError,
     SinkRefusedError,
     SinkUnavailableError,
     UnholdableValueError,
 )
-from projections.plan import DELETED_FIELD
+from projections.search.engine import NOT_FOUND, READ_DOCUMENTS, EngineRefusedError, SearchEngine
+from projections.search.fields import DELETED_FIELD
+from projections.sinks.bulk import PATIENCE_S, TOO_LARGE, BulkSender
 from projections.sinks.mapping import index_body
 from projections.sinks.remap import remap
+from projections.sinks.stored_documents import NO_ROW, StoredDocuments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cdc.values import Json
     from projections.change import RowChange
     from projections.plan import ViewPlan
-
-BULK_BYTES: Final = 4 << 20
-"""Body of one bulk request; past about 5 MB the engine gains nothing."""
-
-ATTEMPTS: Final = 6
-"""Tries of a request that is told to come back later, about 6 s in all."""
+    from projections.sinks.stored_documents import Stored
 
 ID_BYTES: Final = 512
-READ_DOCUMENTS: Final = 5000
-_TIMEOUT_S: Final = 30.0
 _CONFLICT: Final = 409
 _BAD_DOCUMENT: Final = 400
-_LATER: Final = frozenset((429, 502, 503, 504))
 _FLOOR: Final = "headwater_floor"
-_FIELD: Final = re.compile(r"field \[([^\]]{1,63})\]")
-
-logging.getLogger("opensearch").setLevel(logging.ERROR)  # it warns of each answer we handle
+_MARK: Final = "headwater_index"
+_FIELD: Final = re.compile(r"field(?: \[|=\")([^\]\"]{1,63})[\]\"]")
+_STATE: Final = "filter_path=*.mappings._meta,*.settings.index.uuid,*.settings.index.history_uuid"
+_EXISTS: Final = "resource_already_exists_exception"
+_ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external"}}'
+_DELETED: Final = orjson.dumps({DELETED_FIELD: True})
+_LOST_HINT: Final = (
+    "start the job again (headwater down, headwater up): it has the view's table read anew and the"
+    " index filled"
+)
 
 
 class SearchSink:
@@ -57,75 +56,91 @@ class SearchSink:
     alias hides. What `sweep` was given last is in the mapping's `_meta`; it takes the place of
     older such memories. A write is on disk when it is acknowledged and found within a second.
 
+    The index bears the mark of the engine's own ids for it. One that was deleted, or deleted and
+    restored from a backup, has not that mark: nothing is written to it until `prepare` has run.
+
+    Two bodies of 1 MiB are under way at a time, less when the engine is too busy; a document that
+    is larger goes alone. One of more than 96 MiB is refused.
+
     Args:
         url: `http[s]://[user:password@]host:port`.
+        patience_s: Longest time that the engine may be too busy for anything, seconds.
     """
 
-    def __init__(self, url: str) -> None:
-        self._client = opensearchpy.OpenSearch(
-            hosts=[url], timeout=_TIMEOUT_S, max_retries=0, http_compress=False
-        )
+    def __init__(self, url: str, *, patience_s: float = PATIENCE_S) -> None:
+        self.engine = SearchEngine(url)
+        self._sender: BulkSender[RowChange] = BulkSender(self.engine, patience_s)
         self._forms: dict[str, DocumentForm] = {}
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes index and alias unless they are there; gives the index the view's fields."""
+        """Makes index and alias unless they are there; gives the index the view's fields.
+
+        Raises:
+            IndexRefusedError: The engine has not what the view's search options name.
+            SinkError: The engine refuses or cannot be reached.
+        """
+        index = index_name(plan)
         try:
-            self.request("PUT", f"/{index_name(plan)}", index_body(plan))
-        except SinkRefusedError as error:
-            if error.detail is None or "resource_already_exists" not in error.detail:
+            try:
+                self.engine.request("PUT", f"/{index}", index_body(plan))
+            except EngineRefusedError as error:
+                if error.kind != _EXISTS:
+                    raise
+            remap(self.engine, plan, index)
+        except EngineRefusedError as error:
+            if error.status != _BAD_DOCUMENT:
                 raise
-        remap(self, plan, index_name(plan))
+            raise IndexRefusedError(
+                f"view {plan.name}: search refuses its index",
+                detail=error.reason[:300] or error.detail,
+                hint="correct search=SearchOptions(...) of the view: analyzers are the engine's "
+                "own, or described in its analysis",
+            ) from None
+        mark, meta = self._state(index)
+        if meta.get(_MARK) != mark:
+            self._note(index, meta | {_MARK: mark})
+
+    def mark(self, plan: ViewPlan) -> str | None:
+        """Returns what tells a view's index from every other; None if there is none."""
+        try:
+            mark, meta = self._state(index_name(plan))
+        except IndexLostError:
+            return None
+        return mark if meta.get(_MARK) == mark else None
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes in bulk; see `Sink.apply`."""
-        form = self._form(plan)
         floor = self._floor(plan)
-        kept = [change for change in changes if change.kept]
-        stored = self._stored(plan, [key for c in kept for key in (c.key, c.base or c.key)])
+        writing = _Writing(plan, self._form(plan), StoredDocuments(self.engine, index_name(plan)))
         total = Applied()
-        waiting: list[tuple[RowChange, bytes]] = []
-        size = 0
-        for change in changes:
-            if change.version < floor:
-                total += Applied(stale=1)
-                continue
-            try:
-                lines = _lines(form, change, stored)
-            except (UnholdableValueError, NoStoredRowError) as error:
-                total += Applied(refused=(Refused(change, error),))
-                continue
-            waiting.append((change, lines))
-            size += len(lines)
-            if size >= BULK_BYTES:
-                total += self._bulk(plan, waiting)
-                waiting, size = [], 0
-        if waiting:
-            total += self._bulk(plan, waiting)
+        for change, answer in self._sender.send(index_name(plan), writing.lines(changes, floor)):
+            total += _outcome(plan, change, answer)
         self._sweep_own(plan, changes, floor)
-        return total
+        return total + writing.unsent
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row through the alias; see `Sink.documents`."""
-        for page in self.scanned(plan.name, {}):
+        for page in self.engine.scanned(plan.name, {}):
             for hit in page:
                 yield hit["_source"]
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         """Looks the documents up; see `Sink.versions`."""
         floor = max(0, self._floor(plan) - 1)
-        stored = self._stored(plan, [change.key for change in changes])
         form = self._form(plan)
         ids = [document_id(form.name(change)) for change in changes]
-        return [max(floor, stored[place][0] if place in stored else 0) for place in ids]
+        stored = StoredDocuments(self.engine, index_name(plan)).versions(ids)
+        return [max(floor, stored.get(place, 0)) for place in ids]
 
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Notes the version in the index's mapping, then deletes documents; see `Sink.sweep`."""
+        index = index_name(plan)
         if self._floor(plan) < below_version:
-            mapping = {"_meta": {_FLOOR: str(below_version)}}
-            self.request("PUT", f"/{index_name(plan)}/_mapping", mapping)
+            _, meta = self._state(index)
+            self._note(index, meta | {_FLOOR: str(below_version)})
         removed = 0
         wanted = {"version": True, "_source": [DELETED_FIELD]}
-        for page in self.scanned(index_name(plan), wanted):
+        for page in self.engine.scanned(index, wanted):
             old = [hit for hit in page if hit["_version"] < below_version]
             self._remove(plan, [hit["_id"] for hit in old], below_version)
             removed += sum(DELETED_FIELD not in hit["_source"] for hit in old)
@@ -133,28 +148,8 @@ class SearchSink:
 
     def close(self) -> None:
         """Closes the connections."""
-        self._client.close()
-
-    def _bulk(self, plan: ViewPlan, waiting: Sequence[tuple[RowChange, bytes]]) -> Applied:
-        """Sends changes; those that are told to come back later are sent again."""
-        total = Applied(size_bytes=sum(len(lines) for _, lines in waiting))
-        for attempt in stamina.retry_context(
-            on=SinkUnavailableError, attempts=ATTEMPTS, timeout=None, wait_initial=0.1, wait_max=2.0
-        ):
-            with attempt:
-                answers = self.bulk(index_name(plan), [lines for _, lines in waiting])
-                later = []
-                for (change, lines), answer in zip(waiting, answers, strict=True):
-                    if answer["status"] in _LATER:
-                        later.append((change, lines))
-                    else:
-                        total += _outcome(plan, change, answer)
-                waiting = later
-                if waiting:
-                    raise SinkUnavailableError(
-                        f"view {plan.name}: search is too busy", detail=f"{len(waiting)} documents"
-                    )
-        return total
+        self._sender.close()
+        self.engine.close()
 
     def _sweep_own(self, plan: ViewPlan, changes: Sequence[RowChange], floor: int) -> None:
         """Removes what was written while another instance swept: it has not seen that."""
@@ -169,40 +164,42 @@ class SearchSink:
         version = {"version": below_version - 1, "version_type": "external_gte"}
         body = [orjson.dumps({"delete": {"_id": each, **version}}) + b"\n" for each in ids]
         for start in range(0, len(body), READ_DOCUMENTS):
-            answers = self.bulk(index_name(plan), body[start : start + READ_DOCUMENTS])
-            failed = {a["status"] for a in answers} - {200, 404, _CONFLICT}
+            answers = self.engine.bulk(index_name(plan), body[start : start + READ_DOCUMENTS])
+            failed = {a["status"] for a in answers} - {200, NOT_FOUND, _CONFLICT}
             if failed:
                 raise SinkUnavailableError(
                     f"view {plan.name}: search does not remove old documents",
                     detail=f"status {min(failed)}",
                 )
 
-    def bulk(self, index: str, body: list[bytes]) -> list[dict[str, Any]]:
-        """Sends the lines of a bulk request; returns the answer to each."""
-        wanted = "items.*.status,items.*.error.type,items.*.error.reason"
-        path = f"/{index}/_bulk?filter_path={wanted}"
-        answer = self._perform("POST", path, b"".join(body), "application/x-ndjson")
-        return [next(iter(item.values())) for item in answer["items"]]
-
-    def scanned(self, place: str, wanted: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-        """Reads an index or alias page by page, as it is now."""
-        self.request("POST", f"/{place}/_refresh")
-        query = {"size": READ_DOCUMENTS, "sort": ["_doc"], "query": {"match_all": {}}} | wanted
-        page = self.request("POST", f"/{place}/_search?scroll=2m", query)
-        try:
-            while page["hits"]["hits"]:
-                yield page["hits"]["hits"]
-                scroll = {"scroll": "2m", "scroll_id": page["_scroll_id"]}
-                page = self.request("POST", "/_search/scroll", scroll)
-        finally:
-            self.request("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
-
     def _floor(self, plan: ViewPlan) -> int:
-        """Version below which the view takes no change any more."""
-        path = f"/{index_name(plan)}/_mapping?filter_path=*.mappings._meta"
-        for index in (self.request("GET", path) or {}).values():
-            return int(index["mappings"]["_meta"].get(_FLOOR, "0"))
-        return 0
+        """Version below which the view takes no change any more.
+
+        Raises:
+            IndexLostError: The index is not the one that the view was prepared in.
+        """
+        mark, meta = self._state(index_name(plan))
+        if meta.get(_MARK) != mark:
+            raise _lost(index_name(plan), "it was made or restored by somebody else")
+        return int(meta.get(_FLOOR, "0"))
+
+    def _state(self, index: str) -> tuple[str, dict[str, str]]:
+        """The engine's ids of an index, and what we have noted in it."""
+        try:
+            found = self.engine.request("GET", f"/{index}?{_STATE}")
+        except EngineRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise _lost(index, "it is gone") from None
+        for name, index_of in found.items():
+            if name == index:
+                ids = index_of["settings"]["index"]
+                noted = index_of.get("mappings", {}).get("_meta", {})
+                return f"{ids['uuid']}/{ids.get('history_uuid', '')}", noted
+        raise _lost(index, "another index answers for it")
+
+    def _note(self, index: str, meta: Mapping[str, str]) -> None:
+        self.engine.request("PUT", f"/{index}/_mapping", {"_meta": meta})
 
     def _form(self, plan: ViewPlan) -> DocumentForm:
         form = self._forms.get(plan.name)
@@ -210,47 +207,55 @@ class SearchSink:
             form = self._forms[plan.name] = DocumentForm(plan)
         return form
 
-    def _stored(
-        self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]
-    ) -> dict[str, tuple[int, dict[str, Json]]]:
-        """Version and document that keys have now, by document id."""
-        if not keys:
-            return {}
-        ids = list({document_id(self._form(plan).name_of(key)) for key in keys})
-        answer = self.request("POST", f"/{index_name(plan)}/_mget", {"ids": ids})
-        return {
-            found["_id"]: (found["_version"], found["_source"])
-            for found in answer["docs"]
-            if found.get("found")
-        }
 
-    def request(self, method: str, path: str, body: object = None) -> Any:
-        """Sends a request, again if the engine asks for that; returns its answer."""
-        for attempt in stamina.retry_context(
-            on=SinkUnavailableError, attempts=3, timeout=None, wait_initial=0.2, wait_max=1.0
-        ):
-            with attempt:
-                data = None if body is None else orjson.dumps(body)
-                return self._perform(method, path, data, "application/json")
-        raise AssertionError  # the loop returns or raises
+class _Writing:
+    """What becomes of the changes of one call: lines of bulk requests, made as they are sent."""
 
-    def _perform(self, method: str, path: str, body: bytes | None, kind: str) -> Any:
+    def __init__(self, plan: ViewPlan, form: DocumentForm, stored: StoredDocuments) -> None:
+        self._plan = plan
+        self._form = form
+        self._stored = stored
+        self.unsent = Applied()
+
+    def lines(self, changes: Sequence[RowChange], floor: int) -> Iterator[tuple[RowChange, bytes]]:
+        kept = [change for change in changes if change.kept and change.version >= floor]
+        # rows that came under another key: what is there is read before anything is written over it
+        lent = dict(self._bases([change for change in kept if change.base is not None]))
+        for change in changes:
+            if change.version < floor:
+                self.unsent += Applied(stale=1)
+            elif change.row is None or not change.kept:
+                yield from self._made(change, NO_ROW, NO_ROW)
+        ids = {document_id(self._form.name(change)): change for change in kept}
+        names = {name for change in kept for name in change.kept}
+        for found in self._stored.fields(list(ids), names):
+            for row_id, own in found.items():
+                change = ids[row_id]
+                base = own if change.base is None else lent.get(row_id, NO_ROW)
+                yield from self._made(change, own, base)
+
+    def _bases(self, moved: Sequence[RowChange]) -> Iterator[tuple[str, Stored]]:
+        if not moved:
+            return
+        names = {name for change in moved for name in change.kept}
+        wanted = {document_id(self._form.name_of(change.base or ())) for change in moved}
+        found: dict[str, Stored] = {}
+        for part in self._stored.fields(list(wanted), names):
+            found |= part
+        for change in moved:
+            base = document_id(self._form.name_of(change.base or ()))
+            yield document_id(self._form.name(change)), found.get(base, NO_ROW)
+
+    def _made(
+        self, change: RowChange, own: Stored, base: Stored
+    ) -> Iterable[tuple[RowChange, bytes]]:
         try:
-            return self._client.transport.perform_request(
-                method, path, body=body, headers={"content-type": kind}
-            )
-        except exceptions.ConnectionError as error:
-            raise SinkUnavailableError(
-                "search does not answer", detail=type(error).__name__
-            ) from None
-        except exceptions.TransportError as error:
-            if error.status_code in _LATER:
-                raise SinkUnavailableError(
-                    "search asks to come back later", detail=f"status {error.status_code}"
-                ) from None
-            raise SinkRefusedError(
-                "search refuses a request", detail=f"status {error.status_code} {error.error}"
-            ) from None
+            made = _lines(self._form, change, own[0], base)
+        except (UnholdableValueError, NoStoredRowError) as error:
+            self.unsent += Applied(refused=(Refused(change, error),))
+            return ()
+        self.unsent += Applied(size_bytes=len(made))
+        return ((change, made),)
 
 
 def index_name(plan: ViewPlan) -> str:
@@ -266,24 +271,22 @@ def document_id(name: str) -> str:
     return "h:" + hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
-def _lines(
-    form: DocumentForm, change: RowChange, stored: Mapping[str, tuple[int, dict[str, Json]]]
-) -> bytes:
+def _lines(form: DocumentForm, change: RowChange, own_stored: int, base: Stored) -> bytes:
     """The two lines of a bulk request that write a change."""
     row_id, own_version = document_id(form.name(change)), change.version
     if change.row is None:
-        fields: dict[str, Json] = {DELETED_FIELD: True}
+        document = _DELETED
     else:
         fields = form.fields(change.row)
-        if change.kept and stored.get(row_id, (0, {}))[0] < change.version:
-            base = document_id(form.name_of(change.base or change.key))
-            version, row = stored.get(base, (0, {DELETED_FIELD: True}))
+        if change.kept and own_stored < change.version:
+            version, row = base
             if DELETED_FIELD in row or not may_complete(change, version, form.plan.kept_since):
                 raise form.missing_values(change)
             fields |= {name: row[name] for name in change.kept}
             own_version = completed_version(change, version)
-    action = {"index": {"_id": row_id, "version": own_version, "version_type": "external"}}
-    return orjson.dumps(action) + b"\n" + orjson.dumps(fields) + b"\n"
+        document = orjson.dumps(fields)
+    action = _ACTION % (orjson.dumps(row_id), own_version)
+    return b"%b\n%b\n" % (action, document)
 
 
 def _outcome(plan: ViewPlan, change: RowChange, answer: Mapping[str, Any]) -> Applied:
@@ -293,6 +296,10 @@ def _outcome(plan: ViewPlan, change: RowChange, answer: Mapping[str, Any]) -> Ap
         return Applied(deleted=1) if change.row is None else Applied(upserted=1)
     if status == _CONFLICT:
         return Applied(stale=1)
+    if status == TOO_LARGE:
+        return Applied(refused=(Refused(change, _too_large(plan, answer)),))
+    if status == NOT_FOUND:
+        raise _lost(index_name(plan), "it is gone")
     error = SinkRefusedError(
         f"view {plan.name}: search refuses a document",
         detail=_cause(answer),
@@ -308,3 +315,15 @@ def _cause(answer: Mapping[str, Any]) -> str:
     error = answer.get("error", {})
     field = _FIELD.search(error.get("reason", ""))
     return str(error.get("type", answer["status"])) + (f" in field {field[1]}" if field else "")
+
+
+def _too_large(plan: ViewPlan, answer: Mapping[str, Any]) -> UnholdableValueError:
+    return UnholdableValueError(
+        f"view {plan.name}: a document is too large for search",
+        detail=_cause(answer),
+        hint="leave the large column out of the view's table, or search out of its stores",
+    )
+
+
+def _lost(index: str, how: str) -> IndexLostError:
+    return IndexLostError(f"search index {index} is lost", detail=how, hint=_LOST_HINT)

@@ -310,6 +310,35 @@ class SinkContract:
         assert (2, Applied(stale=4)) == (swept, sink.apply(plan, rows))
         assert [row["id"] for row in _stored(sink, plan)] == [2, 3]
 
+    def test_a_view_that_is_prepared_again_has_all_it_had(
+        self, sink: Sink, open_sink: Callable[[], Sink]
+    ) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        sink.apply(plan, [upsert(5, make_row(1)), delete(5, 2)])
+        sink.sweep(plan, _FIRST + 3)
+
+        other = open_sink()
+        other.prepare(plan)
+
+        late = [upsert(4, make_row(1)), upsert(4, make_row(2)), upsert(2, make_row(3))]
+        assert Applied(stale=3) == other.apply(plan, late)
+        assert [row["id"] for row in _stored(other, plan)] == [1]
+        other.close()
+
+    def test_values_of_some_megabytes_and_what_keeps_them_are_written(self, sink: Sink) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        large = {n: str(n) * (600_000 << n % 3) for n in range(9)}
+        sink.apply(plan, [upsert(1, make_row(n, note=note)) for n, note in large.items()])
+
+        applied = sink.apply(plan, [upsert(2, make_row(n, paid=False), ("note",)) for n in large])
+
+        assert applied == Applied(upserted=9)
+        assert {row["id"]: (row["note"], row["paid"]) for row in _stored(sink, plan)} == {
+            n: (note, False) for n, note in large.items()
+        }
+
     def test_rows_without_a_key_are_written_once(self, sink: Sink) -> None:
         plan = make_plan(keys=())
         sink.prepare(plan)

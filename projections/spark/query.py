@@ -77,7 +77,7 @@ class Gate:
 # than its freshness needs.
 PACES: Final = {
     Store.CACHE: Pace("500 milliseconds", 40_000),
-    Store.SEARCH: Pace("1 second", 20_000),
+    Store.SEARCH: Pace("1 second", 60_000),
     Store.TABLE: Pace("3 seconds", 100_000),
     ARCHIVE: Pace("15 seconds", 200_000),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,8 +58,9 @@ COUNTERS_DDL: Final = ", ".join(
     f"{name} {'string' if name == 'view' else 'long'}" for name in COUNTERS.names
 )
 
-# a merge costs the same for one change and for thousands; the others are best kept in motion
-_CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 10_000, Store.CACHE: 10_000}
+# a merge costs the same for one change and for thousands; the others are best kept in motion, but
+# at the end of each write to search nothing is under way for a while
+_CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
 
 # The collector looks at what is new after so many objects, 700 if nothing is said; the records
 # of a batch are many times as many, all in use and in no cycle.
@@ -110,13 +111,19 @@ class BatchWriter:
         yield _counters(counts)
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
-        limit = _CHANGES_PER_WRITE[self.store]
-        delivery = Delivery(self.plans, self._sink, self.held, changes_per_write=limit)
+        delivery = Delivery(
+            self.plans,
+            self._sink,
+            self.held,
+            changes_per_write=_CHANGES_PER_WRITE[self.store],
+            overlapped=self.store is Store.SEARCH,  # which needs most of the time for itself
+        )
         runs = (run for batch in batches for run in _by_topic(batch))
-        if self.store is Store.TABLE:
-            self._write_group(delivery, runs)
-        else:
-            _take(delivery, runs)
+        with closing(delivery):
+            if self.store is Store.TABLE:
+                self._write_group(delivery, runs)
+            else:
+                _take(delivery, runs)
         if delivery.waiting or delivery.truncated:
             ledger.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
         return delivery.counts

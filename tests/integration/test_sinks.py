@@ -163,7 +163,7 @@ class TestSearch(SinkContract):
         sink, other = SearchSink(search_url), SearchSink(search_url)
         plan = make_plan()
         sink.prepare(plan)
-        send = sink.bulk
+        send = sink.engine.bulk
         swept: list[int] = []
 
         def sweep_first(*request: Any) -> Any:
@@ -171,7 +171,7 @@ class TestSearch(SinkContract):
                 swept.append(other.sweep(plan, upsert(5, make_row()).version))
             return send(*request)
 
-        monkeypatch.setattr(sink, "bulk", sweep_first)
+        monkeypatch.setattr(sink.engine, "bulk", sweep_first)
         sink.apply(plan, [upsert(4, make_row(1)), upsert(6, make_row(2))])
 
         assert ([0], [2]) == (swept, [row["id"] for row in sink.documents(plan)])

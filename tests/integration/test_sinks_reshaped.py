@@ -135,11 +135,11 @@ def test_an_index_whose_copy_was_not_finished_is_finished(search_url: str) -> No
     sink = SearchSink(search_url)
     sink.prepare(before)
     sink.apply(before, [change(1, 1, a="x", n=7, gone="x")])
-    sink.request("PUT", f"/{before.name}-v1-spare", {"mappings": {"dynamic": "strict"}})
+    sink.engine.request("PUT", f"/{before.name}-v1-spare", {"mappings": {"dynamic": "strict"}})
 
     sink.prepare(after)
 
     assert [row["id"] for row in sink.documents(after)] == [1]
-    indices = sink.request("GET", f"/_cat/indices/{before.name}*?format=json")
+    indices = sink.engine.request("GET", f"/_cat/indices/{before.name}*?format=json")
     assert [each["index"] for each in indices] == [f"{before.name}-v1"]
     sink.close()

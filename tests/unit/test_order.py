@@ -6,6 +6,7 @@ with a store in memory.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,11 +47,17 @@ class Job:
     def take(self, records: Sequence[Record], *, forgetful: bool = False) -> None:
         """Takes a batch; a forgetful job is killed before it can write down what waits."""
         held = Held(frozenset(each.key for each in self.waiting.values()))
-        limit = self.changes_per_write
-        delivery = Delivery([PLAN], lambda: self.sink, {PLAN.name: held}, changes_per_write=limit)
-        for start in range(0, len(records), 2):
-            delivery.take(TOPIC, records[start : start + 2])
-        delivery.finish()
+        delivery = Delivery(
+            [PLAN],
+            lambda: self.sink,
+            {PLAN.name: held},
+            changes_per_write=self.changes_per_write,
+            overlapped=len(records) % 2 == 0,  # it makes no difference
+        )
+        with closing(delivery):
+            for start in range(0, len(records), 2):
+                delivery.take(TOPIC, records[start : start + 2])
+            delivery.finish()
         if forgetful:
             return
         counted = delivery.counts[PLAN.name]

@@ -1,0 +1,106 @@
+"""Fields of an index as those who search see them."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.errors import SearchFieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+DELETED_FIELD: Final = "_deleted"
+"""Field that marks the lasting memory of a delete where it shares an index with live rows."""
+
+KIND: Final = "kind"
+BOOST: Final = "boost"
+"""What a field's `meta` says: the kind of its column, and how much it counts."""
+
+_TEXT: Final = "text"
+_SHOWN: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SearchField:
+    """One field.
+
+    Attributes:
+        name: The column.
+        type: The engine's type of it.
+        exact: Under which name its whole value is indexed; None if it is not.
+        suggest: Under which name words that are still being typed find it; None if they do not.
+        words: Whether words of a query are looked for in it.
+        stemmed: Whether its analyzer is not the usual one, so that terms need not be whole words.
+        boost: How much more a word counts that is found here.
+    """
+
+    name: str
+    type: str
+    exact: str | None
+    suggest: str | None
+    words: bool
+    stemmed: bool
+    boost: float
+
+
+def fields_of(mappings: Mapping[str, Any]) -> dict[str, SearchField]:
+    """Returns the fields of an index by name, as its mapping tells them."""
+    found = mappings.get("properties", {})
+    return {name: _field(name, told) for name, told in found.items() if name != DELETED_FIELD}
+
+
+def field_named(fields: Mapping[str, SearchField], name: str, view: str) -> SearchField:
+    """Returns a field.
+
+    Raises:
+        SearchFieldError: There is none of that name; the nearest is named.
+    """
+    found = fields.get(name)
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name, fields, n=1)
+    raise SearchFieldError(
+        f"view {view} has no field {name[:80]}",
+        hint=f"did you mean {near[0]}?" if near else "fields: " + listed(fields),
+    )
+
+
+def exact_name(field: SearchField, view: str, purpose: str) -> str:
+    """Returns the name under which a field is filtered, counted and sorted.
+
+    Raises:
+        SearchFieldError: Its whole value is not indexed.
+    """
+    if field.exact is None:
+        raise SearchFieldError(
+            f"view {view}: field {field.name} cannot be used {purpose}",
+            detail="its words are indexed, its whole value is not"
+            if field.words
+            else "not indexed",
+            hint="Keyword() or Text() for it in the view's search options",
+        )
+    return field.exact
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns names as an error's hint shows them."""
+    shown = list(names)
+    more = f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return ", ".join(shown[:_SHOWN]) + more
+
+
+def _field(name: str, told: Mapping[str, Any]) -> SearchField:
+    kind, indexed = str(told.get("type", "object")), told.get("index", True)
+    below = told.get("fields", {})
+    exact = name if kind != _TEXT else f"{name}.keyword" if "keyword" in below else None
+    return SearchField(
+        name,
+        kind,
+        exact if indexed else None,
+        f"{name}.suggest" if "suggest" in below else None,
+        bool(indexed) and kind in (_TEXT, "keyword"),
+        told.get("analyzer", "standard") != "standard",
+        float(told.get("meta", {}).get(BOOST, 1)),
+    )

@@ -1,0 +1,144 @@
+"""How the fields of a view are indexed, where a view says more than its columns' types do."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.table import ColumnKind
+from projections.errors import DeclarationError, PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cdc.table import Column, TableSchema
+
+_WORDS: Final = frozenset((ColumnKind.TEXT, ColumnKind.JSON, ColumnKind.UUID))
+_TERMS: Final = _WORDS | {ColumnKind.TIME, ColumnKind.INTEGER}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A field whose words are found: full text.
+
+    Attributes:
+        analyzer: How its text becomes words: one of the engine's (`english`, `standard`), or one
+            that `SearchOptions.analysis` describes. None is the view's, and the engine's without.
+        search_analyzer: The same for the words of a query; None is the analyzer.
+        suggest: Whether words that are still being typed find its values (`--suggest`).
+        exact: Whether it is also kept as one term, for filters, facets and sorting.
+        boost: How much more a word counts that is found here; 1 counts as all others do.
+    """
+
+    analyzer: str | None = None
+    search_analyzer: str | None = None
+    suggest: bool = False
+    exact: bool = True
+    boost: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_boost(self.boost)
+        if self.suggest and not self.exact:
+            raise DeclarationError(
+                "a field without its exact text has no values to suggest",
+                hint="Text(suggest=True) without exact=False",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """A field that is one term: found whole, for filters, facets and sorting.
+
+    Attributes:
+        lowercase: Whether upper and lower case are the same.
+        boost: How much more it counts when a word of a query is the whole value.
+    """
+
+    lowercase: bool = False
+    boost: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_boost(self.boost)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A field that is kept in the document, and found by no search."""
+
+
+FieldOption = Text | Keyword | Stored
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How a view is indexed for search; all that is not said follows from the columns' types.
+
+    Attributes:
+        fields: By column.
+        analyzer: Of the view's texts that name none themselves.
+        analysis: Analyzers, tokenizers and filters of its own, in the engine's form:
+            `{"analyzer": {"folded": {"tokenizer": "standard", "filter": ["asciifolding"]}}}`.
+    """
+
+    fields: Mapping[str, FieldOption] = field(default_factory=dict)
+    analyzer: str | None = None
+    analysis: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, option in self.fields.items():
+            if not isinstance(option, FieldOption):
+                raise DeclarationError(
+                    f"field {name} has no option of search",
+                    detail=type(option).__name__,
+                    hint="Text(...), Keyword(...) or Stored()",
+                )
+        try:
+            json.dumps(self.analysis)
+        except (TypeError, ValueError):
+            hint = "texts, numbers, lists and dictionaries, as the engine's documentation has them"
+            raise DeclarationError("analysis is not in the engine's form", hint=hint) from None
+
+    def check(self, view: str, schema: TableSchema) -> None:
+        """Refuses options that do not fit the view's columns.
+
+        Raises:
+            PlanError: A column is not there, or an option does not fit its type.
+        """
+        for name, option in self.fields.items():
+            column = schema.by_name.get(name)
+            if column is None:
+                near = difflib.get_close_matches(name, schema.by_name, n=1)
+                raise PlanError(
+                    f"view {view}: search options of a column that it has not",
+                    detail=name,
+                    hint=f"did you mean {near[0]}?"
+                    if near
+                    else f"the view's columns are those of {schema.table}",
+                )
+            if not _fits(option, column):
+                raise PlanError(
+                    f"view {view}: {type(option).__name__} does not fit column {name}",
+                    detail=column.type_name,
+                    hint="numbers, times and booleans are searched as what they are: leave the "
+                    "option out, or Stored() if nobody searches for them",
+                )
+
+
+DERIVED: Final = SearchOptions()
+"""All as the types of the columns say."""
+
+
+def _fits(option: FieldOption, column: Column) -> bool:
+    if isinstance(option, Text):
+        return column.kind in _WORDS
+    if isinstance(option, Keyword):
+        return column.kind in (_WORDS if option.lowercase else _TERMS)
+    return True
+
+
+def _check_boost(boost: float) -> None:
+    if not (math.isfinite(boost) and boost > 0):
+        raise DeclarationError("a boost is a number above 0", detail=str(boost))
