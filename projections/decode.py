@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import orjson
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ from projections.record import Record, RecordFailure, canonical
 from projections.shape import Fitting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from cdc.table import TableSchema
     from projections.plan import Facts
@@ -54,8 +54,9 @@ _SET_APART: Final = (
 
 
 class _Truncated(Exception):  # noqa: N818  # no error: how a record says that it is no row's
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, at_us: int) -> None:
         self.version = version
+        self.at_us = at_us
 
 
 class Reading(NamedTuple):
@@ -76,7 +77,7 @@ class Reduced(NamedTuple):
     """What a batch of records comes to.
 
     Attributes:
-        changes: The newest change of each key.
+        changes: The newest change of each key; for histories, every change.
         below: Older whole rows that the store has to be given before `changes`.
         failures: Records that could not be read, or whose kept values no row has.
         records: Records taken: those below, and one for each of `failures` that was not read.
@@ -97,9 +98,14 @@ class Reduced(NamedTuple):
     truncated: int
     raws: list[RawChange]
 
-    def sources(self) -> dict[tuple[object, ...], RawChange]:
-        """Returns what each of `changes` was made from, by its key."""
-        return {change.key: raw for change, raw in zip(self.changes, self.raws, strict=True)}
+    def sources(self) -> dict[tuple[tuple[object, ...], int], RawChange]:
+        """Returns what each change was made from, by its key and version."""
+        found = {}
+        for change, raw in zip(self.changes, self.raws, strict=True):
+            found[change.key, change.version] = raw
+            if raw.below is not None:  # it goes with the change that needs it
+                found.setdefault((change.key, raw.below.version), raw)
+        return found
 
 
 class TopicReducer:
@@ -112,6 +118,8 @@ class TopicReducer:
             one that no shape explains is set apart. Without it, it stops the batch.
         left_to_read: Records of older versions do not count: a read of the table follows.
     """
+
+    _every: ClassVar = False
 
     def __init__(
         self,
@@ -137,6 +145,7 @@ class TopicReducer:
 
     def _clear(self) -> None:
         self._newest: dict[bytes | str, RawChange] = {}
+        self._passed: list[RawChange] = []
         self._cuts: set[bytes] = set()
         self._failures: list[RecordFailure] = []
         self._kinds: Counter[str | None] = Counter()
@@ -155,7 +164,7 @@ class TopicReducer:
         Raises:
             SchemaMismatchError: A record has a column more or less than the table had.
         """
-        newest = self._newest
+        newest, passed = self._newest, self._passed if self._every else None
         for record in records:
             key, value, epoch, _, _, _ = record
             self.records += 1
@@ -169,7 +178,7 @@ class TopicReducer:
                 read = self._read(record, key, value, _epoch(epoch))
             except _Truncated as found:
                 self._accepted += 1
-                self._truncate(found.version)
+                self._truncate(found.version, found.at_us, record)
                 continue
             except self._set_apart as error:
                 self._failures.append(_unread(record, error))
@@ -185,6 +194,8 @@ class TopicReducer:
             # the connector writes equal keys in equal bytes
             identity = _row_id(raw.version, order) if key is None else key
             seen = newest.get(identity)
+            if passed is not None and seen is not None:
+                passed.append(seen if raw.version > seen.version else raw)
             if seen is None:
                 newest[identity] = raw
             elif raw.version > seen.version:
@@ -221,7 +232,8 @@ class TopicReducer:
         below: list[RowChange] = []
         raws: list[RawChange] = []
         key_names = self._schema.key
-        for (identity, raw), row in zip(self._newest.items(), self._rows(), strict=False):
+        items = self._items()
+        for (identity, raw), row in zip(items, self._rows(items), strict=False):
             try:
                 if row is None or raw.kept or raw.key is None:
                     change = self._change(identity, raw, row)
@@ -249,21 +261,26 @@ class TopicReducer:
         self._clear()
         return done
 
-    def _rows(self) -> Iterator[dict[str, object] | None]:
-        """The values of the newest changes in their order, decoded together.
+    def _items(self) -> Collection[tuple[bytes | str, RawChange]]:
+        """What the records come to, by what tells it from other rows."""
+        return self._newest.items()
+
+    def _rows(
+        self, items: Collection[tuple[bytes | str, RawChange]]
+    ) -> Iterator[dict[str, object] | None]:
+        """The values of changes in their order, decoded together.
 
         It is None of a delete; and of all, if the values of any do not fit: then each is decoded by
         itself.
         """
-        raws = self._newest.values()
         try:
-            rows = self._decode_rows([raw.row for raw in raws if raw.row is not None])
+            rows = self._decode_rows([raw.row for _, raw in items if raw.row is not None])
         except CdcError:
             return repeat(None)
-        if len(rows) == len(raws):
+        if len(rows) == len(items):
             return iter(rows)
         upserts = iter(rows)
-        return (None if raw.row is None else next(upserts) for raw in raws)
+        return (None if raw.row is None else next(upserts) for _, raw in items)
 
     def _change(
         self, identity: bytes | str, raw: RawChange, row: dict[str, object] | None = None
@@ -388,7 +405,7 @@ class TopicReducer:
         version, order = event.position.version, event.position.order
         if event.operation is Operation.TRUNCATE:
             if self._facts is None:
-                raise _Truncated(version)
+                raise _Truncated(version, event.committed_at_us)
             raise TruncateError(
                 f"table {self._schema.table} was truncated",
                 hint="a view of events keeps what happened: drop the record to keep it so",
@@ -414,7 +431,7 @@ class TopicReducer:
         if seen := self._newest.get(key):
             self._newest[key] = replace(seen, cut=True)
 
-    def _truncate(self, version: int) -> None:
+    def _truncate(self, version: int, at_us: int, record: Any) -> None:  # noqa: ARG002
         self._truncated = max(self._truncated, version)
         for name in [name for name, raw in self._newest.items() if raw.version < version]:
             del self._newest[name]

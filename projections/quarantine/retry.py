@@ -48,7 +48,7 @@ def try_again(
     decided = {
         id(verdict.case): verdict
         for of_key in by_key.values()
-        for verdict in _read(reducers, of_key)
+        for verdict in _read(reducers, of_key, every=plan.history is not None)
     }
     # rows move from key to key, so that what one of them has depends on the order of all
     waiting = [case for case in cases if id(case) not in decided or decided[id(case)].superseded]
@@ -82,7 +82,9 @@ def _apply(
     return verdicts
 
 
-def _read(reducers: Mapping[str, TopicReducer], cases: Iterable[Case]) -> list[Verdict]:
+def _read(
+    reducers: Mapping[str, TopicReducer], cases: Iterable[Case], *, every: bool
+) -> list[Verdict]:
     """Returns what of a key is decided without the store."""
     readings: dict[int, Reading] = {}
     unread: list[tuple[Case, CdcError | ProjectionError]] = []
@@ -96,7 +98,8 @@ def _read(reducers: Mapping[str, TopicReducer], cases: Iterable[Case]) -> list[V
     whole = [(case, reading) for case, reading in whole if reading.whole]
     verdicts = []
     for case, cause in unread:
-        if any(_after(later, reading, case) for later, reading in whole):
+        # a history cannot do without what came between
+        if not every and any(_after(later, reading, case) for later, reading in whole):
             verdicts.append(Verdict(case, superseded=True))
         else:
             verdicts.append(Verdict(case, cause))
