@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
 from projections.delivery import Delivery, Held, reducer
-from projections.errors import ProjectionError, WaitsBehindError
+from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindError
 from projections.quarantine.ledger import Verdict
 
 if TYPE_CHECKING:
@@ -52,7 +52,31 @@ def try_again(
     }
     # rows move from key to key, so that what one of them has depends on the order of all
     waiting = [case for case in cases if id(case) not in decided or decided[id(case)].superseded]
-    return [*decided.values(), *_apply(plan, waiting, decided.keys(), sink, given_up)]
+    verdicts = _apply(plan, waiting, decided.keys(), sink, given_up)
+    if plan.history is not None:
+        verdicts = _without_lost_values(reducers, verdicts)
+    return [*decided.values(), *verdicts]
+
+
+def _without_lost_values(
+    reducers: Mapping[str, TopicReducer], verdicts: Sequence[Verdict]
+) -> list[Verdict]:
+    """Leaves out states of a history that lack values which nobody has, once their row was read."""
+    whole = [
+        (verdict.case, reading)
+        for verdict in verdicts
+        if verdict.error is None and (reading := _reading(reducers, verdict.case)).whole
+    ]
+    return [
+        Verdict(verdict.case, superseded=True)
+        if isinstance(verdict.error, NoStoredRowError)
+        and any(
+            later.key == verdict.case.key and _after(later, reading, verdict.case)
+            for later, reading in whole
+        )
+        else verdict
+        for verdict in verdicts
+    ]
 
 
 def _apply(

@@ -128,6 +128,7 @@ class Batch:
         self._blocked = {each.change.key: each.change.version for each in self.refused}
         self.taken: dict[Place, list[HistoryChange]] = defaultdict(list)
         self.by_place: dict[Place, list[Given]] = defaultdict(list)
+        self._lacking: set[Place | None] = set()
         self._recorded: dict[Place, dict[int, int]] = {}
         self._stale = 0
         self._given = self._of(sorted(changes, key=lambda change: change.version))
@@ -167,10 +168,13 @@ class Batch:
                     or before[1] is None
                     or not may_complete(change, before[0], kept_since)
                 ):
-                    self._refuse(given, missing_values(self._form.plan.schema, given.kept))
+                    error = missing_values(self._form.plan.schema, given.kept)
+                    self.refused.append(Refused(change, error))
+                    self._lacking.add(change.key)
                     continue
                 row = {**row, **{name: before[1][name] for name in given.kept}}
                 version = completed_version(change, before[0])
+            self._lacking.discard(change.key)  # what is whole needs nothing that came before
             self.taken[given.place].append(given.made(version, row))
             self._recorded[given.place][version] = given.at_us
 
@@ -239,6 +243,9 @@ class Batch:
         self, stored: Stored, given: Given
     ) -> tuple[int, Mapping[str, object] | None] | None:
         """Version and values of the row that has the kept values of a change."""
+        key = given.change.key if given.base is None else given.change.base
+        if key in self._lacking or key in self._blocked:
+            return None
         place = given.place if given.base is None else given.base
         until = given.change.version if given.base is None else given.change.moved_at
         known = [*stored.known.get(place, ()), *self.taken.get(place, ())]

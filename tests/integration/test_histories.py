@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from cdc.lsn import Lsn
+from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, TableShape
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
 from projections.change import Applied, RowChange
@@ -24,6 +26,7 @@ from projections.delivery import Delivery, Held
 from projections.errors import NoStoredRowError, UnholdableValueError, WaitsBehindError
 from projections.history import HistoryChange, HistoryState, Rule, history
 from projections.plan import HistoryPlan, ViewPlan
+from projections.shape import TableShapes
 from projections.sinks.history import HistorySink
 from projections.sinks.history_form import HistoryForm
 from projections.view import Store
@@ -342,3 +345,61 @@ def test_compaction_loses_nothing(tmp_path: Path) -> None:
 
     assert 55 == sum(map(len, stored(tmp_path, plan).values()))
     assert 3 == len(list(sink.documents(plan)))
+
+
+def test_a_whole_row_is_taken_although_the_one_before_it_lacks_values(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    lacking = [structs.replace(price(n, str(n), 10 * n), kept=("note",)) for n in (1, 2)]
+    last = structs.replace(price(4, "4", 40), kept=("note",))
+
+    applied = sink.apply(plan, [*lacking, price(3, "3", 30, note="whole"), last])
+
+    assert lacking == [refused.change for refused in applied.refused]
+    assert ["whole"] == [row["note"] for row in sink.documents(plan)]
+
+
+def test_a_history_takes_the_columns_that_its_table_has_now(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    sink.apply(plan, [price(1, "1", 10, note="a"), price(2, "2", 20, note="b")])
+    later = _renamed(plan)
+    sink.prepare(later)
+
+    row = {"id": 1, "price": Decimal(3), "remark": "c", "colour": "red"}
+    sink.apply(later, [RowChange((1,), EPOCH | 24, row, 30_000_000)])
+    sink.apply(later, [RowChange((1,), EPOCH | 20, row | {"price": Decimal(5)}, 25_000_000)])
+
+    (states,) = stored(tmp_path, later).values()
+    assert [("a", 1), ("b", 2), ("c", 5), ("c", 3)] == [
+        (state.row["remark"], state.row["price"]) for state in states
+    ]
+    assert [10, 20, 25, 30] == [state.valid_from_us // 1_000_000 for state in states]
+
+
+def _renamed(plan: ViewPlan) -> ViewPlan:
+    """The plan after a column got another name, one came and one went."""
+    columns = (*PRICES.columns[:2], Column("remark", ColumnKind.TEXT, "text"))
+    schema = TableSchema(
+        PRICES.table, (*columns, Column("colour", ColumnKind.TEXT, "text")), ("id",)
+    )
+    shapes = [
+        TableShape(
+            7, PRICES.table, tuple(ColumnShape(n, name, "") for name, n in named.items()), (1,)
+        )
+        for named in (
+            {"id": 1, "price": 2, "note": 3, "since": 4},
+            {"id": 1, "price": 2, "remark": 3, "colour": 5},
+        )
+    ]
+    versions = (
+        ShapeVersion(place, Lsn(place), None, shape, "", rewritten=None)
+        for place, shape in enumerate(shapes)
+    )
+    numbers = {"id": 1, "price": 2, "remark": 3, "colour": 5}
+    return replace(
+        plan,
+        schema=schema,
+        history=HistoryPlan(tuple(numbers), ("price",)),
+        shapes={plan.topic: TableShapes(TableHistory.of(versions), numbers)},
+    )
