@@ -279,7 +279,9 @@ class _Binder:
         renamed = view.table != stored.tables[-1]
         keyless = not stored.schema.key or (latest.shape is not None and not latest.shape.key)
         keeps = stored.shape_id != stored.change_id
-        decision = decide(view.on_schema_change, changes, keyless=keyless, keeps=keeps)
+        history = view.history is not None
+        policy = view.on_schema_change
+        decision = decide(policy, changes, keyless=keyless, keeps=keeps, history=history)
         names = tuple(dict.fromkeys((*stored.tables, view.table)))
         moved = replace(stored, change_id=latest.id, tables=names)
         if decision.outcome is Outcome.PAUSED:

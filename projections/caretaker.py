@@ -160,8 +160,9 @@ class Caretaker(threading.Thread):
                     continue
                 with guard.lock:
                     removed = self._sink(store).sweep(plan, sweep.below_version)
-                below = {plan.name: sweep.below_version}
-                ledger.obsolete(connection, self._spec.source, store, below)
+                if plan.history is None:  # a history wants what waits, however old
+                    below = {plan.name: sweep.below_version}
+                    ledger.obsolete(connection, self._spec.source, store, below)
                 sweeps.note(connection, plan.name, store, sweep, removed)
                 if removed:
                     _log.info("rows removed", view=plan.name, store=str(store), rows=removed)

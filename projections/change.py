@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from projections.errors import SinkError
+    from projections.errors import SinkError, WaitsBehindError
 
 _LSN_BITS: Final = 56
 _ALIGNMENT: Final = 8  # of every record in Postgres' log
@@ -23,7 +23,8 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
     """The newest known state of one key.
 
     Attributes:
-        key: Values of the view's key columns, in the plan's order.
+        key: Values of the view's key columns, in the plan's order; `()` of a truncate, which only
+            a history is given as a change.
         version: `ChangePosition.version` of the change.
         row: Decoded values by column; None after a delete.
         committed_at_us: Commit time at the source, microseconds since 1970, UTC; 0 for rows that
@@ -34,6 +35,7 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
             row must have come from the log, not have been read from the table.
         moved_at: Version with which the row left that key: a stored row that is not older is
             another one.
+        read_at_us: Of a row that was read, when; only a history is told.
     """
 
     key: tuple[object, ...]
@@ -43,6 +45,7 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
     kept: tuple[str, ...] = ()
     base: tuple[object, ...] | None = None
     moved_at: int = 0
+    read_at_us: int = 0
 
 
 def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool:
@@ -82,11 +85,12 @@ class Refused:
 
     Attributes:
         change: It.
-        error: Why: the store cannot hold it, or has no row with its unchanged values.
+        error: Why: the store cannot hold it, or has no row with its unchanged values; or it follows
+            one of its key that was not taken.
     """
 
     change: RowChange
-    error: SinkError
+    error: SinkError | WaitsBehindError
 
 
 @dataclass(frozen=True, slots=True)

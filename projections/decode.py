@@ -4,12 +4,6 @@
 reading only what a mirror needs and decoding only the change of each key that survives the batch.
 Whatever it does not know is handed to `ChangeEvent.parse`, which names what is wrong. A record that
 cannot be read is set apart with its cause; the others are not held up by it.
-
-A large value that an update leaves as it was is not logged again. It is in the row as it was
-before, and that is the newest change before it *in the log*: one of the same batch, or what the
-store has. A row that was read beside the log is given to the store first, which knows whether it
-has something newer. What came under another key has its values in the row of its old key. After a
-gap in the log (another epoch) or a delete there is no such row, and the values are missing.
 """
 
 from __future__ import annotations
@@ -17,9 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-import msgspec
 import orjson
 from msgspec.structs import replace
 
@@ -37,11 +30,12 @@ from projections.errors import (
     TruncateError,
     UnknownShapeError,
 )
+from projections.raw_change import RawChange, filled, newer_after, newer_before
 from projections.record import Record, RecordFailure, canonical
 from projections.shape import Fitting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from cdc.table import TableSchema
     from projections.plan import Facts
@@ -59,66 +53,10 @@ _SET_APART: Final = (
 """Errors of one record, which hold up its key only; every other error stops the batch."""
 
 
-_WITNESS: Final = ""
-
-
-# one is made of every record, and none is part of a cycle
-class _Raw(msgspec.Struct, frozen=True, gc=False):
-    """A change whose values are still as they travel.
-
-    Attributes:
-        version: Its place in the log.
-        row: Its values; None of a delete.
-        key: The record's key; None of a table without one.
-        committed_at_us: 0 of a row that was read.
-        kept: Columns that it leaves as they were.
-        record: What it was read from.
-        taken: By column, the record of a value that it took from a change before it; under no
-            name, the record that tells why its own key's row does not have the kept values.
-        base: Key of the stored row that has the kept values, if it is not this change's own.
-        moved_at: Version with which the row left that key.
-        lost: Whether no row has them.
-        below: An older whole row, which the store has to be given first.
-        gone: Of a delete, the change that it came upon in this batch.
-        cut: Whether a record of the key came after it that could not be read.
-    """
-
-    version: int
-    row: Mapping[str, Any] | None
-    key: bytes | None
-    committed_at_us: int
-    kept: tuple[str, ...]
-    record: Record
-    taken: Mapping[str, Record] | None = None
-    base: bytes | None = None
-    moved_at: int = 0
-    lost: bool = False
-    below: _Raw | None = None
-    gone: _Raw | None = None
-    cut: bool = False
-
-    @property
-    def own(self) -> Record:
-        """The record of the change itself."""
-        return Record._make(self.record)
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """Every record that is needed to read this change again; its own comes last.
-
-        That of a delete may be a row's that moved: the values are those it had last.
-        """
-        found = {*(self.taken or {}).values()}
-        if self.below is not None:
-            found.add(self.below.record)
-        if self.gone is not None:
-            found.update(self.gone.records)
-        return *map(Record._make, found - {self.record}), self.own
-
-
 class _Truncated(Exception):  # noqa: N818  # no error: how a record says that it is no row's
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, at_us: int) -> None:
         self.version = version
+        self.at_us = at_us
 
 
 class Reading(NamedTuple):
@@ -139,7 +77,7 @@ class Reduced(NamedTuple):
     """What a batch of records comes to.
 
     Attributes:
-        changes: The newest change of each key.
+        changes: The newest change of each key; for histories, every change.
         below: Older whole rows that the store has to be given before `changes`.
         failures: Records that could not be read, or whose kept values no row has.
         records: Records taken: those below, and one for each of `failures` that was not read.
@@ -158,11 +96,16 @@ class Reduced(NamedTuple):
     filtered: int
     kinds: Counter[str | None]
     truncated: int
-    raws: list[_Raw]
+    raws: list[RawChange]
 
-    def sources(self) -> dict[tuple[object, ...], _Raw]:
-        """Returns what each of `changes` was made from, by its key."""
-        return {change.key: raw for change, raw in zip(self.changes, self.raws, strict=True)}
+    def sources(self) -> dict[tuple[tuple[object, ...], int], RawChange]:
+        """Returns what each change was made from, by its key and version."""
+        found = {}
+        for change, raw in zip(self.changes, self.raws, strict=True):
+            found[change.key, change.version] = raw
+            if raw.below is not None:  # it goes with the change that needs it
+                found.setdefault((change.key, raw.below.version), raw)
+        return found
 
 
 class TopicReducer:
@@ -175,6 +118,8 @@ class TopicReducer:
             one that no shape explains is set apart. Without it, it stops the batch.
         left_to_read: Records of older versions do not count: a read of the table follows.
     """
+
+    _every: ClassVar = False
 
     def __init__(
         self,
@@ -199,7 +144,8 @@ class TopicReducer:
         self._clear()
 
     def _clear(self) -> None:
-        self._newest: dict[bytes | str, _Raw] = {}
+        self._newest: dict[bytes | str, RawChange] = {}
+        self._passed: list[RawChange] = []
         self._cuts: set[bytes] = set()
         self._failures: list[RecordFailure] = []
         self._kinds: Counter[str | None] = Counter()
@@ -218,7 +164,7 @@ class TopicReducer:
         Raises:
             SchemaMismatchError: A record has a column more or less than the table had.
         """
-        newest = self._newest
+        newest, passed = self._newest, self._passed if self._every else None
         for record in records:
             key, value, epoch, _, _, _ = record
             self.records += 1
@@ -232,7 +178,7 @@ class TopicReducer:
                 read = self._read(record, key, value, _epoch(epoch))
             except _Truncated as found:
                 self._accepted += 1
-                self._truncate(found.version)
+                self._truncate(found.version, found.at_us, record)
                 continue
             except self._set_apart as error:
                 self._failures.append(_unread(record, error))
@@ -248,12 +194,14 @@ class TopicReducer:
             # the connector writes equal keys in equal bytes
             identity = _row_id(raw.version, order) if key is None else key
             seen = newest.get(identity)
+            if passed is not None and seen is not None:
+                passed.append(seen if raw.version > seen.version else raw)
             if seen is None:
                 newest[identity] = raw
             elif raw.version > seen.version:
-                newest[identity] = raw if raw.row and not raw.kept else _after(seen, raw)
+                newest[identity] = raw if raw.row and not raw.kept else newer_after(seen, raw)
             elif seen.kept and raw.version < seen.version:
-                newest[identity] = _before(raw, seen)
+                newest[identity] = newer_before(raw, seen)
 
     def pass_over(self, record: Record) -> None:
         """Takes note that a record of its key lies here which nobody can read."""
@@ -282,9 +230,10 @@ class TopicReducer:
         """Decodes and returns what the records come to, and forgets them."""
         changes: list[RowChange] = []
         below: list[RowChange] = []
-        raws: list[_Raw] = []
+        raws: list[RawChange] = []
         key_names = self._schema.key
-        for (identity, raw), row in zip(self._newest.items(), self._rows(), strict=False):
+        items = self._items()
+        for (identity, raw), row in zip(items, self._rows(items), strict=False):
             try:
                 if row is None or raw.kept or raw.key is None:
                     change = self._change(identity, raw, row)
@@ -312,24 +261,29 @@ class TopicReducer:
         self._clear()
         return done
 
-    def _rows(self) -> Iterator[dict[str, object] | None]:
-        """The values of the newest changes in their order, decoded together.
+    def _items(self) -> Collection[tuple[bytes | str, RawChange]]:
+        """What the records come to, by what tells it from other rows."""
+        return self._newest.items()
+
+    def _rows(
+        self, items: Collection[tuple[bytes | str, RawChange]]
+    ) -> Iterator[dict[str, object] | None]:
+        """The values of changes in their order, decoded together.
 
         It is None of a delete; and of all, if the values of any do not fit: then each is decoded by
         itself.
         """
-        raws = self._newest.values()
         try:
-            rows = self._decode_rows([raw.row for raw in raws if raw.row is not None])
+            rows = self._decode_rows([raw.row for _, raw in items if raw.row is not None])
         except CdcError:
             return repeat(None)
-        if len(rows) == len(raws):
+        if len(rows) == len(items):
             return iter(rows)
         upserts = iter(rows)
-        return (None if raw.row is None else next(upserts) for raw in raws)
+        return (None if raw.row is None else next(upserts) for _, raw in items)
 
     def _change(
-        self, identity: bytes | str, raw: _Raw, row: dict[str, object] | None = None
+        self, identity: bytes | str, raw: RawChange, row: dict[str, object] | None = None
     ) -> RowChange:
         if row is None and raw.row is not None:
             row = self._decode_row(raw.row)
@@ -350,7 +304,7 @@ class TopicReducer:
     # every way out is one less step for each record
     def _read(  # noqa: PLR0911
         self, record: Any, key: bytes | None, value: bytes, epoch: int
-    ) -> tuple[_Raw, int] | None:
+    ) -> tuple[RawChange, int] | None:
         try:
             fields = orjson.loads(value)
             operation, source = fields["op"], fields["source"]
@@ -373,14 +327,14 @@ class TopicReducer:
         if operation == "d":
             if key is None:
                 raise self._without(operation)
-            return _Raw(version, None, key, committed_at_us, (), record), order
+            return RawChange(version, None, key, committed_at_us, (), record), order
         if operation not in ("c", "u", "r") or after is None:
             return self._read_slowly(record, key, value, epoch)
-        raw = _Raw(version, after, key, committed_at_us, (), record)
+        raw = RawChange(version, after, key, committed_at_us, (), record)
         upsert = self._upsert(raw, value, operation)
         return None if upsert is None else (upsert, order)
 
-    def _upsert(self, raw: _Raw, value: bytes, operation: str) -> _Raw | None:
+    def _upsert(self, raw: RawChange, value: bytes, operation: str) -> RawChange | None:
         if raw.key is None and (operation == "u" or not self._without_key):
             raise self._without(operation)
         after = raw.row or {}
@@ -395,7 +349,7 @@ class TopicReducer:
                 return self._keeping(raw, after, operation)
         return raw
 
-    def _keeping(self, raw: _Raw, after: Mapping[str, Any], operation: str) -> _Raw:
+    def _keeping(self, raw: RawChange, after: Mapping[str, Any], operation: str) -> RawChange:
         kept = tuple(name for name, field in after.items() if field == UNCHANGED_PLACEHOLDER)
         raw = replace(raw, kept=kept)
         if kept and operation == "c":
@@ -405,7 +359,7 @@ class TopicReducer:
         return raw
 
     def _fitted(
-        self, raw: _Raw, row: Mapping[str, Any], operation: str
+        self, raw: RawChange, row: Mapping[str, Any], operation: str
     ) -> Mapping[str, Any] | None:
         """A row of another shape in the plan's columns; None if that is left to a read."""
         if self._fitting is None:
@@ -424,7 +378,7 @@ class TopicReducer:
                 " takes those of its table with headwater view resume",
             ) from None
 
-    def _moved(self, raw: _Raw) -> _Raw:
+    def _moved(self, raw: RawChange) -> RawChange:
         """A row that came under another key: its kept values are in the row of its old key.
 
         The delete of the old key is written right before it. If that is not so, the topic has
@@ -442,16 +396,16 @@ class TopicReducer:
         if left.gone is None:
             lost = left.key in self._cuts
             return replace(raw, base=left.key, moved_at=raw.version, lost=lost)
-        return _filled(left.gone, raw, moved_from=left.key)
+        return filled(left.gone, raw, moved_from=left.key)
 
     def _read_slowly(
         self, record: Any, key: bytes | None, value: bytes, epoch: int
-    ) -> tuple[_Raw, int] | None:
+    ) -> tuple[RawChange, int] | None:
         event = ChangeEvent.parse(key, value, epoch)
         version, order = event.position.version, event.position.order
         if event.operation is Operation.TRUNCATE:
             if self._facts is None:
-                raise _Truncated(version)
+                raise _Truncated(version, event.committed_at_us)
             raise TruncateError(
                 f"table {self._schema.table} was truncated",
                 hint="a view of events keeps what happened: drop the record to keep it so",
@@ -459,7 +413,7 @@ class TopicReducer:
         if version < self._left_to_read:
             return None
         committed_at_us = 0 if event.snapshot else event.committed_at_us
-        raw = _Raw(version, event.after, key, committed_at_us, (), record)
+        raw = RawChange(version, event.after, key, committed_at_us, (), record)
         if event.operation is Operation.DELETE:
             if key is None:
                 raise self._without(event.operation)
@@ -477,12 +431,12 @@ class TopicReducer:
         if seen := self._newest.get(key):
             self._newest[key] = replace(seen, cut=True)
 
-    def _truncate(self, version: int) -> None:
+    def _truncate(self, version: int, at_us: int, record: Any) -> None:  # noqa: ARG002
         self._truncated = max(self._truncated, version)
         for name in [name for name, raw in self._newest.items() if raw.version < version]:
             del self._newest[name]
 
-    def _undecoded(self, raw: _Raw, error: CdcError | ProjectionError) -> RecordFailure:
+    def _undecoded(self, raw: RawChange, error: CdcError | ProjectionError) -> RecordFailure:
         try:
             key = None if raw.key is None else self._key(raw.key)
         except (CdcError, ProjectionError):
@@ -518,60 +472,6 @@ def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError
         detail="columns " + ", ".join(kept),
         hint="it waits until the row is read again, which the job asks for",
     )
-
-
-def _after(older: _Raw, newer: _Raw) -> _Raw:
-    """The newer of two changes of a key that came in this order."""
-    if newer.row is None:
-        return replace(newer, gone=older) if older.row is not None else newer
-    if not newer.kept or newer.lost or newer.base is not None:
-        return newer
-    if _may_lend(older, newer) and not older.committed_at_us:
-        return replace(newer, below=older)  # the store may have something newer
-    return _filled(older, newer)
-
-
-def _before(older: _Raw, newer: _Raw) -> _Raw:
-    """The newer of two changes of a key, the older of which came late."""
-    if older.row is None or older.kept or newer.lost or newer.base is not None:
-        return newer
-    if newer.below is not None and newer.below.version >= older.version:
-        return newer
-    return replace(newer, below=older) if _may_lend(older, newer) else newer
-
-
-def _filled(older: _Raw, newer: _Raw, moved_from: bytes | None = None) -> _Raw:
-    """A change with as many of its kept values as the one right before it in the log has."""
-    before = older.taken or {}
-    # without this record nobody could tell later that the row of the key is not the right one
-    witness = {_WITNESS: before.get(_WITNESS, older.record)}
-    if older.row is None or not _may_lend(older, newer):
-        return replace(newer, lost=True, taken=witness)
-    if moved_from is not None and not older.committed_at_us:
-        # read at a moment that nobody knows: perhaps the row that came after under the old key
-        return replace(newer, lost=True)
-    kept = tuple(name for name in newer.kept if name in older.kept)
-    values = {name: older.row[name] for name in newer.kept if name not in kept}
-    taken = {name: before.get(name, older.record) for name in values}
-    filled = replace(newer, row={**(newer.row or {}), **values}, kept=kept, taken=taken)
-    if not kept:
-        return filled
-    if moved_from is not None:
-        lost = older.lost or older.below is not None
-        if older.base is None:
-            return replace(filled, base=moved_from, moved_at=newer.version, lost=lost)
-        return replace(filled, base=older.base, moved_at=older.moved_at, lost=lost)
-    if older.lost or older.base is not None:
-        filled = replace(filled, taken=taken | witness)
-    return replace(
-        filled, base=older.base, moved_at=older.moved_at, lost=older.lost, below=older.below
-    )
-
-
-def _may_lend(older: _Raw, newer: _Raw) -> bool:
-    """Whether what a row has is what a later change has kept."""
-    same_epoch = older.version >> _VERSION_LSN_BITS == newer.version >> _VERSION_LSN_BITS
-    return older.row is not None and same_epoch and not older.cut
 
 
 def _unread(record: Any, error: CdcError | ProjectionError) -> RecordFailure:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from projections.change import Applied, RowChange
 from projections.decode import TopicReducer, missing_values
 from projections.errors import EventUnreadableError, WaitsBehindError
+from projections.every_change import EveryChangeReducer
 from projections.plan import facts_of
 from projections.record import RecordFailure, canonical, key_text
 
@@ -250,7 +251,7 @@ class _ViewDelivery:
             return changes
         ready = []
         for change in changes:
-            raw = self._sources[change.key]
+            raw = self._sources[change.key, change.version]
             own = raw.own
             key = key_text(self._topic, own)
             if key in held.keys or (own.partition, own.offset) > unread.get(key, _NO_PLACE):
@@ -285,12 +286,12 @@ class _ViewDelivery:
         return given_up is None or stored < given_up
 
     @cached_property
-    def _sources(self) -> Mapping[tuple[object, ...], Any]:
+    def _sources(self) -> Mapping[tuple[tuple[object, ...], int], Any]:
         # only what has to wait is asked for
         return self._reduced.sources()
 
     def _fail(self, change: RowChange, error: CdcError | ProjectionError) -> None:
-        raw = self._sources[change.key]
+        raw = self._sources[change.key, change.version]
         self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
 
     def _set_apart(self, sink: Sink) -> list[Waiting]:
@@ -298,7 +299,9 @@ class _ViewDelivery:
         failures = self._failures + self._behind
         if not failures:
             return []
-        known = [failure for failure in failures if failure.key is not None]
+        # of a history every change counts, whatever came after it
+        whole = self._plan.history is None
+        known = [failure for failure in failures if whole and failure.key is not None]
         asked = [RowChange(failure.key or (), 0, None, 0) for failure in known]
         stored = sink.versions(self._plan, asked) if asked else []
         done = {id(failure): version for failure, version in zip(known, stored, strict=True)}
@@ -342,7 +345,8 @@ _BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
 def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:
     """Returns a reducer of a topic for views that read it alike."""
     plan = plans[0]
-    return TopicReducer(
+    kind = TopicReducer if plan.history is None else EveryChangeReducer
+    return kind(
         plan.topics[topic],
         facts_of(plans, topic),
         shapes=plan.shapes.get(topic),
@@ -371,6 +375,7 @@ def _alike(one: ViewPlan, other: ViewPlan, topic: str) -> bool:
     """Whether two views read the records of a topic in the same way."""
     return (
         (one.events is None) == (other.events is None)
+        and (one.history is None) == (other.history is None)
         and one.left_to_read == other.left_to_read
         and one.topics[topic] == other.topics[topic]
         and one.shapes.get(topic) == other.shapes.get(topic)

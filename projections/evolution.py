@@ -60,6 +60,7 @@ def decide(
     *,
     keyless: bool,
     keeps: bool = False,
+    history: bool = False,
 ) -> Decision:
     """Decides what a view does.
 
@@ -68,9 +69,10 @@ def decide(
         changes: What happened to its table since the shape that it has.
         keyless: Whether its table has, or had, no key: its rows cannot be read a second time.
         keeps: Whether it has kept other columns than its table before.
+        history: Whether it is a history: one of another key is another history.
     """
     changes = list(changes)
-    stopping = _stopping(policy, changes, keyless=keyless)
+    stopping = _stopping(policy, changes, keyless=keyless, history=history)
     if stopping is not None:
         return Decision(Outcome.PAUSED, reason=stopping)
     shaped = [change for change in changes if change.kind not in _ROWS]
@@ -90,12 +92,14 @@ def decide(
 
 
 def _stopping(
-    policy: SchemaPolicy | None, changes: list[SchemaChange], *, keyless: bool
+    policy: SchemaPolicy | None, changes: list[SchemaChange], *, keyless: bool, history: bool
 ) -> SchemaChange | None:
     """Returns the change that a view cannot or may not follow."""
     for change in changes:
         shaped = change.kind not in _ROWS
         if change.kind in _TABLE or (keyless and change.needs_read):
+            return change
+        if history and change.kind is ChangeKind.KEY_CHANGED:
             return change
         if policy is SchemaPolicy.PAUSE and shaped:
             return change

@@ -46,7 +46,7 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
     """
     found = {}
     for plan in spec.plans_in(Store.TABLE):
-        if stopped() or plan.events is not None or plan.append_only:
+        if stopped() or plan.events is not None or plan.history is not None or plan.append_only:
             continue
         if DeltaTable.is_deltatable(str(spec.addresses.tables / plan.name)):
             continue

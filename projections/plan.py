@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cdc.table import TableSchema
+from cdc.table import ColumnKind, TableSchema
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.change import RowChange
 from projections.errors import PlanError
@@ -21,13 +21,22 @@ if TYPE_CHECKING:
     from cdc.schema_change.shape import TableHistory
     from cdc.table import TableName
     from projections.search.options import SearchOptions
-    from projections.view import MirrorView, Store, View
+    from projections.view import HistoryColumns, MirrorView, Store, View
 
 VERSION_COLUMN = "_version"
 """Column or field in which every store keeps `ChangePosition.version` beside a row."""
 
 ROW_ID_COLUMN = "_row_id"
 """Key of a mirror whose table has no key: the row's place in the source's order, as text."""
+
+
+HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current", "recorded_from", "recorded_to")
+"""Columns that a history has beside those of its table."""
+
+HISTORY_BOOKKEEPING = ("_recorded_version", "_last_version", "_last_at")
+"""Columns of a history that are of use to Headwater alone."""
+
+_TIMES = (ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,21 @@ class EventsPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryPlan:
+    """What a history needs beside what every view does.
+
+    Attributes:
+        columns: Columns of its table that it keeps.
+        tracked: Those whose change begins a new state.
+        sequence_by: Column that says since when a row is valid; None for the commit.
+    """
+
+    columns: tuple[str, ...]
+    tracked: tuple[str, ...]
+    sequence_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ViewPlan:
     """A view with all a job needs to keep it.
 
@@ -95,6 +119,7 @@ class ViewPlan:
             has: they complete no change that keeps values.
         cache: How it is laid out in the cache.
         search: How its fields are indexed for search.
+        history: Of a history, what it keeps; None of all other views.
     """
 
     name: str
@@ -112,6 +137,7 @@ class ViewPlan:
     kept_since: int = 0
     cache: CacheOptions = DEFAULT_OPTIONS
     search: SearchOptions = DERIVED
+    history: HistoryPlan | None = None
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
@@ -130,6 +156,14 @@ class ViewPlan:
         """What its columns were called before, the newest name first."""
         shapes = self.shapes.get(self.topic)
         return {} if shapes is None else shapes.older_names
+
+    @property
+    def stored(self) -> ViewPlan:
+        """The view with those columns of its table that it keeps."""
+        if self.history is None or len(self.history.columns) == len(self.schema.columns):
+            return self
+        kept = tuple(self.schema.by_name[name] for name in self.history.columns)
+        return replace(self, schema=TableSchema(self.schema.table, kept, self.schema.key))
 
     @property
     def append_only(self) -> bool:
@@ -237,7 +271,38 @@ def _plan(
         shapes=_shapes(view, {topic: schema}, histories),
         cache=view.cache,
         search=view.search,
+        history=None if view.history is None else _history(view.name, view.history, schema),
     )
+
+
+def _history(name: str, said: HistoryColumns, schema: TableSchema) -> HistoryPlan:
+    if not schema.key:
+        raise PlanError(
+            f"view {name}: {schema.table} has no key",
+            hint="give the table a primary key: a history is that of a key",
+        )
+    if reserved := sorted({*HISTORY_COLUMNS, *HISTORY_BOOKKEEPING} & schema.by_name.keys()):
+        raise PlanError(f"view {name}: column {reserved[0]} is reserved in a history")
+    sequence_by = said.sequence_by
+    named = {*(said.tracked or ()), *said.untracked, *said.left_out}
+    if sequence_by is not None:
+        named.add(sequence_by)
+    if strange := sorted(named - schema.by_name.keys()):
+        raise PlanError(f"view {name}: {schema.table} has no column {strange[0]}")
+    if sequence_by is not None and schema.by_name[sequence_by].kind not in _TIMES:
+        raise PlanError(
+            f"view {name}: column {sequence_by} is no time",
+            detail=schema.by_name[sequence_by].type_name,
+            hint="sequence_by is a timestamp, with a time zone or in UTC",
+        )
+    if key := sorted({*schema.key} & {*said.left_out}):
+        raise PlanError(f"view {name}: column {key[0]} is part of the key and cannot be left out")
+    columns = tuple(c.name for c in schema.columns if c.name not in said.left_out)
+    wanted = columns if said.tracked is None else said.tracked
+    if lacking := sorted({*(said.tracked or ())} & {*said.left_out}):
+        raise PlanError(f"view {name}: column {lacking[0]} is tracked and left out")
+    tracked = tuple(name for name in wanted if name not in said.untracked)
+    return HistoryPlan(columns, tracked, sequence_by)
 
 
 def _shapes(

@@ -34,6 +34,7 @@ OUTBOX: Final = TableName("eventstore", "outbox")
 EVENT_TABLES: Final = (EVENTS, ARCHIVED_EVENTS)
 """An event is in one of the two: compaction moves it from the first to the second."""
 
+_HISTORY: Final = 2
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -140,8 +141,25 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryColumns:
+    """What a history keeps of its table, and what makes a new state; names as in its table.
+
+    Attributes:
+        tracked: Columns whose change begins a new state; None for all.
+        untracked: Columns whose change does not; an alternative to `tracked`.
+        left_out: Columns that are not kept.
+        sequence_by: Column that says since when a row is valid; None for the commit.
+    """
+
+    tracked: tuple[str, ...] | None = None
+    untracked: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    sequence_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorView:
-    """The latest row of every key of one table (SCD 1).
+    """The latest row of every key of one table (SCD 1), or all that it ever had (SCD 2).
 
     Attributes:
         name: The view's name in every store.
@@ -152,6 +170,7 @@ class MirrorView:
         on_schema_change: What it does when its table changes; None as `SchemaPolicy` says.
         cache: How it is laid out in the cache, and what is kept beside its rows there.
         search: How its fields are indexed for search.
+        history: Of a history, what it keeps; None of a mirror of the latest rows.
     """
 
     name: str
@@ -162,6 +181,7 @@ class MirrorView:
     on_schema_change: SchemaPolicy | None = None
     cache: CacheOptions = DEFAULT_OPTIONS
     search: SearchOptions = DERIVED
+    history: HistoryColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,50 +274,97 @@ def source(
     return declared
 
 
-def mirror(  # noqa: PLR0913  # what may be said of a view, most of it seldom
+def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     name: str,
     table: TableRef,
     keys: Sequence[str] = (),
-    to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
+    to: Iterable[str] | None = None,
     on_schema_change: str | None = None,
     *,
     cache: CacheOptions | None = None,
     search: SearchOptions | None = None,
+    scd: int = 1,
+    sequence_by: str | None = None,
+    except_column_list: Sequence[str] = (),
+    track_history_column_list: Sequence[str] | None = None,
+    track_history_except_column_list: Sequence[str] = (),
 ) -> MirrorView:
-    """Declares a mirror: the latest row of every key, in each of the given stores.
+    """Declares a mirror: the latest row of every key, or with `scd=2` every row that it ever had.
 
     Args:
         name: The view's name in every store; lower case, digits and underscores.
         table: A captured table, from a source.
         keys: Columns that identify a row; the primary key where nothing is said.
-        to: Any of `table`, `search`, `cache`.
+        to: Any of `table`, `search`, `cache`; all of them where nothing is said. A history lives
+            in `table`.
         on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; its source's where nothing
             is said, see `SchemaPolicy`.
         cache: How it is laid out in the cache, with lookups, counters and leaderboards.
         search: How its fields are indexed for search; from the columns' types where nothing is
             said.
+        scd: 1 for the latest rows, 2 for a history, whose rows have `valid_from` and `valid_to`,
+            `recorded_from` and `recorded_to`.
+        sequence_by: Of a history, the column that says since when a row is valid, such as the time
+            of an event; the commit where nothing is said.
+        except_column_list: Columns that a history does not keep.
+        track_history_column_list: Columns whose change begins a new state of a history; all where
+            nothing is said. A change of others is put into the state that it falls into.
+        track_history_except_column_list: Columns whose change begins none; said instead.
 
     Raises:
-        DeclarationError: The name cannot be used or is taken, or a store or policy is not known.
+        DeclarationError: The name cannot be used or is taken, a store or policy is not known, or
+            what is said of a history does not fit.
     """
-    stores = _stores(name, to)
+    wanted = to if to is not None else [Store.TABLE] if scd == _HISTORY else list(Store)
+    stores = _stores(name, wanted)
     if cache is not None and Store.CACHE not in stores:
         raise DeclarationError(f"view {name} has cache options and does not live in the cache")
-    policy = _policy(f"view {name}", on_schema_change) or table.on_schema_change
-    checked = _checked(name, "view")
-    options = _searched(name, stores, search)
+    tracked = None if track_history_column_list is None else tuple(track_history_column_list)
+    said = HistoryColumns(
+        tracked, tuple(track_history_except_column_list), tuple(except_column_list), sequence_by
+    )
     return _declare(
         MirrorView(
-            checked,
+            _checked(name, "view"),
             table.source,
             table.table,
             tuple(keys),
             stores,
-            policy,
+            _policy(f"view {name}", on_schema_change) or table.on_schema_change,
             cache or DEFAULT_OPTIONS,
-            options,
+            _searched(name, stores, search),
+            _history(name, scd, stores, said),
         )
     )
+
+
+def _history(
+    name: str, scd: int, stores: frozenset[Store], said: HistoryColumns
+) -> HistoryColumns | None:
+    if scd not in {1, _HISTORY}:
+        raise DeclarationError(
+            f"view {name}: scd is 1 or 2", hint="1 keeps the latest rows, 2 all that ever were"
+        )
+    if scd == 1:
+        if said != HistoryColumns():
+            raise DeclarationError(
+                f"view {name} says what only a history has",
+                detail="sequence_by, except_column_list, track_history_*",
+                hint="scd=2",
+            )
+        return None
+    if stores != {Store.TABLE}:
+        raise DeclarationError(
+            f"view {name}: a history lives in the warehouse only",
+            detail=", ".join(sorted(stores - {Store.TABLE})) or None,
+            hint='leave `to` out, or mirror the latest rows there: scd=1, to=["search", "cache"]',
+        )
+    if said.tracked is not None and said.untracked:
+        raise DeclarationError(
+            f"view {name} says twice which columns are tracked",
+            hint="track_history_column_list or track_history_except_column_list",
+        )
+    return said
 
 
 def events(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
 from projections.delivery import Delivery, Held, reducer
-from projections.errors import ProjectionError, WaitsBehindError
+from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindError
 from projections.quarantine.ledger import Verdict
 
 if TYPE_CHECKING:
@@ -48,11 +48,35 @@ def try_again(
     decided = {
         id(verdict.case): verdict
         for of_key in by_key.values()
-        for verdict in _read(reducers, of_key)
+        for verdict in _read(reducers, of_key, every=plan.history is not None)
     }
     # rows move from key to key, so that what one of them has depends on the order of all
     waiting = [case for case in cases if id(case) not in decided or decided[id(case)].superseded]
-    return [*decided.values(), *_apply(plan, waiting, decided.keys(), sink, given_up)]
+    verdicts = _apply(plan, waiting, decided.keys(), sink, given_up)
+    if plan.history is not None:
+        verdicts = _without_lost_values(reducers, verdicts)
+    return [*decided.values(), *verdicts]
+
+
+def _without_lost_values(
+    reducers: Mapping[str, TopicReducer], verdicts: Sequence[Verdict]
+) -> list[Verdict]:
+    """Leaves out states of a history that lack values which nobody has, once their row was read."""
+    whole = [
+        (verdict.case, reading)
+        for verdict in verdicts
+        if verdict.error is None and (reading := _reading(reducers, verdict.case)).whole
+    ]
+    return [
+        Verdict(verdict.case, superseded=True)
+        if isinstance(verdict.error, NoStoredRowError)
+        and any(
+            later.key == verdict.case.key and _after(later, reading, verdict.case)
+            for later, reading in whole
+        )
+        else verdict
+        for verdict in verdicts
+    ]
 
 
 def _apply(
@@ -82,7 +106,9 @@ def _apply(
     return verdicts
 
 
-def _read(reducers: Mapping[str, TopicReducer], cases: Iterable[Case]) -> list[Verdict]:
+def _read(
+    reducers: Mapping[str, TopicReducer], cases: Iterable[Case], *, every: bool
+) -> list[Verdict]:
     """Returns what of a key is decided without the store."""
     readings: dict[int, Reading] = {}
     unread: list[tuple[Case, CdcError | ProjectionError]] = []
@@ -96,7 +122,8 @@ def _read(reducers: Mapping[str, TopicReducer], cases: Iterable[Case]) -> list[V
     whole = [(case, reading) for case, reading in whole if reading.whole]
     verdicts = []
     for case, cause in unread:
-        if any(_after(later, reading, case) for later, reading in whole):
+        # a history cannot do without what came between
+        if not every and any(_after(later, reading, case) for later, reading in whole):
             verdicts.append(Verdict(case, superseded=True))
         else:
             verdicts.append(Verdict(case, cause))

@@ -74,7 +74,8 @@ def rows_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
     schema = table_schema(plan)
     rows = [change.row for change in changes if change.row is not None]
     arrays = [
-        _array(plan, column, [row[column.name] for row in rows]) for column in plan.schema.columns
+        column_array(plan, column, [row[column.name] for row in rows])
+        for column in plan.schema.columns
     ]
     if plan.append_only:
         arrays.append(pa.array([change.key[0] for change in changes], pa.string()))
@@ -86,7 +87,7 @@ def keys_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
     """Returns the keys and versions of changes as a table of `deletes_schema`."""
     by_name = plan.schema.by_name
     arrays = [
-        _array(plan, by_name[name], [change.key[place] for change in changes])
+        column_array(plan, by_name[name], [change.key[place] for change in changes])
         for place, name in enumerate(plan.keys)
     ]
     arrays.append(pa.array([change.version for change in changes], pa.int64()))
@@ -106,7 +107,12 @@ def decoded_rows(plan: ViewPlan, table: pa.Table) -> list[dict[str, object]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _array(plan: ViewPlan, column: Column, values: list[object]) -> pa.Array:
+def column_array(plan: ViewPlan, column: Column, values: list[object]) -> pa.Array:
+    """Returns values of a column in the type in which a table keeps it.
+
+    Raises:
+        UnholdableValueError: A value has no exact form in that type.
+    """
     convert = _converter(column)
     if convert is not None:
         values = [value if value is None else convert(value) for value in values]

@@ -21,6 +21,6 @@ def open_sink(store: Store, addresses: StoreAddresses) -> Sink:
         from projections.sinks.search import SearchSink  # noqa: PLC0415
 
         return SearchSink(addresses.search_url)
-    from projections.sinks.table import TableSink  # noqa: PLC0415
+    from projections.sinks.warehouse import WarehouseSink  # noqa: PLC0415
 
-    return TableSink(addresses.tables)
+    return WarehouseSink(addresses.tables)

@@ -42,7 +42,15 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
             table.alter.add_columns([Field(each.name, each.type) for each in fields])
         return bool(lacking)
     # pyarrow opens the files itself: the library cannot read while it writes what is read
-    files = dataset.dataset(table.file_uris(), schema=had, format="parquet")
+    parts = table.metadata().partition_columns
+    files = dataset.dataset(
+        table.file_uris(),
+        schema=had,
+        format="parquet",
+        partitioning=dataset.partitioning(
+            pa.schema([had.field(name) for name in parts]), flavor="hive"
+        ),
+    )
     rows = pa.RecordBatchReader.from_batches(wanted, _rewritten(files, wanted, places))
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite")
     table.update_incremental()

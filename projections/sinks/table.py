@@ -44,7 +44,7 @@ CONFIGURATION: Final = {
     "delta.logRetentionDuration": "interval 1 day",
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hour",
 }
-_HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
+HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
 _FLOOR: Final = "headwater.floor"
 LOADED: Final = "headwater.loaded"
 """Property of a table that was filled from the source: the version of the read that it stands for.
@@ -99,10 +99,10 @@ class TableSink:
                 except CommitFailedError as error:
                     self._tables.clear()
                     if attempt == _ATTEMPTS:
-                        raise _unavailable(plan, error) from None
+                        raise unavailable(plan, error) from None
                 except (DeltaError, OSError) as error:
                     self._tables.clear()
-                    raise _unavailable(plan, error) from None
+                    raise unavailable(plan, error) from None
         raise AssertionError  # the loop returns or raises
 
     def _versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
@@ -130,7 +130,7 @@ class TableSink:
         for name, schema in self._both(plan):
             table = self._table(name, schema)
             metrics = table.delete(
-                f'"{VERSION_COLUMN}" < {below_version}', post_commithook_properties=_HOOKS
+                f'"{VERSION_COLUMN}" < {below_version}', post_commithook_properties=HOOKS
             )
             swept.append(int(metrics["num_deleted_rows"]))
         return swept[0]
@@ -153,7 +153,7 @@ class TableSink:
                 for row in decoded_rows(plan, pa.Table.from_batches([batch])):
                     yield encode(row)
         except (DeltaError, OSError) as error:
-            raise _unavailable(plan, error) from None
+            raise unavailable(plan, error) from None
 
     def close(self) -> None:
         """Forgets the open tables."""
@@ -204,7 +204,7 @@ class TableSink:
         """Writes rows and takes deleted ones out; returns rows written and bytes given."""
         table = self._table(plan.name, table_schema(plan))
         if gone is None and table.version() == 0:
-            write_deltalake(table, rows, mode="append", post_commithook_properties=_HOOKS)
+            write_deltalake(table, rows, mode="append", post_commithook_properties=HOOKS)
             return rows.num_rows, rows.nbytes
         marked = rows.append_column(_DELETED, pa.array([False] * rows.num_rows, pa.bool_()))
         if gone is not None:
@@ -287,14 +287,14 @@ class TableSink:
         return rows
 
     def _merger(self, table: DeltaTable, plan: ViewPlan, rows: pa.Table) -> Any:
-        on = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in plan.keys)
+        on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in plan.keys)
         return table.merge(
             rows,
             on,
             source_alias="s",
             target_alias="t",
             streamed_exec=False,  # so that files without these keys are skipped
-            post_commithook_properties=_HOOKS,
+            post_commithook_properties=HOOKS,
         )
 
     def _maintain(self, table: DeltaTable) -> None:
@@ -359,11 +359,13 @@ def _keys_of(plan: ViewPlan, table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*columns, strict=True))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Returns a column's name as SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _unavailable(plan: ViewPlan, error: Exception) -> SinkUnavailableError | SinkRefusedError:
+def unavailable(plan: ViewPlan, error: Exception) -> SinkUnavailableError | SinkRefusedError:
+    """Returns the error for a table that cannot be read or written."""
     # the library's own text can show values
     return SinkUnavailableError(
         f"view {plan.name}: its table cannot be read or written", detail=type(error).__name__

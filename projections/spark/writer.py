@@ -23,7 +23,7 @@ from projections.fault import FaultError
 from projections.published import Published
 from projections.quarantine import ledger
 from projections.sinks.open import open_sink
-from projections.sinks.table import TableSink
+from projections.sinks.warehouse import WarehouseSink
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class BatchWriter:
 
     def _table_versions(self, views: frozenset[str]) -> dict[str, int]:
         sink = self._sink()
-        assert isinstance(sink, TableSink)  # noqa: S101  # tells the type checker
+        assert isinstance(sink, WarehouseSink)  # noqa: S101  # tells the type checker
         return {plan.name: sink.version(plan) for plan in self.plans if plan.name in views}
 
     def _sink(self) -> Sink:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -9,11 +9,13 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
 from projections.errors import DeclarationError, PlanError
 from projections.event_form import KEY, STORED
-from projections.plan import ROW_ID_COLUMN, Facts, facts_of, plan_views
+from projections.plan import ROW_ID_COLUMN, Facts, HistoryPlan, facts_of, plan_views
 from projections.view import EVENT_TABLES, EVENTS, EventsView, Store, events, load, mirror, source
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from projections.plan import ViewPlan
 
 ORDERS = TableName("public", "orders")
 ID = Column("id", ColumnKind.INTEGER, "bigint", nullable=False)
@@ -53,6 +55,14 @@ def test_a_module_declares_by_running(tmp_path: Path) -> None:
         's = source("shop", tables=["a"]); view.mirror("v", s.a, to=["kafka"])',
         's = source("shop", tables=["a"]); view.mirror("v", s.a, to=[])',
         's = source("shop", tables=["a"]); view.mirror("v", s["b"])',
+        's = source("shop", tables=["a"]); view.mirror("v", s.a, scd=3)',
+        's = source("shop", tables=["a"]); view.mirror("v", s.a, scd=2, to=["table", "cache"])',
+        's = source("shop", tables=["a"]); view.mirror("v", s.a, sequence_by="at")',
+        's = source("shop", tables=["a"]); view.mirror("v", s.a, except_column_list=["x"])',
+        (
+            's = source("shop", tables=["a"]); view.mirror("v", s.a, scd=2,'
+            ' track_history_column_list=["x"], track_history_except_column_list=["y"])'
+        ),
     ],
 )
 def test_a_wrong_declaration_is_refused(tmp_path: Path, text: str) -> None:
@@ -198,3 +208,65 @@ def test_a_view_of_a_table_that_is_not_there_is_refused() -> None:
 
     with pytest.raises(PlanError, match=r"no table public\.orders"):
         plan_views([mirror("orders", shop.orders)], {})
+
+
+PRICES = TableSchema(
+    TableName("public", "prices"),
+    (
+        ID,
+        Column("price", ColumnKind.NUMERIC, "numeric(9,2)", 9, 2),
+        Column("note", ColumnKind.TEXT, "text"),
+        Column("since", ColumnKind.TIMESTAMPTZ, "timestamp with time zone"),
+    ),
+    ("id",),
+)
+
+
+def history_of(schema: TableSchema = PRICES, **words: Any) -> ViewPlan:
+    view = mirror("history", source("shop", tables=[str(schema.table)])[str(schema.table)], **words)
+    (plan,) = plan_views([view], {schema.table: schema})
+    return plan
+
+
+def test_a_history_tracks_all_that_it_keeps_unless_it_says_otherwise() -> None:
+    told = history_of(
+        scd=2,
+        sequence_by="since",
+        except_column_list=["since"],
+        track_history_except_column_list=["note"],
+    )
+    named = history_of(scd=2, track_history_column_list=["price"])
+
+    every = ("id", "price", "note", "since")
+    assert HistoryPlan(every, every) == history_of(scd=2).history
+    assert HistoryPlan(("id", "price", "note"), ("id", "price"), "since") == told.history
+    assert ("id", "price", "note") == tuple(c.name for c in told.stored.schema.columns)
+    assert frozenset({Store.TABLE}) == told.to
+    assert named.history is not None
+    assert ("price",) == named.history.tracked
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"track_history_column_list": ["colour"]}, "no column colour"),
+        ({"sequence_by": "note"}, "column note is no time"),
+        ({"except_column_list": ["id"]}, "column id is part of the key"),
+        (
+            {"except_column_list": ["note"], "track_history_column_list": ["note"]},
+            "column note is tracked and left out",
+        ),
+    ],
+)
+def test_a_history_that_does_not_fit_its_table_is_refused(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        history_of(scd=2, **words)
+
+
+def test_a_history_needs_a_key_and_names_of_its_own() -> None:
+    reserved = Column("valid_to", ColumnKind.TEXT, "text")
+
+    with pytest.raises(PlanError, match="has no key"):
+        history_of(TableSchema(PRICES.table, PRICES.columns), scd=2)
+    with pytest.raises(PlanError, match="column valid_to is reserved"):
+        history_of(TableSchema(PRICES.table, (*PRICES.columns, reserved), ("id",)), scd=2)

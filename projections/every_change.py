@@ -1,0 +1,68 @@
+"""EveryChangeReducer: all changes of a topic, for the histories of its table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from msgspec.structs import replace
+
+from projections.change import RowChange
+from projections.decode import Reduced, TopicReducer
+from projections.raw_change import RawChange
+from projections.record import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class EveryChangeReducer(TopicReducer):
+    """Keeps every change of every key of one table; see `TopicReducer`.
+
+    A truncate is a change of the key `()`. Rows that were read come with the time of the read. What
+    is in a batch twice comes twice: a history knows what it has.
+    """
+
+    _every = True
+
+    def __len__(self) -> int:
+        return len(self._newest) + len(self._passed)
+
+    def reduced(self) -> Reduced:
+        """Decodes and returns what the records come to, and forgets them."""
+        done = super().reduced()
+        changes = [
+            change if change.committed_at_us else replace(change, read_at_us=_read_at_us(raw))
+            for change, raw in zip(done.changes, done.raws, strict=True)
+        ]
+        return done._replace(changes=changes)
+
+    def _items(self) -> list[tuple[bytes | str, RawChange]]:
+        found = [*self._passed, *self._newest.values()]
+        # what a change would have to be written after is among them
+        return [(raw.key or b"", replace(raw, below=None) if raw.below else raw) for raw in found]
+
+    def _change(
+        self, identity: bytes | str, raw: RawChange, row: dict[str, object] | None = None
+    ) -> RowChange:
+        if raw.key is None:
+            return RowChange((), raw.version, None, raw.committed_at_us)
+        return super()._change(identity, raw, row)
+
+    def _moved(self, raw: RawChange) -> RawChange:
+        found = super()._moved(raw)
+        old_key = canonical(raw.own.old_key)
+        if found.lost and found.base is None and old_key is not None:
+            # a history has the old row, and can tell whether all of it has come
+            return replace(raw, base=old_key, moved_at=raw.version)
+        return found
+
+    def _truncate(self, version: int, at_us: int, record: Any) -> None:
+        for name in [name for name, raw in self._newest.items() if raw.version < version]:
+            self._passed.append(self._newest.pop(name))  # its values are no later change's
+        self._passed.append(RawChange(version, None, None, at_us, (), record))
+
+
+def _read_at_us(raw: RawChange) -> int:
+    about: Mapping[str, int] = orjson.loads(raw.own.value or b"null")["source"]
+    return about.get("ts_us") or about["ts_ms"] * 1000

@@ -1,0 +1,282 @@
+"""What a key was, and when: the states of its history, from the changes that are known of it.
+
+A history has two times. *Valid* is when something was so: the commit of the change, or a column of
+the row that says so (`sequence_by`). *Recorded* is when the source committed what says so. Changes
+are recorded in the order of the log; a row's own time may put one before others.
+
+The states depend on which changes are known and on nothing else: not on the order in which they
+came, nor on how often. Three rules make them:
+
+- A change that leaves all tracked columns as they are begins no state; it puts its values in the
+  place of those of the state that it falls into.
+- Of changes with one time the last of the log holds. What a transaction did and undid never was.
+- No change begins later than the one after it in the log. A row that was read counts from the
+  moment of the read, which may be after the next change that the log has: that one tells better.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+# one is made of every change
+class HistoryChange(msgspec.Struct, frozen=True, gc=False):
+    """A change of one key, as far as its history is concerned.
+
+    Attributes:
+        version: Its place in the log.
+        at_us: When it was committed, or read; microseconds since 1970, UTC.
+        row: Values by column; None of a delete.
+        sequence_us: The row's own time; None where the commit counts, and of a delete.
+    """
+
+    version: int
+    at_us: int
+    row: Mapping[str, object] | None
+    sequence_us: int | None = None
+
+
+class HistoryState(msgspec.Struct, gc=False):
+    """What a key was for some time, as it was known for some time; times in microseconds.
+
+    Attributes:
+        row: Values by column.
+        valid_from_us: Since when it was so.
+        recorded_from_us: Since when that is known.
+        version: Place in the log of the change that began the state.
+        recorded_version: Place of the change since which it is known to last from and to then.
+        last_version: Place of the change whose values it has.
+        last_at_us: Time of that change.
+        valid_to_us: Until when it was so; None while it is.
+        recorded_to_us: Until when that was known; None while it is.
+    """
+
+    row: Mapping[str, object]
+    valid_from_us: int
+    recorded_from_us: int
+    version: int
+    recorded_version: int
+    last_version: int
+    last_at_us: int
+    valid_to_us: int | None = None
+    recorded_to_us: int | None = None
+
+    @property
+    def current(self) -> bool:
+        """Whether it holds, by all that is known."""
+        return self.valid_to_us is None and self.recorded_to_us is None
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells it from all other states of its key."""
+        return self.version, self.recorded_version
+
+
+Step = tuple[int, list[HistoryChange]]
+"""Changes of one key that were recorded at one time, in the order of the log, and that time."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """How changes become states.
+
+    Attributes:
+        tracked: Columns whose change begins a new state.
+        by_sequence: Whether rows have a time of their own. A delete has none: it counts from its
+            commit. It ends all that was recorded before it, and nothing recorded later reaches
+            back before it.
+    """
+
+    tracked: tuple[str, ...]
+    by_sequence: bool = False
+
+    def same(self, one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+        """Tells whether two rows are one state."""
+        for name in self.tracked:
+            a, b = one[name], other[name]
+            if a != b and (a == a or b == b):  # noqa: PLR0124  # NaN is as it was
+                return False
+        return True
+
+    def since_us(self, change: HistoryChange, at_us: int) -> int:
+        """Returns the time from which a change counts, given when it was recorded."""
+        own = change.sequence_us if self.by_sequence else None
+        return at_us if own is None else own
+
+
+def history(changes: Iterable[HistoryChange], rule: Rule) -> list[HistoryState]:
+    """Returns all states of one key; the current one, if there is one, comes last.
+
+    Args:
+        changes: All that is known of it, in any order; copies do no harm.
+        rule: How changes become states.
+    """
+    states: list[HistoryState] = []
+    timeline = _Timeline(rule)
+    for at_us, then in steps(changes):
+        if not rule.by_sequence:
+            extend(states, then[-1], at_us, rule)
+            continue
+        if len(then) == 1 and timeline.append(then[0], at_us):
+            extend(states, then[0], at_us, rule)
+            continue
+        for change in then:
+            timeline.place(change, at_us)
+        _believe(states, timeline.states(), at_us, then[-1].version)
+    return states
+
+
+def steps(changes: Iterable[HistoryChange]) -> list[Step]:
+    """Returns changes of one key in the order of the log, by the time at which they were recorded.
+
+    Of copies, the one that was seen first counts.
+    """
+    ordered = sorted(changes, key=lambda change: (change.version, change.at_us))
+    found: list[tuple[int, HistoryChange]] = []
+    at_us = ordered[-1].at_us if ordered else 0
+    for place in range(len(ordered) - 1, -1, -1):
+        change = ordered[place]
+        if place and ordered[place - 1].version == change.version:
+            continue
+        at_us = min(at_us, change.at_us)
+        found.append((at_us, change))
+    found.reverse()
+    return [(at, [c for _, c in group]) for at, group in groupby(found, key=lambda pair: pair[0])]
+
+
+def follows(after_us: int, later: Sequence[Step], rule: Rule) -> bool:
+    """Tells whether changes only come after what is known of their key, in both times.
+
+    Then the current state is all that has to be known of it.
+
+    Args:
+        after_us: Time before which everything known is recorded and began.
+        later: Newer changes.
+        rule: How changes become states.
+    """
+    for at_us, changes in later:
+        if rule.by_sequence and len(changes) > 1:
+            return False
+        since_us = rule.since_us(changes[-1], at_us)
+        if since_us <= after_us:
+            return False
+        after_us = since_us
+    return True
+
+
+def extend(states: list[HistoryState], change: HistoryChange, at_us: int, rule: Rule) -> None:
+    """Adds a change that comes after all others in both times.
+
+    Args:
+        states: What is known; the current state, if there is one, comes last. It is changed.
+        change: The change.
+        at_us: When it was recorded.
+        rule: How changes become states.
+    """
+    current = states[-1] if states and states[-1].current else None
+    since_us = rule.since_us(change, at_us)
+    if current is not None:
+        if change.row is not None and rule.same(current.row, change.row):
+            current.row = change.row
+            current.last_version, current.last_at_us = change.version, since_us
+            return
+        if rule.by_sequence:
+            # that it lasted on was recorded, and stays to be read as such
+            ended = replace(
+                current,
+                valid_to_us=since_us,
+                recorded_from_us=at_us,
+                recorded_version=change.version,
+            )
+            current.recorded_to_us = at_us
+            states.append(ended)
+        else:
+            current.valid_to_us = since_us
+    if change.row is not None:
+        states.append(_state(change, since_us, at_us, change.version))
+
+
+def _state(change: HistoryChange, since_us: int, at_us: int, recorded_version: int) -> HistoryState:
+    assert change.row is not None  # noqa: S101  # a delete is no state
+    return HistoryState(
+        change.row, since_us, at_us, change.version, recorded_version, change.version, since_us
+    )
+
+
+class _Timeline:
+    """What is known of one key, by the time since which it is so."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._known: list[tuple[int, HistoryChange]] = []
+        self._deleted_us: int | None = None
+
+    def append(self, change: HistoryChange, at_us: int) -> bool:
+        """Takes a change if it comes after all others; returns whether it did."""
+        since_us = self._rule.since_us(change, at_us)
+        if self._known and since_us <= self._known[-1][0]:
+            return False
+        self._known.append((since_us, change))
+        if change.row is None:
+            self._deleted_us = since_us
+        return True
+
+    def place(self, change: HistoryChange, at_us: int) -> None:
+        """Takes a change, wherever it belongs."""
+        since_us = self._rule.since_us(change, at_us)
+        if self._deleted_us is not None:
+            since_us = max(since_us, self._deleted_us)
+        place = bisect_left(self._known, since_us, key=lambda pair: pair[0])
+        if change.row is None:
+            self._deleted_us = since_us
+            self._known[place:] = [(since_us, change)]
+        elif place < len(self._known) and self._known[place][0] == since_us:
+            self._known[place] = since_us, change  # the last of the log holds
+        else:
+            self._known.insert(place, (since_us, change))
+
+    def states(self) -> list[HistoryState]:
+        """The states by all that is known, as if it had been recorded at once."""
+        found: list[HistoryState] = []
+        for since_us, change in self._known:
+            last = found[-1] if found and found[-1].current else None
+            if last is not None:
+                if change.row is not None and self._rule.same(last.row, change.row):
+                    last.row = change.row
+                    last.last_version, last.last_at_us = change.version, since_us
+                    continue
+                last.valid_to_us = since_us
+            if change.row is not None:
+                found.append(_state(change, since_us, 0, 0))
+        return found
+
+
+def _believe(
+    states: list[HistoryState], found: list[HistoryState], at_us: int, version: int
+) -> None:
+    """Puts what is known since some time in the place of what was known until then."""
+    before = {
+        (state.version, state.valid_from_us, state.valid_to_us): state
+        for state in states
+        if state.recorded_to_us is None
+    }
+    now = []
+    for each in found:
+        same = before.pop((each.version, each.valid_from_us, each.valid_to_us), None)
+        if same is None:
+            each.recorded_from_us, each.recorded_version = at_us, version
+            now.append(each)
+        else:
+            same.row = each.row
+            same.last_version, same.last_at_us = each.last_version, each.last_at_us
+            now.append(same)
+    for state in before.values():
+        state.recorded_to_us = at_us
+    states[:] = [state for state in states if state.recorded_to_us is not None] + now

@@ -1,0 +1,362 @@
+"""The history sink: what every key was and when, in Delta tables, written without a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from cdc.values import encoder
+from projections.change import Applied
+from projections.errors import UnholdableValueError
+from projections.history import history
+from projections.plan import VERSION_COLUMN
+from projections.sinks.history_batch import Batch, Marks, Stored, Sweep
+from projections.sinks.history_form import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
+from projections.sinks.reshape import reshape
+from projections.sinks.table import CONFIGURATION, HOOKS, TableSink, quoted, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from projections.change import RowChange
+    from projections.history import HistoryChange, HistoryState
+    from projections.plan import ViewPlan
+    from projections.sinks.history_form import Place
+
+_SWEEPS: Final = "headwater.sweeps"
+_VERSION: Final = "headwater.version"
+_AT: Final = "headwater.at"
+_COMMIT: Final = "headwater.commit"
+
+
+class HistorySink(TableSink):
+    """Keeps the states of a history in the Delta table `<root>/<view>`.
+
+    Beside it, `<root>/<view>.changes` has every change that was ever given, each once. It is
+    written first, and the states name the last commit of it that they contain: after a crash
+    between the two, the keys that were left behind are made anew. A change that only comes after
+    what is known of its key is joined to its current state; for any other the states of its key are
+    made anew from all its changes. Current states have files of their own (the table is partitioned
+    by `is_current`), so a batch in order reads and rewrites none of those that ended.
+
+    Order: the states are the same whatever the order in which changes arrive; none is stale for
+    being old. Sweeps and truncates end states and remove none.
+
+    Args:
+        root: Folder of the tables.
+    """
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """Makes the history's two tables unless they are there; gives them the view's columns."""
+        form = HistoryForm(plan)
+        with self._locked(plan):
+            reshape(self._states(form), form.states_schema, plan.older_names)
+            reshape(self._changes(form), form.changes_schema, plan.older_names)
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """Reads the row of every key as its source has it; see `Sink.documents`.
+
+        That is the current state; where rows have times of their own, what was recorded last.
+        """
+        form = HistoryForm(plan)
+        encode = encoder(form.plan.schema)
+        try:
+            rows = self._recorded_last(form) if form.rule.by_sequence else self._current_rows(form)
+            for row in rows:
+                yield encode(row)
+        except (DeltaError, OSError) as error:
+            raise unavailable(plan, error) from None
+
+    def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        form = HistoryForm(plan)
+        truncates = [Sweep(c.version, c.committed_at_us) for c in changes if not c.key]
+        given = [change for change in changes if change.key]
+        for sweep in truncates:
+            self._note(form, sweep)
+        try:
+            batch = Batch(form, given)
+            self._take(form, batch, plan.kept_since)
+        except UnholdableValueError:  # all is converted before anything is written
+            batch = Batch.parted(form, given)
+            self._take(form, batch, plan.kept_since)
+        for sweep in truncates:
+            self._end(form, sweep)
+        return batch.applied() + Applied(deleted=len(truncates))
+
+    def _versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        form = HistoryForm(plan)
+        batch = Batch.parted(form, changes)
+        known = self._known(form, batch.by_place.keys())
+        newest = {
+            given.change.key: max((change.version for change in known.get(place, ())), default=0)
+            for place, of_place in batch.by_place.items()
+            for given in of_place
+        }
+        return [newest.get(change.key, 0) for change in changes]
+
+    def _sweep(self, plan: ViewPlan, below_version: int) -> int:
+        form = HistoryForm(plan)
+        noted = {sweep.version: sweep for sweep in self._sweeps(form)}
+        sweep = noted.get(below_version - 1)
+        if sweep is None:
+            at_us = self._recorded_at(form, below_version)
+            if at_us is None:
+                return 0  # nothing was ever given
+            sweep = Sweep(below_version - 1, at_us)
+            self._note(form, sweep)
+        return self._end(form, sweep)
+
+    def _take(self, form: HistoryForm, batch: Batch, kept_since: int) -> None:
+        """Takes changes in two commits: the changes themselves, then what their keys were."""
+        marks = self._marks(form)
+        left = self._left_behind(form, marks)
+        if not batch.by_place and not left:
+            return
+        current = self._current(form, {*batch.by_place, *left})
+        stored = Stored(marks, current, left)
+        stored.asked = left | batch.asked(stored)
+        stored.known = self._known(form, stored.asked)
+        batch.complete(stored, kept_since)
+        self._log(form, batch)
+        self._settle(form, stored, batch)
+
+    def _log(self, form: HistoryForm, batch: Batch) -> None:
+        taken = [(place, change) for place, found in batch.taken.items() for change in found]
+        if not taken:
+            return
+        table = self._changes(form)
+        commit = _transaction(table, _COMMIT) + 1
+        rows = form.changes_table(taken, commit)
+        write_deltalake(
+            table,
+            rows,
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(_COMMIT, commit)]),
+            post_commithook_properties=HOOKS,
+        )
+        self._maintain(table)
+
+    def _settle(self, form: HistoryForm, stored: Stored, batch: Batch) -> None:
+        """Writes the states of all keys that have changed."""
+        anew = stored.left | (batch.taken.keys() & stored.asked)
+        former = self._identities(form, {place for place in anew if stored.known.get(place)})
+        states: list[tuple[Place, HistoryState]] = []
+        gone: list[tuple[Place, tuple[int, int]]] = []
+        for place in anew:
+            every = [*stored.known.get(place, ()), *batch.taken.get(place, ())]
+            found = history(stored.marks.with_sweeps(every), form.rule)
+            states += [(place, state) for state in found]
+            left = former.get(place, set()) - {state.identity for state in found}
+            gone += [(place, identity) for identity in left]
+        for place in batch.taken:
+            if place not in stored.asked:
+                found = batch.joined(place, stored.current.get(place))
+                states += [(place, state) for state in found]
+        changes = [c for found in (*batch.taken.values(), *stored.known.values()) for c in found]
+        commit = _transaction(self._changes(form), _COMMIT)
+        marks = stored.marks.after(changes, commit)
+        fresh = not former and not any(place in stored.current for place, _ in states)
+        self._write_states(form, states, gone, marks, fresh=fresh, within=not former)
+
+    def _write_states(  # noqa: PLR0913  # the parts of one commit
+        self,
+        form: HistoryForm,
+        states: Sequence[tuple[Place, HistoryState]],
+        gone: Sequence[tuple[Place, tuple[int, int]]],
+        marks: Marks,
+        *,
+        fresh: bool,
+        within: bool,
+    ) -> None:
+        if not states and not gone:
+            return
+        table = self._states(form)
+        rows = form.states_table(states)
+        noted = {_VERSION: marks.version, _AT: marks.at_us, _COMMIT: marks.commit}
+        properties = CommitProperties(
+            app_transactions=[Transaction(name, number) for name, number in noted.items()]
+        )
+        if fresh:
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                commit_properties=properties,
+                post_commithook_properties=HOOKS,
+            )
+            self._maintain(table)
+            return
+        rows = rows.append_column(GONE, pa.array([False] * rows.num_rows, pa.bool_()))
+        if gone:
+            removed = form.gone_table(gone)
+            removed = removed.append_column(GONE, pa.array([True] * len(gone), pa.bool_()))
+            # what is no more has a key and nothing else
+            rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
+            rows = pa.concat_tables([rows, removed], promote_options="default")
+        names = [*form.plan.keys, *IDENTITY]
+        on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
+        (
+            table.merge(
+                rows,
+                f't."{CURRENT}" = true AND {on}' if within else on,
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,  # so that files without these keys are skipped
+                commit_properties=properties,
+                post_commithook_properties=HOOKS,
+            )
+            .when_matched_delete(f's."{GONE}"')
+            .when_matched_update_all(f'NOT s."{GONE}"', except_cols=[GONE])
+            .when_not_matched_insert_all(f'NOT s."{GONE}"', except_cols=[GONE])
+            .execute()
+        )
+        self._maintain(table)
+
+    def _end(self, form: HistoryForm, sweep: Sweep) -> int:
+        """Ends the states that a sweep is newer than; returns how many there were."""
+        older = {
+            place
+            for place, state in self._current(form, None).items()
+            if state.last_version < sweep.version
+        }
+        if not older:
+            return 0
+        stored = Stored(self._marks(form), {}, older, older, self._known(form, older))
+        self._settle(form, stored, Batch(form, ()))
+        return len(older - self._current(form, older).keys())
+
+    def _marks(self, form: HistoryForm) -> Marks:
+        table, sweeps = self._states(form), self._sweeps(form)
+        return Marks(
+            max([_transaction(table, _VERSION), *(sweep.version for sweep in sweeps)]),
+            max([_transaction(table, _AT), *(sweep.at_us for sweep in sweeps)]),
+            _transaction(table, _COMMIT),
+            sweeps,
+        )
+
+    def _sweeps(self, form: HistoryForm) -> tuple[Sweep, ...]:
+        text = self._states(form).metadata().configuration.get(_SWEEPS) or ""
+        pairs = (each.split(":") for each in text.split(",") if each)
+        return tuple(Sweep(int(version), int(at_us)) for version, at_us in pairs)
+
+    def _note(self, form: HistoryForm, sweep: Sweep) -> None:
+        """Notes a sweep for good: whatever older comes later is ended by it as well."""
+        known = {each.version: each for each in self._sweeps(form)}
+        if sweep.version in known:
+            return
+        known[sweep.version] = sweep
+        text = ",".join(f"{version}:{known[version].at_us}" for version in sorted(known))
+        self._states(form).alter.set_table_properties({_SWEEPS: text}, raise_if_not_exists=False)
+
+    def _recorded_at(self, form: HistoryForm, version: int) -> int | None:
+        """When the source was at some version: the newest time of what is not newer."""
+        found = self._changes(form).to_pyarrow_dataset().to_table(columns=[VERSION_COLUMN, "_at"])
+        older = found.filter(pc.less_equal(found.column(VERSION_COLUMN), version))
+        at_us: int | None = pc.max(older.column("_at").cast(pa.int64())).as_py()
+        return at_us
+
+    def _left_behind(self, form: HistoryForm, marks: Marks) -> set[Place]:
+        """Keys with changes that the states do not contain: a writer has ended between the two."""
+        table = self._changes(form)
+        if _transaction(table, _COMMIT) == marks.commit:
+            return set()
+        rows = table.to_pyarrow_dataset().to_table(columns=[*form.plan.keys, COMMIT])
+        newer = rows.filter(pc.greater(rows.column(COMMIT), marks.commit))
+        return set(form.places_in(newer))
+
+    def _known(
+        self, form: HistoryForm, places: Collection[Place]
+    ) -> dict[Place, list[HistoryChange]]:
+        """Every change of some keys."""
+        known: dict[Place, list[HistoryChange]] = {}
+        for rows in _having(self._changes(form), form, places):
+            for place, change in form.changes(rows):
+                if place in places:
+                    known.setdefault(place, []).append(change)
+        return known
+
+    def _identities(
+        self, form: HistoryForm, places: Collection[Place]
+    ) -> dict[Place, set[tuple[int, int]]]:
+        """The stored states of some keys."""
+        found: dict[Place, set[tuple[int, int]]] = {}
+        for rows in _having(self._states(form), form, places, [*form.plan.keys, *IDENTITY]):
+            identities = zip(*(rows.column(name).to_pylist() for name in IDENTITY), strict=True)
+            for place, identity in zip(form.places_in(rows), identities, strict=True):
+                if place in places:
+                    found.setdefault(place, set()).add(identity)
+        return found
+
+    def _current(
+        self, form: HistoryForm, places: Collection[Place] | None
+    ) -> dict[Place, HistoryState]:
+        """The current states of some keys, or of all."""
+        return {
+            place: state
+            for rows in _having(self._states(form), form, places, current=True)
+            for place, state in form.states(rows)
+            if places is None or place in places
+        }
+
+    def _current_rows(self, form: HistoryForm) -> Iterator[Mapping[str, object]]:
+        for rows in _having(self._states(form), form, None, current=True):
+            for _, state in form.states(rows):
+                yield state.row
+
+    def _recorded_last(self, form: HistoryForm) -> Iterator[Mapping[str, object]]:
+        swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
+        last: dict[Place, HistoryChange] = {}
+        for rows in _having(self._changes(form), form, None):
+            for place, change in form.changes(rows):
+                if place not in last or last[place].version < change.version:
+                    last[place] = change
+        for change in last.values():
+            if change.row is not None and change.version > swept:
+                yield change.row
+
+    def _states(self, form: HistoryForm) -> DeltaTable:
+        return self._made(form.plan.name, form.states_schema, [CURRENT])
+
+    def _changes(self, form: HistoryForm) -> DeltaTable:
+        return self._made(f"{form.plan.name}.changes", form.changes_schema)
+
+    def _made(self, name: str, schema: pa.Schema, parted_by: list[str] | None = None) -> DeltaTable:
+        path = str(self._root / name)
+        if name not in self._tables and not DeltaTable.is_deltatable(path):
+            DeltaTable.create(
+                path, schema, partition_by=parted_by, configuration=dict(CONFIGURATION)
+            )
+        return self._table(name, schema)
+
+
+def _transaction(table: DeltaTable, name: str) -> int:
+    return table.transaction_version(name) or 0
+
+
+def _having(
+    table: DeltaTable,
+    form: HistoryForm,
+    places: Collection[Place] | None,
+    columns: list[str] | None = None,
+    *,
+    current: bool = False,
+) -> Iterator[pa.Table]:
+    """Reads rows of some keys, or all, file by file: first their keys, then those that have one."""
+    if places is not None and not places:
+        return
+    only: Any = [(CURRENT, "=", "true")] if current else None
+    wanted = None if places is None else form.first_column(places)
+    data = table.to_pyarrow_dataset(file_pruning_predicate=only)
+    names = columns or data.schema.names
+    for file in data.get_fragments():
+        if wanted is None:
+            yield file.to_table(schema=data.schema, columns=names)
+            continue
+        keys = file.to_table(schema=data.schema, columns=[form.plan.keys[0]])
+        chosen = form.among(keys, wanted)
+        if pc.any(chosen).as_py():
+            yield file.to_table(schema=data.schema, columns=names).filter(chosen)

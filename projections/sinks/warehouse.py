@@ -1,0 +1,59 @@
+"""The warehouse: histories and tables of the latest rows, each written in its way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from projections.sinks.history import HistorySink
+from projections.sinks.table import TableSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from projections.change import Applied, RowChange
+    from projections.plan import ViewPlan
+
+
+class WarehouseSink:
+    """Hands each view to the sink of its kind; see `TableSink` and `HistorySink`.
+
+    Args:
+        root: Folder of the tables.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._latest = TableSink(root)
+        self._histories = HistorySink(root)
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """Makes the view's tables; see `Sink.prepare`."""
+        self._of(plan).prepare(plan)
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        """Writes changes; see `Sink.apply`."""
+        return self._of(plan).apply(plan, changes)
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """Looks keys up; see `Sink.versions`."""
+        return self._of(plan).versions(plan, changes)
+
+    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+        """Removes rows, or ends states; see `Sink.sweep`."""
+        return self._of(plan).sweep(plan, below_version)
+
+    def version(self, plan: ViewPlan) -> int:
+        """Returns the newest version of the view's table; see `TableSink.version`."""
+        return self._of(plan).version(plan)
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """Reads what each key is now; see `Sink.documents`."""
+        return self._of(plan).documents(plan)
+
+    def close(self) -> None:
+        """Forgets the open tables."""
+        self._latest.close()
+        self._histories.close()
+
+    def _of(self, plan: ViewPlan) -> TableSink:
+        return self._latest if plan.history is None else self._histories

@@ -1,0 +1,405 @@
+"""Histories in their Delta tables: whatever comes twice, late or in pieces, the states are those
+of the log in order."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from fix_log import PLAN, TOPIC, Source, numbered, sources
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from cdc.lsn import Lsn
+from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, TableShape
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.values import UNCHANGED_PLACEHOLDER, encoder
+from projections.change import Applied, RowChange
+from projections.delivery import Delivery, Held
+from projections.errors import NoStoredRowError, UnholdableValueError, WaitsBehindError
+from projections.history import HistoryChange, HistoryState, Rule, history
+from projections.plan import HistoryPlan, ViewPlan
+from projections.shape import TableShapes
+from projections.sinks.history import HistorySink
+from projections.sinks.history_form import HistoryForm
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from projections.record import Record
+
+pytestmark = pytest.mark.integration
+
+EPOCH = 1 << 56
+SLOW = settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+COLUMNS = ("id", "note", "big")
+PRICES = TableSchema(
+    TableName("public", "prices"),
+    (
+        Column("id", ColumnKind.INTEGER, "integer", nullable=False),
+        Column("price", ColumnKind.NUMERIC, "numeric(9,2)", 9, 2),
+        Column("note", ColumnKind.TEXT, "text"),
+        Column("since", ColumnKind.TIMESTAMPTZ, "timestamp with time zone"),
+    ),
+    ("id",),
+)
+
+
+def things(tracked: tuple[str, ...]) -> ViewPlan:
+    """A history of the table of `fix_log`, under a name that nobody has used."""
+    name, kept = f"things_{secrets.token_hex(5)}", HistoryPlan(COLUMNS, tracked)
+    return replace(PLAN, name=name, to=frozenset([Store.TABLE]), history=kept)
+
+
+def prices(*, by_sequence: bool = False, left_out: str | None = None) -> ViewPlan:
+    """A history of prices."""
+    columns = tuple(c.name for c in PRICES.columns if c.name != left_out)
+    kept = HistoryPlan(columns, ("price",), "since" if by_sequence else None)
+    name = f"prices_{secrets.token_hex(5)}"
+    to = frozenset([Store.TABLE])
+    return ViewPlan(name, "t", "t.public.prices", PRICES, ("id",), to, history=kept)
+
+
+def price(  # noqa: PLR0913  # a change has many parts
+    version: int, amount: str, at_s: int, since_s: int = 0, *, note: str | None = None, key: int = 1
+) -> RowChange:
+    """A price that was committed at some second."""
+    since = datetime.fromtimestamp(since_s, UTC)
+    row = {"id": key, "price": Decimal(amount), "note": note, "since": since}
+    return RowChange((key,), EPOCH | 8 * version, row, at_s * 1_000_000)
+
+
+def gone(version: int, at_s: int, key: int = 1) -> RowChange:
+    """A delete."""
+    return RowChange((key,), EPOCH | 8 * version, None, at_s * 1_000_000)
+
+
+def stored(root: Path, plan: ViewPlan) -> dict[tuple[object, ...], list[HistoryState]]:
+    """The states of every key that a table has, in the order of their identity."""
+    table = DeltaTable(str(root / plan.name)).to_pyarrow_dataset().to_table()
+    found: dict[tuple[object, ...], list[HistoryState]] = {}
+    for place, state in HistoryForm(plan).states(table):
+        found.setdefault(place, []).append(state)
+    assert table.column("is_current").to_pylist() == [
+        state.current for _, state in HistoryForm(plan).states(table)
+    ]
+    return {key: sorted(found[key], key=lambda state: state.identity) for key in sorted(found)}
+
+
+def expected(
+    records: Iterable[Record], tracked: tuple[str, ...]
+) -> dict[tuple[object, ...], list[HistoryState]]:
+    """The states that a log in order comes to, every row whole."""
+    changes: dict[tuple[object, ...], list[HistoryChange]] = {}
+    rows: dict[int, Any] = {}
+    for record in records:
+        value = orjson.loads(record.value or b"")
+        version = int(record.epoch or 0) << 56 | value["source"]["lsn"]
+        at_us, row = value["source"]["ts_us"], value["after"]
+        if value["op"] == "t":
+            for known in changes.values():
+                known.append(HistoryChange(version, at_us, None))
+            continue
+        key = orjson.loads(record.key or b"")["id"]
+        if row is not None:
+            from_key = orjson.loads(record.old_key)["id"] if record.old_key else key
+            if row["big"] == UNCHANGED_PLACEHOLDER:
+                row["big"] = rows[from_key]["big"]
+            rows[key] = row
+        changes.setdefault((key,), []).append(HistoryChange(version, at_us, row))
+    found = {key: history(known, Rule(tracked)) for key, known in sorted(changes.items())}
+    return {
+        key: sorted(states, key=lambda state: state.identity)
+        for key, states in found.items()
+        if states
+    }
+
+
+def deliver(sink: HistorySink, plan: ViewPlan, records: Sequence[Record]) -> Delivery:
+    """Takes records as the job does."""
+    delivery = Delivery([plan], lambda: sink, {plan.name: Held()})
+    delivery.take(TOPIC, records)
+    delivery.finish()
+    return delivery
+
+
+def pieces(data: st.DataObject, records: Sequence[Record]) -> list[Sequence[Record]]:
+    ends = sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=4)))
+    return [records[a:b] for a, b in zip([0, *ends], [*ends, len(records)], strict=True)]
+
+
+@pytest.mark.parametrize("tracked", [("note",), COLUMNS], ids=["one column", "all columns"])
+@SLOW
+@given(source=sources(whole_rows=True), data=st.data())
+def test_any_order_and_any_batches_end_in_the_states_of_the_log(
+    tmp_path: Path, tracked: tuple[str, ...], source: Source, data: st.DataObject
+) -> None:
+    last = len(source.states) - 1
+    began = data.draw(st.integers(0, last))
+    reads = source.read(began, data.draw(st.integers(began, last)))
+    records = [*source.topic, *reads]
+    again = data.draw(st.lists(st.sampled_from(records), max_size=5))
+    shuffled = numbered(data.draw(st.permutations(records + again)))
+    plan, sink = things(tracked), HistorySink(tmp_path)
+    sink.prepare(plan)
+
+    for batch in pieces(data, shuffled):
+        deliver(sink, plan, batch)
+
+    in_order = sorted(records, key=lambda r: orjson.loads(r.value or b"")["source"]["lsn"])
+    assert expected(in_order, tracked) == stored(tmp_path, plan)
+
+
+@SLOW
+@given(source=sources(), data=st.data())
+def test_unchanged_values_are_those_of_the_row_before(
+    tmp_path: Path, source: Source, data: st.DataObject
+) -> None:
+    plan, records = things(("note", "big")), numbered(source.topic)
+    sink = HistorySink(tmp_path)
+    sink.prepare(plan)
+
+    for batch in pieces(data, records):
+        half = batch[: data.draw(st.integers(0, len(batch)))]
+        for each in (half, batch):  # a batch that was cut off is given again
+            assert [] == deliver(sink, plan, each).waiting
+
+    assert expected(source.topic, ("note", "big")) == stored(tmp_path, plan)
+    now = {row["id"]: row for row in sink.documents(plan)}
+    assert {key: encoder(PLAN.schema)(row) for key, row in source.rows.items()} == now
+
+
+@SLOW
+@given(data=st.data())
+def test_rows_with_times_of_their_own_end_in_the_same_states_in_any_order(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    plan, sink, order = prices(by_sequence=True), HistorySink(tmp_path), st.integers(0, 9)
+    log, seconds = [], 100
+    for number in range(1, data.draw(st.integers(1, 8)) + 1):
+        seconds += data.draw(st.sampled_from([0, 5, 10]))
+        amount, since_s = data.draw(st.sampled_from("12")), seconds - data.draw(order)
+        dead = data.draw(order) == 0
+        log.append(
+            gone(number, seconds)
+            if dead
+            else price(number, amount, seconds, since_s, note=str(number))
+        )
+    shuffled = data.draw(st.permutations(log + data.draw(st.lists(st.sampled_from(log)))))
+    in_order = data.draw(st.booleans())
+    sink.prepare(plan)
+
+    for start in range(0, len(shuffled), 3):
+        sink.apply(plan, (log if in_order else shuffled)[start : start + 3])
+
+    form = HistoryForm(plan)
+    every = [HistoryChange(c.version, c.committed_at_us, c.row, _since_us(c)) for c in log]
+    states = sorted(history(every, form.rule), key=lambda state: state.identity)
+    assert ({(1,): states} if states else {}) == stored(tmp_path, plan)
+    newest = [] if log[-1].row is None else [log[-1].row["note"]]
+    assert newest == [row["note"] for row in sink.documents(plan)]
+
+
+def _since_us(change: RowChange) -> int | None:
+    if change.row is None:
+        return None
+    since = change.row["since"]
+    assert isinstance(since, datetime)
+    return int(since.timestamp()) * 1_000_000
+
+
+def test_a_change_of_an_untracked_column_is_put_into_its_state(tmp_path: Path) -> None:
+    plan, sink = prices(left_out="since"), HistorySink(tmp_path)
+    sink.prepare(plan)
+
+    sink.apply(plan, [price(1, "1", 10, note="a"), price(2, "1", 20, note="b")])
+    sink.apply(plan, [price(3, "1", 30, note="c")])
+    sink.apply(plan, [price(4, "2", 40, note="d")])
+
+    (states,) = stored(tmp_path, plan).values()
+    seen = [(state.row["note"], state.valid_from_us, state.valid_to_us) for state in states]
+    assert [("c", 10_000_000, 40_000_000), ("d", 40_000_000, None)] == seen
+    assert "since" not in DeltaTable(str(tmp_path / plan.name)).schema().to_arrow().names
+
+
+def test_a_writer_that_ends_between_the_two_tables_is_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    sink.apply(plan, [price(1, "1", 10)])
+    monkeypatch.setattr(sink, "_write_states", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sink.apply(plan, [price(2, "2", 20), price(2, "5", 20, key=2)])
+    other = HistorySink(tmp_path)
+
+    applied = other.apply(plan, [price(2, "2", 20)])
+
+    assert Applied(stale=1) == applied
+    assert {(1,): 2, (2,): 1} == {key: len(s) for key, s in stored(tmp_path, plan).items()}
+
+
+def _interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_cannot_be_held_waits_with_what_comes_after_it(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    odd = structs.replace(
+        price(2, "1", 20), row={**(price(2, "1", 20).row or {}), "price": Decimal("NaN")}
+    )
+
+    applied = sink.apply(plan, [price(1, "1", 10), odd, price(3, "3", 30), price(3, "1", 5, key=2)])
+
+    assert (2, [EPOCH | 16, EPOCH | 24]) == (
+        applied.upserted,
+        sorted(refused.change.version for refused in applied.refused),
+    )
+    kinds = {type(refused.error) for refused in applied.refused}
+    assert {UnholdableValueError, WaitsBehindError} == kinds
+    assert Applied(upserted=2) == sink.apply(plan, [price(3, "3", 30), price(2, "2", 20)])
+    assert [3, 1] == [len(states) for states in stored(tmp_path, plan).values()]
+
+
+def test_a_row_without_a_time_of_its_own_waits(tmp_path: Path) -> None:
+    plan, sink = prices(by_sequence=True), HistorySink(tmp_path)
+    sink.prepare(plan)
+    timeless = price(1, "1", 10)
+    timeless = structs.replace(timeless, row={**(timeless.row or {}), "since": None})
+
+    (refused,) = sink.apply(plan, [timeless]).refused
+
+    assert refused.error.detail == "column since is NULL"
+
+
+def test_unchanged_values_that_no_row_has_wait(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    kept = structs.replace(price(2, "1", 20), kept=("note",))
+
+    (refused,) = sink.apply(plan, [kept]).refused
+
+    assert isinstance(refused.error, NoStoredRowError)
+    sink.apply(plan, [price(1, "1", 10, note="known")])
+    assert Applied(upserted=1) == sink.apply(plan, [kept])
+    assert Applied(stale=1) == sink.apply(plan, [kept])
+    assert ["known"] == [row["note"] for row in sink.documents(plan)]
+
+
+def test_a_sweep_ends_states_and_removes_none(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    assert sink.sweep(plan, EPOCH | 1) == 0
+    read = structs.replace(price(5, "5", 0, key=2), version=EPOCH | 41, committed_at_us=0)
+    sink.apply(plan, [price(1, "1", 10), structs.replace(read, read_at_us=50_000_000)])
+
+    swept = [sink.sweep(plan, EPOCH | 41) for _ in range(2)]
+
+    assert [1, 0] == swept
+    (states, kept) = stored(tmp_path, plan).values()
+    assert [50_000_000] == [state.valid_to_us for state in states]
+    assert [(50_000_000, None)] == [(state.valid_from_us, state.valid_to_us) for state in kept]
+    late = price(3, "3", 30)
+    assert Applied(upserted=1) == sink.apply(plan, [late])
+    states = stored(tmp_path, plan)[1,]
+    assert [30_000_000, 50_000_000] == [state.valid_to_us for state in states]
+
+
+def test_current_states_lie_apart_and_a_batch_touches_no_others(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    sink.apply(plan, [price(1, "1", 10, key=key) for key in range(5)])
+    sink.apply(plan, [price(2, "2", 20, key=key) for key in range(5)])
+    table = DeltaTable(str(tmp_path / plan.name))
+    ended = set(table.file_uris(file_pruning_predicate=[("is_current", "=", "false")]))
+
+    sink.apply(plan, [price(3, "3", 30), gone(3, 30, key=2)])
+
+    table.update_incremental()
+    assert ended < set(table.file_uris(file_pruning_predicate=[("is_current", "=", "false")]))
+    engine = QueryBuilder().register("prices", table)
+    held = engine.execute("SELECT count(*) AS n FROM prices WHERE is_current").read_all()
+    assert [4] == held["n"].to_pylist()
+
+
+def test_compaction_loses_nothing(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+
+    for number in range(1, 56):
+        sink.apply(plan, [price(number, str(number), number, key=number % 3)])
+
+    assert 55 == sum(map(len, stored(tmp_path, plan).values()))
+    assert 3 == len(list(sink.documents(plan)))
+
+
+def test_a_whole_row_is_taken_although_the_one_before_it_lacks_values(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    lacking = [structs.replace(price(n, str(n), 10 * n), kept=("note",)) for n in (1, 2)]
+    last = structs.replace(price(4, "4", 40), kept=("note",))
+
+    applied = sink.apply(plan, [*lacking, price(3, "3", 30, note="whole"), last])
+
+    assert lacking == [refused.change for refused in applied.refused]
+    assert ["whole"] == [row["note"] for row in sink.documents(plan)]
+
+
+def test_a_history_takes_the_columns_that_its_table_has_now(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    sink.apply(plan, [price(1, "1", 10, note="a"), price(2, "2", 20, note="b")])
+    later = _renamed(plan)
+    sink.prepare(later)
+
+    row = {"id": 1, "price": Decimal(3), "remark": "c", "colour": "red"}
+    sink.apply(later, [RowChange((1,), EPOCH | 24, row, 30_000_000)])
+    sink.apply(later, [RowChange((1,), EPOCH | 20, row | {"price": Decimal(5)}, 25_000_000)])
+
+    (states,) = stored(tmp_path, later).values()
+    assert [("a", 1), ("b", 2), ("c", 5), ("c", 3)] == [
+        (state.row["remark"], state.row["price"]) for state in states
+    ]
+    assert [10, 20, 25, 30] == [state.valid_from_us // 1_000_000 for state in states]
+
+
+def _renamed(plan: ViewPlan) -> ViewPlan:
+    """The plan after a column got another name, one came and one went."""
+    columns = (*PRICES.columns[:2], Column("remark", ColumnKind.TEXT, "text"))
+    schema = TableSchema(
+        PRICES.table, (*columns, Column("colour", ColumnKind.TEXT, "text")), ("id",)
+    )
+    shapes = [
+        TableShape(
+            7, PRICES.table, tuple(ColumnShape(n, name, "") for name, n in named.items()), (1,)
+        )
+        for named in (
+            {"id": 1, "price": 2, "note": 3, "since": 4},
+            {"id": 1, "price": 2, "remark": 3, "colour": 5},
+        )
+    ]
+    versions = (
+        ShapeVersion(place, Lsn(place), None, shape, "", rewritten=None)
+        for place, shape in enumerate(shapes)
+    )
+    numbers = {"id": 1, "price": 2, "remark": 3, "colour": 5}
+    return replace(
+        plan,
+        schema=schema,
+        history=HistoryPlan(tuple(numbers), ("price",)),
+        shapes={plan.topic: TableShapes(TableHistory.of(versions), numbers)},
+    )
