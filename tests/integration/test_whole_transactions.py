@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from random import Random
@@ -115,7 +116,9 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
         chance = Random(7)  # noqa: S311
         for _ in range(3):
             _await_versions(published, 4)
-            time.sleep(chance.random() * 2)  # anywhere in a batch
+            assert job.process is not None
+            with pytest.raises(subprocess.TimeoutExpired):
+                job.process.wait(chance.random() * 2)  # to be anywhere in a batch
             job.kill()
             job.start()
         _await_versions(published, 4)
