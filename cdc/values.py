@@ -289,8 +289,8 @@ def _datetime_text(value: Any) -> str:
 
 
 def _utc_text(value: Any) -> str:
-    text = value.astimezone(UTC).isoformat(timespec="microseconds")
-    return str(text.removesuffix("+00:00")) + "Z"
+    moment = value if value.tzinfo is UTC else value.astimezone(UTC)
+    return str(moment.isoformat(timespec="microseconds")[:-6]) + "Z"  # what it has for +00:00
 
 
 _MISFITS: Final = (ValueError, TypeError, OverflowError, InvalidOperation)

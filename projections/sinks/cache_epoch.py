@@ -198,7 +198,10 @@ class CacheEpoch:
     def _read(self) -> _Memory | None:
         if not self._file.is_file():
             return None
-        return msgspec.json.decode(self._file.read_bytes(), type=_Memory)
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Memory)
+        except msgspec.DecodeError:  # torn by a power cut: nothing can be relied on
+            return _Memory("", 0)
 
     def _write(self, memory: _Memory) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

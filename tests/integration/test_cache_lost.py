@@ -86,6 +86,20 @@ def test_a_beat_that_the_job_had_no_time_to_note_is_no_loss(
     epoch.close()
 
 
+def test_a_torn_memory_is_relied_on_by_nobody(
+    cache_url: str, prefix: str, epoch: CacheEpoch, tmp_path: Path
+) -> None:
+    epoch.beat()
+    (tmp_path / "cache.epoch").write_bytes(b"")
+
+    again = CacheEpoch(cache_url, prefix, tmp_path / "cache.epoch")
+
+    assert again.look() is not None
+    again.renew([])
+    again.beat()
+    again.close()
+
+
 @pytest.mark.parametrize("damage", ["emptied", "behind", "another"])
 def test_what_is_lost_is_noticed_until_it_is_begun_anew(
     cache_url: str, prefix: str, client: redis.Redis, tmp_path: Path, damage: str

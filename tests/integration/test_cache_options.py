@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -217,6 +219,30 @@ def test_what_lies_beside_rows_is_what_the_rows_say(
     assert {} == beside(client, plan)
     own = set(client.scan_iter(f"{PREFIX}*{plan.name}*"))
     assert own <= {f"{PREFIX}_floor:{plan.name}"}
+
+
+def test_writers_that_race_leave_what_the_rows_say(cache_url: str, client: redis.Redis) -> None:
+    plan = make_plan()
+    changes = [
+        delete(version, number)
+        if (version + number) % 7 == 0
+        else upsert(version, number, customer="abc"[version % 3], total=Decimal(version))
+        for number in range(40)
+        for version in range(1, 30)
+    ]
+
+    def write(seed: int) -> None:
+        sink, order = CacheSink(cache_url, PREFIX), random.Random(seed)  # noqa: S311
+        shuffled = order.sample(changes, len(changes))
+        for start in range(0, len(shuffled), 60):
+            sink.apply(plan, latest(shuffled[start : start + 60]))
+        sink.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+
+    rows = [change.row for change in latest(changes) if change.row is not None]
+    assert expected(rows) == beside(client, plan)
 
 
 def test_a_row_keeps_its_part_with_values_that_the_log_does_not_repeat(
