@@ -1,9 +1,9 @@
 """Newcomers: views that come when their store's query is past records that they lack.
 
 A query goes through a topic once, for all views of its store, and a topic keeps its records for a
-while only. So a view that is declared later, or whose home was lost, may find the rows of its table
-nowhere in what is still to come. Its table is read anew as a whole, and until that read is in the
-view, the view claims no position.
+while only. So a view that is declared later, or whose home or place in the store was lost, may find
+the rows of its table nowhere in what is still to come. Its table is read anew as a whole, and until
+that read is in the view, the view claims no position.
 
 Which views a query has had is kept beside its checkpoint.
 """
@@ -20,6 +20,7 @@ from cdc.broker import extent
 from cdc.postgres import session
 from cdc.snapshot import reads
 from cdc.snapshot.reads import Wish
+from projections import marks
 from projections.checkpoint import committed, take_back
 from projections.view import Store
 
@@ -126,6 +127,8 @@ def write(path: Path, known: Mapping[str, Awaited]) -> None:
 def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
     take_back(spec.checkpoint(store))
     plans, known = spec.plans_in(store), read(_file(spec, store))
+    if known is not None and (lost := marks.forget_lost(spec, store)):
+        known = {view: awaited for view, awaited in known.items() if view not in lost}
     if known is not None and all(plan.name in known for plan in plans):
         return Arrivals(known)
     topics = {topic for plan in plans for topic in plan.topics}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from projections.change import RowChange
+    from projections.errors import SinkError
     from projections.plan import ViewPlan
     from projections.sinks.stored_documents import Stored
 
@@ -112,11 +113,10 @@ class SearchSink:
         """Writes changes in bulk; see `Sink.apply`."""
         floor = self._floor(plan)
         writing = _Writing(plan, self._form(plan), StoredDocuments(self.engine, index_name(plan)))
-        total = Applied()
         for change, answer in self._sender.send(index_name(plan), writing.lines(changes, floor)):
-            total += _outcome(plan, change, answer)
+            writing.note(change, answer)
         self._sweep_own(plan, changes, floor)
-        return total + writing.unsent
+        return writing.applied
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row through the alias; see `Sink.documents`."""
@@ -215,7 +215,9 @@ class _Writing:
         self._plan = plan
         self._form = form
         self._stored = stored
-        self.unsent = Applied()
+        # counted by themselves: a sum of values for each document costs as much as to encode it
+        self._upserted = self._deleted = self._stale = self._size_bytes = 0
+        self._refused: list[Refused] = []
 
     def lines(self, changes: Sequence[RowChange], floor: int) -> Iterator[tuple[RowChange, bytes]]:
         kept = [change for change in changes if change.kept and change.version >= floor]
@@ -223,7 +225,7 @@ class _Writing:
         lent = dict(self._bases([change for change in kept if change.base is not None]))
         for change in changes:
             if change.version < floor:
-                self.unsent += Applied(stale=1)
+                self._stale += 1
             elif change.row is None or not change.kept:
                 yield from self._made(change, NO_ROW, NO_ROW)
         ids = {document_id(self._form.name(change)): change for change in kept}
@@ -233,6 +235,29 @@ class _Writing:
                 change = ids[row_id]
                 base = own if change.base is None else lent.get(row_id, NO_ROW)
                 yield from self._made(change, own, base)
+
+    @property
+    def applied(self) -> Applied:
+        """What has become of the changes."""
+        return Applied(
+            self._upserted, self._deleted, self._stale, tuple(self._refused), self._size_bytes
+        )
+
+    def note(self, change: RowChange, answer: Mapping[str, Any]) -> None:
+        """Takes the answer to one change.
+
+        Raises:
+            SinkError: It is refused for what is not the document's fault.
+        """
+        status = answer["status"]
+        if status == _CONFLICT:
+            self._stale += 1
+        elif status >= 300:  # noqa: PLR2004  # the range of HTTP's successes
+            self._refused.append(Refused(change, _refusal(self._plan, answer)))
+        elif change.row is None:
+            self._deleted += 1
+        else:
+            self._upserted += 1
 
     def _bases(self, moved: Sequence[RowChange]) -> Iterator[tuple[str, Stored]]:
         if not moved:
@@ -252,9 +277,9 @@ class _Writing:
         try:
             made = _lines(self._form, change, own[0], base)
         except (UnholdableValueError, NoStoredRowError) as error:
-            self.unsent += Applied(refused=(Refused(change, error),))
+            self._refused.append(Refused(change, error))
             return ()
-        self.unsent += Applied(size_bytes=len(made))
+        self._size_bytes += len(made)
         return ((change, made),)
 
 
@@ -289,15 +314,11 @@ def _lines(form: DocumentForm, change: RowChange, own_stored: int, base: Stored)
     return b"%b\n%b\n" % (action, document)
 
 
-def _outcome(plan: ViewPlan, change: RowChange, answer: Mapping[str, Any]) -> Applied:
-    """Reads the answer to one change; what is not the document's fault is raised."""
+def _refusal(plan: ViewPlan, answer: Mapping[str, Any]) -> SinkError:
+    """Why one document was not written; what is no document's fault is raised."""
     status = answer["status"]
-    if status < 300:  # noqa: PLR2004  # the range of HTTP's successes
-        return Applied(deleted=1) if change.row is None else Applied(upserted=1)
-    if status == _CONFLICT:
-        return Applied(stale=1)
     if status == TOO_LARGE:
-        return Applied(refused=(Refused(change, _too_large(plan, answer)),))
+        return _too_large(plan, answer)
     if status == NOT_FOUND:
         raise _lost(index_name(plan), "it is gone")
     error = SinkRefusedError(
@@ -307,7 +328,7 @@ def _outcome(plan: ViewPlan, change: RowChange, answer: Mapping[str, Any]) -> Ap
     )
     if status != _BAD_DOCUMENT:
         raise error
-    return Applied(refused=(Refused(change, error),))
+    return error
 
 
 def _cause(answer: Mapping[str, Any]) -> str:

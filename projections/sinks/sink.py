@@ -42,7 +42,7 @@ class Sink(Protocol):
     """
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes the view's place in the store unless it is there.
+        """Makes the view's place in the store unless it is there; what it has stays.
 
         Raises:
             SinkError: The store refuses or cannot be reached.

@@ -11,7 +11,8 @@ import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from projections.errors import QueryFailedError, SparkEndedError
+from cdc.errors import CdcError
+from projections.errors import ProjectionError, QueryFailedError, SparkEndedError
 from projections.fault import Fault
 from projections.spark.query import ARCHIVE
 
@@ -100,14 +101,18 @@ class SupervisedQuery:
             _log.info("query runs", query=self.name)
         except PySparkException as error:
             self._failed(str(error))
+        except (CdcError, ProjectionError) as error:
+            self._failed_by(Fault.of(error))
 
     def _failed(self, text: str) -> None:
-        self._failures += 1
-        fault = (
+        self._failed_by(
             Fault.find(text)
             or self.explain()
             or Fault(_UNKNOWN_CODE, f"query {self.name} fails", _first_line(text), _LOG_HINT, True)
         )
+
+    def _failed_by(self, fault: Fault) -> None:
+        self._failures += 1
         self.progress.error = fault
         wait_s = _WAITS_S[min(self._failures, len(_WAITS_S)) - 1]
         self._due_at = time.monotonic() + wait_s

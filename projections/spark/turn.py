@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from cdc.errors import CdcError
-from projections import loss
+from projections import loss, marks
 from projections.caretaker import Caretaker
 from projections.errors import ProjectionError
 from projections.fault import Fault
@@ -147,7 +147,9 @@ class Turn:
     def _start_store(self, store: Store) -> StreamingQuery:
         if store is Store.TABLE:
             load_new(self.spec, self._ending.is_set)
+        marks.check(self.spec, store)
         prepare_store(self._session, self.spec, store)
+        marks.keep(self.spec, store)
         self._retry_first(store)
         epoch = self._epoch if store is Store.CACHE else None
         gate = Gate(self._guards[store], self._tables, self._publisher.reach, epoch)
