@@ -17,6 +17,7 @@ from benchmarks import (
     initial_load,
     latency,
     live,
+    scd2,
     snapshot,
     startup,
 )
@@ -36,6 +37,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "initial_load": initial_load.run,
     "latency": latency.run,
     "live": live.run,
+    "scd2": scd2.run,
     "snapshot": snapshot.run,
     "startup": startup.run,
 }
