@@ -7,6 +7,7 @@ import secrets
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -26,6 +27,8 @@ from projections.delivery import Delivery, Held
 from projections.errors import NoStoredRowError, UnholdableValueError, WaitsBehindError
 from projections.history import HistoryChange, HistoryState, Rule, history
 from projections.plan import HistoryPlan, ViewPlan
+from projections.quarantine.ledger import Case
+from projections.quarantine.retry import try_again
 from projections.shape import TableShapes
 from projections.sinks.history import HistorySink
 from projections.sinks.history_form import HistoryForm
@@ -403,3 +406,27 @@ def _renamed(plan: ViewPlan) -> ViewPlan:
         history=HistoryPlan(tuple(numbers), ("price",)),
         shapes={plan.topic: TableShapes(TableHistory.of(versions), numbers)},
     )
+
+
+def test_what_lacks_values_is_left_out_once_its_row_was_read(tmp_path: Path) -> None:
+    source = Source()
+    source.together([[("insert", 1), ("note", 1), ("note", 1)]], Random(1))  # noqa: S311
+    plan, sink = things(COLUMNS), HistorySink(tmp_path)
+    sink.prepare(plan)
+    kept = numbered([*source.topic[1:], source.read_now(1)])  # the first change was lost
+    waiting = deliver(sink, plan, kept[:2]).waiting
+    behind = Held(frozenset(each.key for each in waiting))
+    later = Delivery([plan], lambda: sink, {plan.name: behind})
+    later.take(TOPIC, kept[2:])
+    later.finish()
+    cases = [
+        Case(plan.name, each.key, TOPIC, each.record, each.version, source.lsn - 8)
+        for each in [*waiting, *later.waiting]
+    ]
+
+    verdicts = try_again(plan, cases, lambda: sink, {})
+
+    assert [(True, None), (True, None), (False, None)] == sorted(
+        ((verdict.superseded, verdict.error) for verdict in verdicts), reverse=True
+    )
+    assert [source.rows[1]["note"]] == [row["note"] for row in sink.documents(plan)]

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from cdc.schema_change.difference import ChangeKind, SchemaChange
+from projections.evolution import Outcome, decide
 from projections.history import HistoryChange, HistoryState, Rule, extend, follows, history, steps
+from projections.view import SchemaPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,3 +154,11 @@ def test_a_value_that_is_no_number_is_as_it_was() -> None:
     nan = [HistoryChange(8 * n, 10 * n, {"weight": math.nan}) for n in (1, 2)]
 
     assert [(10, None)] == [(s.valid_from_us, s.valid_to_us) for s in history(nan, rule)]
+
+
+def test_a_history_is_paused_by_another_key_and_follows_other_changes() -> None:
+    rekeyed = SchemaChange(ChangeKind.KEY_CHANGED, "id", compatible=True)
+    policy = SchemaPolicy.EVOLVE
+
+    assert Outcome.FOLLOWED is decide(policy, [rekeyed], keyless=False).outcome
+    assert Outcome.PAUSED is decide(policy, [rekeyed], keyless=False, history=True).outcome
