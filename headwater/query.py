@@ -122,7 +122,7 @@ def _readable(tables: Path, views: Mapping[str, Path], as_of: str | None) -> dic
     if not groups:
         if as_of is not None:
             raise AsOfError("nothing was published yet", hint="headwater view status")
-        return dict.fromkeys(views)
+        return dict.fromkeys(views)  # tables that no job of ours keeps
     found: dict[str, int | None] = {}
     for group in groups:
         version = group.latest() if as_of is None else _as_of(group.all(), as_of)

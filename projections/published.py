@@ -74,7 +74,7 @@ class PublishedVersion(msgspec.Struct, frozen=True):
 
 
 def sources(tables: Path) -> list[Published]:
-    """Returns the published versions of each source that has any.
+    """Returns the published versions of each source that has begun to publish any.
 
     Args:
         tables: Folder of the tables.
@@ -93,6 +93,10 @@ class Published:
 
     def __init__(self, tables: Path, source: str) -> None:
         self._folder = tables / _FOLDER / source
+
+    def begin(self) -> None:
+        """Says that the tables are to be read by published versions only, also before the first."""
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def latest(self) -> PublishedVersion | None:
         """Returns the newest one; None if nothing was ever published."""

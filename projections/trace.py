@@ -90,7 +90,8 @@ class Stored:
         position: Up to which position of the source's log the store needs no more of the row.
         applied_through: How far the view is there; None if it says nothing yet.
         batch: Number of the batch that had the newest change; None if that is not known any more.
-        waiting: How many records of it wait, and the code of the first.
+        waiting: How many records of it wait.
+        cause: Code of the error of the first of them.
     """
 
     store: Store
@@ -99,7 +100,7 @@ class Stored:
     applied_through: Lsn | None
     batch: int | None
     waiting: int = 0
-    code: str | None = None
+    cause: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

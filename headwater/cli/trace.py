@@ -74,7 +74,7 @@ def _store(stored: Stored) -> dict[str, Any]:
         "applied_through": None if stored.applied_through is None else str(stored.applied_through),
         "batch": stored.batch,
         "waiting": stored.waiting,
-        "code": stored.code,
+        "cause": stored.cause,
     }
 
 

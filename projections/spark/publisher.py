@@ -101,6 +101,7 @@ class Publisher(threading.Thread):
 
     def run(self) -> None:
         """Samples and publishes until stopped."""
+        self._published.begin()
         while not self._stopped.is_set():
             try:
                 with (

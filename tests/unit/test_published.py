@@ -67,6 +67,19 @@ def test_what_lies_ahead_is_kept_and_none_is_known_at_first(group: Published) ->
     assert group.latest() is None
 
 
+def test_before_anything_is_published_no_half_of_it_can_be_read(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "checking"), pa.table({"amount": [1]}))
+    sql = "SELECT * FROM checking"
+    before = query.run(sql, tmp_path).num_rows
+    Published(tmp_path, "bank").begin()
+
+    assert 1 == before
+    with pytest.raises(query.NotPublishedError):
+        query.run(sql, tmp_path)
+    with pytest.raises(query.AsOfError):
+        query.run(sql, tmp_path, "0/1")
+
+
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     """Two tables of which the newest versions are not at one boundary."""
