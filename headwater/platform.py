@@ -302,6 +302,15 @@ class Platform:
             for view, counts in query.get("views", {}).items()
         }
 
+    def failing_stores(self) -> dict[str, str]:
+        """Returns the code of the error of each store whose query does not run at the moment."""
+        said = read_json(self.project.home.run / "job.json") or {}
+        return {
+            store: query["error"]["code"]
+            for store, query in said.get("queries", {}).items()
+            if query.get("error")
+        }
+
     def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Returns by view and store how many records wait, and how many keys for a value only."""
         from projections.quarantine import desk  # noqa: PLC0415

@@ -54,12 +54,17 @@ def status(
     """Show how far each view is in each store, and what became of its records.
 
     Records are those since the job started: each is applied, waits in quarantine, or is filtered
-    out. What waits now is counted beside it; what is unresolved waits for a value by itself.
+    out. What waits now is counted beside it; what is unresolved waits for a value by itself. The
+    state is empty where all is well; a code says why a store is not written at the moment.
     """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     paused = {view.name: view.fault for view in platform.bound().paused}
-    records, waiting = platform.view_records(), platform.waiting()
+    records, waiting, failing = (
+        platform.view_records(),
+        platform.waiting(),
+        platform.failing_stores(),
+    )
     rows = []
     for position in platform.positions():
         place = position.view, str(position.store)
@@ -67,7 +72,7 @@ def status(
             {
                 "view": position.view,
                 "store": position.store,
-                "state": "paused" if position.view in paused else "",
+                "state": "paused" if position.view in paused else failing.get(place[1], ""),
                 "applied_through": str(position.applied_through),
                 "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
                 **records.get(place, _NO_RECORDS),

@@ -1,4 +1,8 @@
-"""Supervision of one query: started, watched, started again, and given up after a bound."""
+"""Supervision of one query: started, watched, started again, and given up where nothing helps.
+
+A store that does not answer holds up its own query and no other, however long: it is asked again
+every few seconds until it is back. What nobody has a name for is tried a few times only.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from projections.spark.progress import QueryProgress
 
 FAILURES_MAX: Final = 8
-"""Failures in a row after which a query is given up: about a minute and a half of trying."""
+"""Failures in a row without a code of their own after which a query is given up."""
 
 _WAITS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 _TICK_S: Final = 0.2
@@ -124,7 +128,8 @@ class SupervisedQuery:
             failures=self._failures,
             again_in_s=wait_s,
         )
-        if not fault.retriable or self._failures >= FAILURES_MAX:
+        unknown = fault.code == _UNKNOWN_CODE
+        if not fault.retriable or (unknown and self._failures >= FAILURES_MAX):
             self.fault = fault
 
 
