@@ -230,6 +230,18 @@ def test_functions_of_frames_are_judged_as_sql_is(spark: SparkSession) -> None:
     assert judged(lambda inputs: inputs["orders"].groupBy("customer").count()) is None
 
 
+def test_an_input_that_has_no_part_in_the_result_affects_no_key(spark: SparkSession) -> None:
+    from projections.spark.derivation.recomputation import affected, gathered, outcome
+
+    sql = "SELECT DISTINCT a.s FROM a LEFT JOIN b ON b.x = a.id"
+    view = analysed(spark, sql, "s", a=DDL, b=DDL)
+    tables = frames(spark, {"a": [(1, 1, 1, "p", None)], "b": [(7, 1, 1, "q", None)]})
+    keys = gathered(spark, affected(view, {"b": tables["b"]}, tables, tables))
+
+    assert 0 == keys.count
+    assert [] == outcome(view, tables, tables, keys).collect()
+
+
 @pytest.mark.parametrize(
     ("sql", "inputs"),
     [

@@ -98,6 +98,8 @@ def affected(
 
     for place, use in enumerate(changed):
         found(place, use)
+    if not plans:  # what changed has no part in the result: Spark has left it out of the plan
+        return derivation.definition(new).select(*strategy.by).where(fn.lit(False))
     return catalyst.frame(plans).toDF(*strategy.by)
 
 
