@@ -1,0 +1,11 @@
+"""Derived views: which keys of a query over several inputs a change of its inputs affects.
+
+Values only; `projections.spark.derivation` asks Spark for its plan and runs what is found here.
+
+| module | |
+|---|---|
+| `query_plan` | Spark's logical plan, read from its JSON |
+| `path` | what leads from an input's changed rows to the columns that address a view's rows |
+| `lineage` | finds the paths, and proves that they miss nothing |
+| `strategy` | by which columns a view is kept, or why it is computed as a whole |
+"""

@@ -1,0 +1,233 @@
+"""Spark's logical plan of a query, read from the JSON that Spark writes of it.
+
+An operator and an expression have an address, by which the engine finds its own object again.
+Attributes are numbered by Spark; one number is one column of one use of an input, wherever it
+comes by, so that equal numbers mean equal values within a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an expression stands in a plan.
+
+    Attributes:
+        operator: Number of the operator, counted from the root, each before its children.
+        part: The operator's part: `projectList`, `condition`, `output` and so on.
+        places: Places in that part, where it is a list, or a list of lists.
+        inward: From there the way to an inner expression: which child, again and again.
+    """
+
+    operator: int
+    part: str
+    places: tuple[int, ...] = ()
+    inward: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression.
+
+    Attributes:
+        kind: Name of Spark's class.
+        address: Where it stands.
+        children: What it is made of.
+        attribute: Number of the attribute that it is, or that it gives a name to.
+        name: Name of that attribute or alias.
+        deterministic: False where Spark says so of this expression itself.
+    """
+
+    kind: str
+    address: Address
+    children: tuple[Expression, ...] = ()
+    attribute: int | None = None
+    name: str = ""
+    deterministic: bool = True
+
+    @cached_property
+    def reads(self) -> frozenset[int]:
+        """Numbers of the attributes that it reads."""
+        if self.bare:
+            return frozenset({self.number})
+        return frozenset().union(*(child.reads for child in self.children))
+
+    @property
+    def bare(self) -> bool:
+        """Whether it is an attribute and nothing more."""
+        return self.kind == "AttributeReference"
+
+    @property
+    def number(self) -> int:
+        """The number of the attribute; only for attributes and aliases."""
+        if self.attribute is None:
+            raise ValueError(f"{self.kind} names no attribute")
+        return self.attribute
+
+    def within(self) -> Iterator[Expression]:
+        """Itself and all that it is made of."""
+        yield self
+        for child in self.children:
+            yield from child.within()
+
+    def conjuncts(self) -> Iterator[Expression]:
+        """The conditions that must all hold for it to hold."""
+        if self.kind == "And":
+            for child in self.children:
+                yield from child.conjuncts()
+        else:
+            yield self
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A node of the plan.
+
+    Attributes:
+        index: Its number, counted from the root, each operator before its children.
+        kind: Name of Spark's class.
+        children: What it works on.
+        parts: Its expressions, by the name of the part.
+        lists: Lists of lists of expressions, by the name of the part.
+        join_type: Of a join: `Inner`, `LeftOuter`, …
+        output: Numbers of its columns, in order.
+    """
+
+    index: int
+    kind: str
+    children: tuple[Operator, ...]
+    parts: Mapping[str, tuple[Expression, ...]] = field(default_factory=dict)
+    lists: Mapping[str, tuple[tuple[Expression, ...], ...]] = field(default_factory=dict)
+    join_type: str = ""
+    output: tuple[int, ...] = ()
+
+    @cached_property
+    def leaves(self) -> frozenset[int]:
+        """Indexes of the leaves below it, or its own."""
+        if not self.children:
+            return frozenset({self.index})
+        return frozenset().union(*(child.leaves for child in self.children))
+
+    def part(self, name: str) -> tuple[Expression, ...]:
+        """The expressions of one part; none where it has none."""
+        return self.parts.get(name, ())
+
+    def within(self) -> Iterator[Operator]:
+        """Itself and all operators below."""
+        yield self
+        for child in self.children:
+            yield from child.within()
+
+    def expressions(self) -> Iterator[Expression]:
+        """All its expressions, each with what it is made of."""
+        groups = [*self.parts.values(), *(row for rows in self.lists.values() for row in rows)]
+        for group in groups:
+            for item in group:
+                yield from item.within()
+
+
+def read_plan(text: str, outputs: Sequence[tuple[int, ...]]) -> Operator:
+    """Reads a plan.
+
+    Args:
+        text: What `LogicalPlan.toJSON` gives.
+        outputs: Numbers of each operator's columns, each operator before its children; the text
+            does not have them.
+    """
+    nodes: list[dict[str, Any]] = orjson.loads(text)
+    root, _ = _operator(nodes, outputs, 0)
+    return root
+
+
+def kinds_of(text: str) -> frozenset[str]:
+    """Returns the names of all classes in a plan's text, those within subqueries included."""
+    found: set[str] = set()
+    waiting: list[Any] = [orjson.loads(text)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += value.values()
+            if "class" in value:
+                found.add(_short(value["class"]))
+    return frozenset(found)
+
+
+def _operator(
+    nodes: Sequence[Mapping[str, Any]], outputs: Sequence[tuple[int, ...]], index: int
+) -> tuple[Operator, int]:
+    node = nodes[index]
+    after = index + 1
+    children: list[Operator] = []
+    for _ in range(node["num-children"]):
+        child, after = _operator(nodes, outputs, after)
+        children.append(child)
+    parts: dict[str, tuple[Expression, ...]] = {}
+    lists: dict[str, tuple[tuple[Expression, ...], ...]] = {}
+    for name, value in node.items():
+        if not isinstance(value, list) or not value:
+            continue
+        if _is_tree(value):
+            parts[name] = (_expression(value, Address(index, name)),)
+        elif all(map(_is_tree, value)):
+            parts[name] = _listed(value, index, name, ())
+        elif all(isinstance(row, list) and all(map(_is_tree, row)) for row in value):
+            lists[name] = tuple(_listed(row, index, name, (n,)) for n, row in enumerate(value))
+    join_type = node.get("joinType") or {}
+    named = _short(join_type.get("object") or join_type.get("product-class") or "")
+    kind = _short(node["class"])
+    return Operator(index, kind, tuple(children), parts, lists, named, outputs[index]), after
+
+
+def _listed(
+    trees: Sequence[Any], index: int, name: str, places: tuple[int, ...]
+) -> tuple[Expression, ...]:
+    return tuple(
+        _expression(tree, Address(index, name, (*places, place)))
+        for place, tree in enumerate(trees)
+    )
+
+
+def _is_tree(value: object) -> bool:
+    """Whether this is one expression: its nodes in one list, each before its children."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(node, dict) and "num-children" in node for node in value)
+    )
+
+
+def _expression(nodes: Sequence[Mapping[str, Any]], address: Address) -> Expression:
+    def build(index: int, inward: tuple[int, ...]) -> tuple[Expression, int]:
+        node = nodes[index]
+        after = index + 1
+        children = []
+        for place in range(node["num-children"]):
+            child, after = build(after, (*inward, place))
+            children.append(child)
+        number = node.get("exprId") or {}
+        found = Expression(
+            kind=_short(node["class"]),
+            address=Address(address.operator, address.part, address.places, inward),
+            children=tuple(children),
+            attribute=number.get("id"),
+            name=node.get("name") or "",
+            deterministic=node.get("udfDeterministic") is not False,
+        )
+        return found, after
+
+    return build(0, ())[0]
+
+
+def _short(name: str) -> str:
+    return name.rsplit(".", 1)[-1].rstrip("$")

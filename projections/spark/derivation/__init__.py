@@ -1,0 +1,10 @@
+"""Derived views in Spark: the query's plan, the keys that a change affects, their new rows.
+
+| module | |
+|---|---|
+| `definition` | a view's query: a function of DataFrames, or the text of a SELECT |
+| `analysis` | asks Spark for the plan and chooses the strategy |
+| `catalyst` | runs paths with the plan's own expressions |
+| `recomputation` | affected keys, their rows, what to write and what to delete |
+| `comparison` | a whole result beside what is stored; keys that are not unique |
+"""

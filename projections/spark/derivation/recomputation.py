@@ -1,0 +1,211 @@
+"""The keys that a change affects, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    TimestampType,
+)
+
+from projections.derivation.strategy import ordered
+from projections.plan import DELETED_FIELD
+from projections.spark.derivation.analysis import keyed, only_known
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, SparkSession
+
+    from projections.derivation.strategy import UsedInput
+    from projections.spark.derivation.analysis import Derivation
+
+FEW_MAX: Final = 500
+"""Keys that are put into the query as literals; beyond, planning them costs more than it saves."""
+
+_LITERAL: Final = (*(BooleanType, DateType, DecimalType, IntegralType, StringType, TimestampType),)
+"""Types whose values come back from the engine and go in again as the same."""
+
+_PRESENT: Final = "_headwater_present"
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedKeys:
+    """Values of the columns by which a view is kept, each once.
+
+    Attributes:
+        frame: They, as a DataFrame; where they are few, rows that the driver holds.
+        values: Where they are few, the values of each column, NULL left out.
+        nulls: Columns in which NULL occurs.
+        count: How many there are; None where they are many.
+    """
+
+    frame: DataFrame
+    values: Mapping[str, Sequence[Any]] | None = None
+    nulls: frozenset[str] = frozenset()
+    count: int | None = None
+
+
+def affected(
+    derivation: Derivation,
+    changes: Mapping[str, DataFrame],
+    old: Mapping[str, DataFrame],
+    new: Mapping[str, DataFrame],
+) -> DataFrame:
+    """Describes the keys that changes affect, as one query over all changed inputs.
+
+    Args:
+        derivation: The view, kept by its keys.
+        changes: By input, its changed rows: as they were and as they are, both in one frame and in
+            whatever order, with the input's columns; others are passed over. Only inputs that
+            changed.
+        old: By input, all its rows before the changes. Read only where two changed inputs, or two
+            uses of one, lead to the key through each other.
+        new: By input, all its rows after the changes.
+
+    Returns:
+        The columns `by` of the strategy; values can occur more than once.
+    """
+    strategy = keyed(derivation)
+    only_known(derivation, changes)
+    changed = ordered([use for use in strategy.uses if use.name in changes])
+    places = {use.leaf: place for place, use in enumerate(changed)}
+    names = {use.leaf: use.name for use in strategy.uses}
+    catalyst = derivation.catalyst
+    outputs = [derivation.columns.index(name) for name in strategy.by]
+    plans = []
+
+    def found(place: int, use: UsedInput) -> None:
+        def table(leaf: int) -> DataFrame | None:
+            if leaf not in names:
+                return None
+            version = new if places.get(leaf, -1) < place else old
+            return version[names[leaf]]
+
+        for path in use.paths:
+            plan = catalyst.run(path, changes[use.name], table)
+            plans.append(catalyst.selected(plan, outputs))
+
+    for place, use in enumerate(changed):
+        found(place, use)
+    if not plans:  # what changed has no part in the result: Spark has left it out of the plan
+        return derivation.definition(new).select(*strategy.by).where(fn.lit(False))
+    return catalyst.frame(plans).toDF(*strategy.by)
+
+
+def gathered(session: SparkSession, keys: DataFrame, few_max: int = FEW_MAX) -> AffectedKeys:
+    """Finds affected keys, in one Spark job.
+
+    Args:
+        session: The session.
+        keys: What `affected` describes.
+        few_max: Most keys that the driver holds.
+    """
+    if not all(isinstance(column.dataType, _LITERAL) for column in keys.schema):
+        return AffectedKeys(keys.distinct())
+    distinct = keys.distinct()
+    rows = distinct.limit(few_max + 1)._jdf.collectAsList()  # noqa: SLF001 - values stay Spark's
+    count = rows.size()
+    if count > few_max:
+        return AffectedKeys(distinct)
+    java = session._jsparkSession  # noqa: SLF001
+    frame = DataFrame(java.createDataFrame(rows, keys._jdf.schema()), session)  # noqa: SLF001
+    values: dict[str, list[Any]] = {}
+    for place, name in enumerate(keys.columns):
+        found = [rows.get(number).get(place) for number in range(count)]
+        values[name] = found
+    nulls = frozenset(name for name, found in values.items() if None in found)
+    few = {name: [v for v in found if v is not None] for name, found in values.items()}
+    return AffectedKeys(frame, few, nulls, count)
+
+
+def recomputed(
+    derivation: Derivation,
+    inputs: Mapping[str, DataFrame],
+    keys: AffectedKeys,
+) -> DataFrame:
+    """Describes the rows that a view has for affected keys.
+
+    Few keys become literals: Spark carries them through joins and groups to both sides and down to
+    the files of a table. Many are joined, which Spark carries to one side only.
+
+    Args:
+        derivation: The view.
+        inputs: All rows of all inputs, in the version wanted.
+        keys: The keys.
+    """
+    result = derivation.definition(inputs)
+    if keys.values is None:
+        return _restricted(result, fn.broadcast(keys.frame) if keys.count else keys.frame)
+    for name, values in keys.values.items():
+        result = result.where(_among(name, keys, values))
+    if len(keys.frame.columns) > 1:
+        return _restricted(result, fn.broadcast(keys.frame))
+    return result
+
+
+def outcome(
+    derivation: Derivation,
+    old: Mapping[str, DataFrame],
+    new: Mapping[str, DataFrame],
+    keys: AffectedKeys,
+) -> DataFrame:
+    """Describes what to write for affected keys.
+
+    Args:
+        derivation: The view.
+        old: By input, all rows before the changes; read only where the view is not kept by all of
+            its keys.
+        new: By input, all rows after the changes.
+        keys: What `gathered` found.
+
+    Returns:
+        The view's columns, and `_deleted`: a row is an upsert, or of a deleted one the keys alone.
+    """
+    strategy = keyed(derivation)
+    present = recomputed(derivation, new, keys).withColumn(_PRESENT, fn.lit(True))
+    if set(strategy.by) == set(derivation.keys):
+        before, how = keys.frame, "left_outer"
+    else:
+        rows = recomputed(derivation, old, keys)
+        before, how = rows.select(*derivation.keys), "full_outer"
+    before = before.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
+    same = _same((f"_was_{name}", name) for name in derivation.keys)
+    joined = (fn.broadcast(before) if keys.count else before).join(present, same, how)
+    gone = fn.col(_PRESENT).isNull()
+    return joined.select(
+        *(
+            fn.when(gone, fn.col(f"_was_{name}")).otherwise(fn.col(name)).alias(name)
+            if name in derivation.keys
+            else fn.col(name)
+            for name in derivation.columns
+        ),
+        gone.alias(DELETED_FIELD),
+    )
+
+
+def _restricted(result: DataFrame, keys: DataFrame) -> DataFrame:
+    names = keys.columns
+    wanted = keys.select(*(fn.col(name).alias(f"_wanted_{name}") for name in names))
+    return result.join(wanted, _same((f"_wanted_{name}", name) for name in names), "left_semi")
+
+
+def _same(pairs: Any) -> Column:
+    return reduce(and_, (fn.col(one).eqNullSafe(fn.col(two)) for one, two in pairs))
+
+
+def _among(name: str, keys: AffectedKeys, values: Sequence[Any]) -> Column:
+    """A condition on one column: it has one of the values, or NULL if that is affected."""
+    column = fn.col(name)
+    among = column.isin(list(values)) if values else fn.lit(False)
+    return column.isNull() | among if name in keys.nulls else among

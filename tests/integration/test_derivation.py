@@ -1,0 +1,307 @@
+"""Derived views in Spark: what is affected, what becomes of it, and that nothing is missed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from derived_queries import DDL, Grammar, World, values_sql
+
+from projections.derivation.errors import DuplicateKeyError, ViewQueryError
+from projections.derivation.strategy import Keyed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from projections.spark.derivation.analysis import Derivation
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+ORDERS = "id int, customer int, total decimal(10,2), status string, at timestamp"
+ITEMS = "id int, order_id int, sku string, qty int"
+CUSTOMERS = "id int, name string"
+SCHEMAS = {"orders": ORDERS, "items": ITEMS, "customers": CUSTOMERS}
+
+
+def analysed(spark: SparkSession, sql: str, *keys: str, **schemas: str) -> Derivation:
+    from pyspark.sql.types import StructType
+
+    from projections.spark.derivation.analysis import analyse
+    from projections.spark.derivation.definition import definition_of_sql
+
+    definition = definition_of_sql(spark, sql)
+    known = schemas or SCHEMAS
+    inputs = {name: StructType.fromDDL(known[name]) for name in definition.inputs}
+    return analyse(spark, definition, inputs, keys)
+
+
+def frames(spark: SparkSession, rows: Mapping[str, list[Any]]) -> dict[str, DataFrame]:
+    return {table: spark.sql(values_sql(found)) for table, found in rows.items()}
+
+
+def frozen(value: Any) -> Any:
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def by_key(view: Derivation, rows: list[Any]) -> dict[Any, Any]:
+    found = {}
+    for row in rows:
+        key = tuple(frozen(row[name]) for name in view.keys)
+        assert key not in found, f"the grammar made a key that is not unique: {key}"
+        found[key] = frozen(tuple(row))
+    return found
+
+
+def keep(
+    spark: SparkSession, view: Derivation, world: World, kept: dict[Any, Any], few_max: int
+) -> None:
+    """Changes the tables and keeps the view; afterwards it must be what the query gives."""
+    from projections.spark.derivation.recomputation import affected, gathered, outcome
+
+    before = frames(spark, world.rows())
+    changes = {name: rows for name, rows in world.change().items() if name in view.inputs}
+    after = frames(spark, world.rows())
+    if changes:
+        keys = gathered(
+            spark, affected(view, frames(spark, changes), before, after), few_max=few_max
+        )
+        for row in outcome(view, before, after, keys).collect():
+            key = tuple(frozen(row[name]) for name in view.keys)
+            if row["_deleted"]:
+                kept.pop(key, None)
+            else:
+                kept[key] = frozen(tuple(row)[:-1])
+    assert by_key(view, view.definition(after).collect()) == kept
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        first = metafunc.config.getoption("--derivation-first-seed")
+        count = metafunc.config.getoption("--derivation-seeds")
+        metafunc.parametrize("seed", range(first, first + count))
+
+
+def test_whatever_changes_a_kept_view_is_what_its_query_gives(
+    spark: SparkSession, seed: int
+) -> None:
+    """The oracle is the same query run in batch over the new version, after each batch."""
+    random = Random(seed)  # noqa: S311 - chance that can be repeated
+    query, world = Grammar(random).query(), World(random)
+    view = analysed(spark, query.sql, *query.keys, **dict.fromkeys(world.tables, DDL))
+    shown = f"{query} {view.explain()}"
+    assert isinstance(view.strategy, Keyed) or not query.plain, shown
+    if isinstance(view.strategy, Keyed):
+        kept = by_key(view, view.definition(frames(spark, world.rows())).collect())
+        for few_max in (500, 0):  # keys as literals, then by a join
+            try:
+                keep(spark, view, world, kept, few_max)
+            except AssertionError as error:
+                raise AssertionError(shown) from error
+
+
+DOCUMENT = """
+    SELECT o.id, c.name, i.items FROM orders o LEFT JOIN customers c ON c.id = o.customer
+    LEFT JOIN (SELECT order_id, collect_list(struct(id, sku)) AS items FROM items
+               GROUP BY order_id HAVING count(*) > 1) i ON i.order_id = o.id;
+"""
+
+
+def test_explain_names_inputs_keys_and_the_way_of_each_input(spark: SparkSession) -> None:
+    explained = analysed(spark, DOCUMENT, "id").explain()
+
+    assert ("keyed", ("id",), ("id",)) == (explained.strategy, explained.keys, explained.by)
+    assert explained.paths == {
+        "orders": ("its own columns",),
+        "customers": ("customers.id = orders.customer",),
+        "items": ("its own columns",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("sql", "keys", "by"),
+    [
+        (
+            (
+                "SELECT * FROM (SELECT id, customer, row_number() OVER"
+                " (PARTITION BY customer ORDER BY total DESC, id) AS rn FROM orders) WHERE rn <= 3"
+            ),
+            ("id",),
+            ("customer",),
+        ),
+        (
+            (
+                "SELECT coalesce(o.id, i.order_id) AS k, count(*) AS n FROM orders o"
+                " FULL JOIN items i ON o.id = i.order_id GROUP BY 1"
+            ),
+            ("k",),
+            ("k",),
+        ),
+        (
+            "SELECT date_trunc('day', at) AS day, sum(total) AS t FROM orders GROUP BY 1",
+            ("day",),
+            ("day",),
+        ),
+        (
+            "SELECT id, tag FROM orders LATERAL VIEW explode(split(status, ',')) AS tag",
+            ("id", "tag"),
+            ("id",),
+        ),
+        (
+            (
+                "SELECT o.id FROM orders o WHERE o.total > (SELECT avg(p.total) FROM orders p"
+                " WHERE p.customer = o.customer)"
+            ),
+            ("id",),
+            ("id",),
+        ),
+    ],
+    ids=["top-n", "coalesced-key", "truncated-time", "explode", "correlated"],
+)
+def test_a_view_is_kept_by_its_keys_or_by_columns_that_find_them(
+    spark: SparkSession, sql: str, keys: tuple[str, ...], by: tuple[str, ...]
+) -> None:
+    assert by == analysed(spark, sql, *keys).explain().by
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT id FROM orders ORDER BY total LIMIT 3", "a LIMIT over all rows"),
+        ("SELECT id, current_timestamp() AS t FROM orders", "current time"),
+        (
+            (
+                "SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM items i WHERE"
+                " i.order_id = o.id AND o.at < now())"
+            ),
+            "current time",
+        ),
+        ("SELECT id, rand() AS r FROM orders", "rand"),
+        ("SELECT id FROM orders WHERE id NOT IN (SELECT order_id FROM items)", "no equality"),
+        ("SELECT id FROM orders WHERE total > (SELECT avg(total) FROM orders)", "subquery"),
+        ("SELECT o.id FROM orders o LEFT JOIN items i ON o.id < i.qty", "no equality"),
+        ("SELECT max(id) AS id FROM orders", "id is the result of an aggregate"),
+        (
+            "SELECT id FROM (SELECT id, rank() OVER (ORDER BY total) AS r FROM orders) WHERE r < 3",
+            "a window is not partitioned by orders.id",
+        ),
+    ],
+    ids=[
+        *("limit", "clock", "clock-in-subquery", "rand", "not-in", "scalar", "no-equality"),
+        *("aggregated-key", "window-over-all"),
+    ],
+)
+def test_what_cannot_be_followed_is_computed_as_a_whole_and_says_why(
+    spark: SparkSession, sql: str, reason: str
+) -> None:
+    explained = analysed(spark, sql, "id").explain()
+
+    assert "whole" == explained.strategy
+    assert reason in (explained.reason or "")
+
+
+def test_functions_of_frames_are_judged_as_sql_is(spark: SparkSession) -> None:
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import StructType
+
+    from projections.spark.derivation.analysis import analyse
+
+    schemas = {"orders": StructType.fromDDL(ORDERS)}
+
+    def pivoted(inputs: Mapping[str, DataFrame]) -> DataFrame:
+        return inputs["orders"].groupBy("customer").pivot("status").count()
+
+    def dice(inputs: Mapping[str, DataFrame]) -> DataFrame:
+        roll = fn.udf(lambda: 4, "int").asNondeterministic()
+        return inputs["orders"].select("customer", roll().alias("roll"))
+
+    def stranger(inputs: Mapping[str, DataFrame]) -> DataFrame:
+        other = spark.createDataFrame([(1,)], "customer int")
+        return inputs["orders"].join(other, "customer").groupBy("customer").count()
+
+    def judged(definition: Any) -> str | None:
+        return analyse(spark, definition, schemas, ["customer"]).explain().reason
+
+    assert "looks at rows" in (judged(pivoted) or "")
+    assert "deterministic" in (judged(dice) or "")
+    assert "besides its inputs" in (judged(stranger) or "")
+    assert judged(lambda inputs: inputs["orders"].groupBy("customer").count()) is None
+
+
+def test_an_input_that_has_no_part_in_the_result_affects_no_key(spark: SparkSession) -> None:
+    from projections.spark.derivation.recomputation import affected, gathered, outcome
+
+    sql = "SELECT DISTINCT a.s FROM a LEFT JOIN b ON b.x = a.id"
+    view = analysed(spark, sql, "s", a=DDL, b=DDL)
+    tables = frames(spark, {"a": [(1, 1, 1, "p", None)], "b": [(7, 1, 1, "q", None)]})
+    keys = gathered(spark, affected(view, {"b": tables["b"]}, tables, tables))
+
+    assert 0 == keys.count
+    assert [] == outcome(view, tables, tables, keys).collect()
+
+
+@pytest.mark.parametrize(
+    ("sql", "inputs"),
+    [
+        ("WITH o AS (SELECT * FROM orders) SELECT * FROM o JOIN Items ON true", "orders Items"),
+        ("WITH orders AS (SELECT * FROM orders) SELECT * FROM orders", "orders"),
+        ("SELECT 1 FROM a WHERE x IN (SELECT y FROM b WHERE EXISTS (SELECT 1 FROM c))", "a b c"),
+        ("SELECT * FROM a UNION SELECT * FROM a -- done", "a"),
+    ],
+    ids=["cte", "cte-of-its-table-s-name", "subqueries", "union"],
+)
+def test_a_select_names_its_inputs(spark: SparkSession, sql: str, inputs: str) -> None:
+    from projections.spark.derivation.definition import definition_of_sql
+
+    assert set(inputs.split()) == set(definition_of_sql(spark, sql).inputs)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        *("DROP TABLE orders", "INSERT INTO a SELECT * FROM b", "SELECT 1", "SELECT FROM WHERE"),
+        *("SELECT * FROM a; SELECT * FROM b", "SELECT * FROM shop.orders", "SET x = 1", ""),
+    ],
+)
+def test_what_is_not_one_select_over_inputs_is_refused(spark: SparkSession, sql: str) -> None:
+    from projections.spark.derivation.definition import definition_of_sql
+
+    with pytest.raises(ViewQueryError):
+        definition_of_sql(spark, sql)
+
+
+@pytest.mark.parametrize("keys", [("nothing",), ()], ids=["unknown", "none"])
+def test_a_query_without_its_keys_is_refused(spark: SparkSession, keys: tuple[str, ...]) -> None:
+    with pytest.raises(ViewQueryError):
+        analysed(spark, "SELECT id FROM orders", *keys)
+
+
+def test_a_key_that_is_not_unique_is_named_and_its_example_is_kept_out_of_the_text(
+    spark: SparkSession,
+) -> None:
+    from projections.spark.derivation.comparison import require_unique
+
+    rows = spark.sql("SELECT * FROM VALUES (4711, NULL), (4711, NULL), (3, 'x') AS t(id, part)")
+    require_unique(rows.where("id = 3"), ["id", "part"], "card")
+    with pytest.raises(DuplicateKeyError) as caught:
+        require_unique(rows, ["id", "part"], "card")
+
+    assert ("4711", "NULL") == caught.value.example
+    assert "keys: id, part; one of them has 2 rows" == caught.value.detail
+    assert "4711" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_whole_result_is_compared_with_what_is_stored(spark: SparkSession) -> None:
+    from projections.spark.derivation.comparison import differences
+
+    stored = spark.sql(
+        "SELECT id, v, array(v) AS l FROM VALUES (1, 1), (2, 2), (NULL, 3), (4, NULL) AS t(id, v)"
+    )
+    result = spark.sql(
+        "SELECT id, v, array(v) AS l FROM VALUES (1, 1), (2, 9), (NULL, 8), (5, 5) AS t(id, v)"
+    )
+    found = {(r.id, r.v, r["_deleted"]) for r in differences(result, stored, ["id"]).collect()}
+
+    assert {(2, 9, False), (None, 8, False), (5, 5, False), (4, None, True)} == found
