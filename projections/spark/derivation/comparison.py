@@ -10,7 +10,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from projections.derivation.errors import DuplicateKeyError
-from projections.plan import DELETED_FIELD
+from projections.search.fields import DELETED_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

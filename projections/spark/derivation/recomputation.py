@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from projections.derivation.strategy import ordered
-from projections.plan import DELETED_FIELD
+from projections.search.fields import DELETED_FIELD
 from projections.spark.derivation.analysis import keyed, only_known
 
 if TYPE_CHECKING:
