@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ from headwater.wiring import (
 from projections import binding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from cdc.capture import CaptureSpec
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from headwater.project import Project
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
     from projections.binding import Binding, NotedChange
+    from projections.explanation import ViewExplanation
     from projections.plan import ViewPlan
     from projections.positions import ViewPosition
     from projections.trace import Trace
@@ -135,6 +137,17 @@ class Platform:
             name = self.project.source.name
             return binding.resume(connection, name, view, hiding=self._hiding)
 
+    def explain(self, name: str) -> ViewExplanation:
+        """Says how a view is kept.
+
+        Raises:
+            UsageError: No view of that name is kept.
+        """
+        from projections.explanation import explain  # noqa: PLC0415
+
+        plans = self._kept()
+        return explain(_named(plans, name), plans.values())
+
     def trace(self, name: str, key: Sequence[str], changes_max: int) -> Trace:
         """Follows a row of a view from its commits to each store.
 
@@ -150,10 +163,8 @@ class Platform:
         from projections.documents import key_text  # noqa: PLC0415
         from projections.trace import trace  # noqa: PLC0415
 
-        plans = {plan.name: plan for plan in self.plans()}
-        plan = plans.get(name)
-        if plan is None:
-            raise UsageError(f"no view named {name} is kept", hint="headwater view list")
+        plans = self._kept()
+        plan = _named(plans, name)
         if len(key) != len(plan.keys):
             raise UsageError(
                 f"the key of view {name} has {len(plan.keys)} parts",
@@ -162,6 +173,9 @@ class Platform:
             )
         spec = job_spec(self.project, tuple(plans.values()), self.source_dsn, self.endpoints)
         return trace(spec, plan, key_text(key), changes_max)
+
+    def _kept(self) -> dict[str, ViewPlan]:
+        return {plan.name: plan for plan in self.plans()}
 
     def schema_changes(self) -> list[NotedChange]:
         """Returns what is known of changes of the captured tables, the oldest first."""
@@ -407,3 +421,12 @@ class Platform:
                 detail=str(detail or service.last_error),
                 hint=f"look at {log}",
             )
+
+
+def _named(plans: Mapping[str, ViewPlan], name: str) -> ViewPlan:
+    plan = plans.get(name)
+    if plan is None:
+        near = difflib.get_close_matches(name, plans, n=1)
+        hint = f"did you mean {near[0]}?" if near else "headwater view list"
+        raise UsageError(f"no view named {name} is kept", hint=hint)
+    return plan

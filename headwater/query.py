@@ -103,9 +103,9 @@ def run(sql: str, tables: Path, as_of: str | None = None) -> pa.Table:
         raise NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
     if not _QUERY.match(sql):
         raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
-    readable = _readable(tables, views, as_of)
+    versions = readable(tables, views, as_of)
     engine = QueryBuilder()
-    for name, version in readable.items():
+    for name, version in versions.items():
         engine = engine.register(name, DeltaTable(views[name], version=version))
     try:
         plan = pa.table(engine.execute(f"EXPLAIN {sql}").read_all())
@@ -113,11 +113,26 @@ def run(sql: str, tables: Path, as_of: str | None = None) -> pa.Table:
             raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
         return pa.table(engine.execute(sql).read_all())
     except DeltaError as error:
-        raise _explained(str(error), views, readable) from None
+        raise _explained(str(error), views, versions) from None
 
 
-def _readable(tables: Path, views: Mapping[str, Path], as_of: str | None) -> dict[str, int | None]:
-    """The version of each view's table that is read; None for the newest there is."""
+def readable(
+    tables: Path, views: Mapping[str, Path], as_of: str | None = None
+) -> dict[str, int | None]:
+    """Returns the version of each view's table that is read together with the others.
+
+    Args:
+        tables: Folder of the tables.
+        views: Folder of each view's table; see `view_tables`.
+        as_of: As `run` takes it.
+
+    Returns:
+        None of a table that is read as it is, because no job of ours keeps it; a view that has no
+        version yet is left out.
+
+    Raises:
+        AsOfError: What is asked for is nothing we know, or lies before what is kept.
+    """
     groups = published.sources(tables)
     if not groups:
         if as_of is not None:
@@ -173,13 +188,13 @@ def _unknown(as_of: str) -> AsOfError:
     )
 
 
-def _explained(text: str, views: Mapping[str, Path], readable: Mapping[str, object]) -> QueryError:
+def _explained(text: str, views: Mapping[str, Path], versions: Mapping[str, object]) -> QueryError:
     missing = _NOT_FOUND.search(text)
     if missing is None:
         return QueryError("the statement cannot be answered", detail=text)
     if missing[1] in views:
         hint = "headwater source status says how far its table has been read"
         return NotPublishedError(f"view {missing[1]} is still being built", hint=hint)
-    near = difflib.get_close_matches(missing[1], readable, n=1)
-    hint = f"did you mean {near[0]}?" if near else "views: " + ", ".join(readable)
+    near = difflib.get_close_matches(missing[1], versions, n=1)
+    hint = f"did you mean {near[0]}?" if near else "views: " + ", ".join(versions)
     return QueryError(f"no view is named {missing[1]}", hint=hint)

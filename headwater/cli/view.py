@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_rows, stderr
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
 from headwater.errors import UnhealthyError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
@@ -81,6 +82,30 @@ def status(
         )
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
     _tell_paused(paused.values())
+
+
+@app.command("explain")
+def explain_view(
+    name: Annotated[str, typer.Argument(help="The view.")],
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Say how a view is kept: from which tables, by which keys, in which way, and where."""
+    project = open_project(config, home=home, profile=profile)
+    found = asdict(Platform(project, settings_file(config, home=home)).explain(name))
+    if as_json:
+        print_json(found)
+        return
+    sinks = found.pop("sinks")
+    for what, said in found.items():
+        text = said if isinstance(said, str) else ", ".join(said) or "none"
+        stdout().print(f"{what:<10}{text}", markup=False, soft_wrap=True)
+    for store, lines in sinks.items():
+        for place, line in enumerate(lines):
+            stdout().print(f"{'' if place else store:<10}{line}", markup=False, soft_wrap=True)
 
 
 @app.command("versions")

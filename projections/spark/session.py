@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 if TYPE_CHECKING:
     from projections.spec import JobSpec
 
+__all__ = ["SparkSession", "start_session"]
+
 _JAVA_OPTIONS = (
     # one collector thread and a heap that shrinks: other servers live on the same machine
     "-XX:+UseSerialGC -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"

@@ -83,6 +83,10 @@ def test_a_users_database_is_captured_projected_verified_and_let_go(
     )
     refused = shell.json("query", count, "--as-of", "0/1", code=2)["error"]
     assert "HW-Q005" == refused["code"]
+    explained = shell.json("view", "explain", "customers")
+    assert ["public.customers"] == explained["inputs"]
+    assert {"cache", "search", "table"} == explained["sinks"].keys()
+    assert "did you mean customers?" in shell("view", "explain", "custmers", code=2).stderr
     traced = shell.json("trace", "customers", "1")
     assert {"has it"} == {stored["state"] for stored in traced["stores"]}
     assert traced["changes"]

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from cdc.snapshot.reader import keep_reading
+from projections.errors import IndexLostError
 from projections.search.engine import SearchEngine
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_an_index_that_was_deleted_stops_the_job_and_is_filled_by_the_next(
 
         assert job.process is not None
         assert 1 == job.process.wait(120)
-        assert "HW-P062" == job.status()["error"]["code"]
+        assert IndexLostError.code == job.status()["error"]["code"]
         job.start()
         assert [] == job.catch_up()
         assert 0 == job.stop()

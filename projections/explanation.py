@@ -1,0 +1,96 @@
+"""Explanation: how a view is kept, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from projections.cache_options import DEFAULT_OPTIONS
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from projections.plan import ViewPlan
+
+_PLACES: Final = {
+    Store.TABLE: "Delta table {name}",
+    Store.SEARCH: "OpenSearch alias {name}",
+    Store.CACHE: "keys {source}:{name}:<key>",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewExplanation:
+    """How a view is kept.
+
+    Attributes:
+        view: Its name.
+        kind: `mirror`, `history` or `events`.
+        inputs: Tables that it is made from.
+        keys: Columns that identify a row.
+        strategy: How a change of an input becomes a change of the view.
+        group: The views whose tables are published together with its own; none if it has no table.
+        sinks: By store, where it is kept there, and what is kept beside its rows.
+    """
+
+    view: str
+    kind: str
+    inputs: tuple[str, ...]
+    keys: tuple[str, ...]
+    strategy: str
+    group: tuple[str, ...]
+    sinks: dict[str, tuple[str, ...]]
+
+
+def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
+    """Says how a view is kept.
+
+    Args:
+        plan: The view.
+        others: All views of its source; it may be among them.
+    """
+    tables = sorted(other.name for other in others if Store.TABLE in other.to)
+    return ViewExplanation(
+        plan.name,
+        _kind(plan),
+        tuple(dict.fromkeys(str(schema.table) for schema in plan.topics.values())),
+        plan.keys,
+        _strategy(plan),
+        tuple(tables) if Store.TABLE in plan.to else (),
+        {str(store): _sink(plan, store) for store in sorted(plan.to)},
+    )
+
+
+def _kind(plan: ViewPlan) -> str:
+    if plan.events is not None:
+        return "events"
+    return "mirror" if plan.history is None else "history"
+
+
+def _strategy(plan: ViewPlan) -> str:
+    if plan.events is not None:
+        types = ", ".join(sorted(plan.events.form.names))
+        return f"one row for each event of {types}"
+    if plan.append_only:
+        return "one row for each insert: the table has no key"
+    if plan.history is None:
+        return "the newest change of each key, by its position in the source's log"
+    by = plan.history.sequence_by or "the commit"
+    return f"every state of each key, valid since {by}"
+
+
+def _sink(plan: ViewPlan, store: Store) -> tuple[str, ...]:
+    found = [_PLACES[store].format(name=plan.name, source=plan.source)]
+    if store is Store.SEARCH:
+        found += [f"{name}: {option}" for name, option in sorted(plan.search.fields.items())]
+    if store is Store.CACHE and plan.cache != DEFAULT_OPTIONS:
+        cache = plan.cache
+        found += [f"layout {cache.layout}"]
+        found += [] if cache.ttl is None else [f"gone {cache.ttl} after its last change"]
+        found += [f"lookup {pattern}" for pattern in cache.lookups]
+        found += [f"counter {pattern}: {of}" for pattern, of in sorted(cache.counters.items())]
+        found += [
+            f"leaderboard {pattern}: {by}" for pattern, by in sorted(cache.leaderboards.items())
+        ]
+    return tuple(found)
