@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cdc.column_rule import ColumnRules
-from projections import view
 from projections.cache_options import CacheOptions
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.view import source
+from projections.words import view
 
 __version__ = "0.1.0"
 

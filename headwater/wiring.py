@@ -145,6 +145,7 @@ def job_spec(
         code=_code(project),
         quarantine_rows_max=settings.quarantine.rows_max,
         views=tuple(view for view in _views(project) if isinstance(view, MirrorView)),
+        derived=tuple(project.declarations.derived.values()),
         hiding=capture_spec(project, dsn, endpoints).hiding,
     )
 

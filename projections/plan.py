@@ -120,6 +120,7 @@ class ViewPlan:
         cache: How it is laid out in the cache.
         search: How its fields are indexed for search.
         history: Of a history, what it keeps; None of all other views.
+        feeds: Whether other views are made from its table.
     """
 
     name: str
@@ -138,6 +139,7 @@ class ViewPlan:
     cache: CacheOptions = DEFAULT_OPTIONS
     search: SearchOptions = DERIVED
     history: HistoryPlan | None = None
+    feeds: bool = False
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:

@@ -3,7 +3,8 @@
 A table's newest version may have half a transaction. Which versions of a source's tables make one
 state of it is written beside them, a file for each boundary: whoever reads the tables at those
 versions sees whole transactions, of all views at the same position. A file appears whole or not at
-all, is never changed, and goes when the tables no longer keep what it names.
+all, is changed once at most, when views that are made from others have come there, and goes when
+the tables no longer keep what it names.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import structs
 
 from cdc.lsn import Lsn
 from projections.boundary import Ahead
@@ -38,11 +40,15 @@ class TableVersion(msgspec.Struct, frozen=True):
         epoch: Incarnation of the source.
         lsn: The boundary at which the table stands, in bytes: the published one's own, or an
             earlier one while the view's table is being read again.
+        made_from: Of a view that is made from others, the versions of their tables.
+        query: Of such a view, what tells its query from another.
     """
 
     version: int
     epoch: int
     lsn: int
+    made_from: dict[str, int] = {}
+    query: str = ""
 
     @property
     def applied_through(self) -> Lsn:
@@ -59,6 +65,7 @@ class PublishedVersion(msgspec.Struct, frozen=True):
         lsn: The boundary, in bytes.
         published_at_us: When the tables had come there, microseconds since 1970, UTC.
         views: Their versions, by view.
+        complete: Whether the views that are made from others are there, too.
     """
 
     number: int
@@ -66,6 +73,7 @@ class PublishedVersion(msgspec.Struct, frozen=True):
     lsn: int
     published_at_us: int
     views: dict[str, TableVersion]
+    complete: bool = True
 
     @property
     def applied_through(self) -> Lsn:
@@ -99,15 +107,32 @@ class Published:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def latest(self) -> PublishedVersion | None:
-        """Returns the newest one; None if nothing was ever published."""
+        """Returns the newest complete one; None if nothing was ever published."""
+        found = (_read(path) for path in reversed(self._files()))
+        return next((version for version in found if version.complete), None)
+
+    def newest(self) -> PublishedVersion | None:
+        """Returns the newest one, complete or not."""
         files = self._files()
         return _read(files[-1]) if files else None
 
     def all(self) -> list[PublishedVersion]:
         """Returns those that can be read, the oldest first."""
-        return [_read(path) for path in self._files()]
+        return [version for path in self._files() if (version := _read(path)).complete]
 
-    def publish(self, epoch: int, lsn: int, versions: Mapping[str, int]) -> PublishedVersion | None:
+    def complete(self, version: PublishedVersion, derived: Mapping[str, TableVersion]) -> None:
+        """Makes a version readable, with the views that are made from its own.
+
+        Args:
+            version: A version that was not.
+            derived: Those views' tables.
+        """
+        made = structs.replace(version, views=version.views | dict(derived), complete=True)
+        _write(self._path(version.number), made)
+
+    def publish(
+        self, epoch: int, lsn: int, versions: Mapping[str, int], *, complete: bool = True
+    ) -> PublishedVersion | None:
         """Publishes a boundary; one that is not after the newest changes nothing.
 
         Args:
@@ -115,19 +140,20 @@ class Published:
             lsn: The boundary, in bytes.
             versions: Of each view that is whole there, the version of its table; those of others
                 stay as they were published last.
+            complete: Whether it can be read at once; else views are to be made from its own.
 
         Returns:
             It; None if it is not after the newest.
         """
-        before = self.latest()
+        before = self.newest()
         there = {view: TableVersion(version, epoch, lsn) for view, version in versions.items()}
         views, number = there, 1
         if before is not None:
             if (epoch, lsn) <= (before.epoch, before.lsn):
                 return None
             views, number = before.views | there, before.number + 1
-        made = PublishedVersion(number, epoch, lsn, time.time_ns() // 1000, views)
-        _write(self._folder / f"{number:0{_DIGITS}d}.json", made)
+        made = PublishedVersion(number, epoch, lsn, time.time_ns() // 1000, views, complete)
+        _write(self._path(number), made)
         self._forget(made.published_at_us - KEPT_HOURS * _US_PER_HOUR)
         return made
 
@@ -144,12 +170,17 @@ class Published:
         return sorted(self._folder.glob(_VERSIONS))
 
     def _forget(self, before_us: int) -> None:
-        """Removes what nobody can read any more; never the newest."""
+        """Removes what nobody can read any more; never the newest, nor the newest complete one."""
         *older, _ = self._files()
+        latest = self.latest()
         for path in older:
-            if _read(path).published_at_us >= before_us:
+            kept = latest is not None and path == self._path(latest.number)
+            if kept or _read(path).published_at_us >= before_us:
                 return
             path.unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:0{_DIGITS}d}.json"
 
 
 def _read(path: Path) -> PublishedVersion:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cdc.capture import HEARTBEAT_TABLE
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cdc.column_rule import Hiding
     from projections.fault import Fault
     from projections.plan import ViewPlan
-    from projections.view import MirrorView
+    from projections.view import DerivedView, MirrorView
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class JobSpec:
         code: Folders of modules that executors import: those that declare events.
         views: Mirrors among the views, as they are declared: the job binds them anew whenever
             their tables change. Without them it keeps to its plans.
+        derived: Views that are made from others, each after those that it reads.
         paused: Views that stand still.
         awaited: What views that came late wait for, by view and store: the least number of the
             whole read that the rows of each topic come with; see `newcomers`.
@@ -120,6 +121,7 @@ class JobSpec:
     ready_file: Path | None = None
     code: tuple[Path, ...] = ()
     views: tuple[MirrorView, ...] = ()
+    derived: tuple[DerivedView, ...] = ()
     paused: tuple[PausedView, ...] = ()
     awaited: Mapping[tuple[str, Store], Mapping[str, int]] = field(default_factory=dict)
     hiding: Hiding = NOTHING_HIDDEN
@@ -153,7 +155,12 @@ class JobSpec:
 
     def plans_in(self, store: Store) -> tuple[ViewPlan, ...]:
         """Views that live in a store."""
-        return tuple(plan for plan in self.plans if store in plan.to)
+        read = {name for view in self.derived for name in view.inputs}
+        return tuple(
+            replace(plan, feeds=store is Store.TABLE and plan.name in read)
+            for plan in self.plans
+            if store in plan.to
+        )
 
     @property
     def heartbeat_topic(self) -> str:

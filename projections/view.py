@@ -12,7 +12,7 @@ import sys
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cdc.table import TableName
 from eventstore.errors import UndeclaredError
@@ -23,7 +23,7 @@ from projections.errors import DeclarationError
 from projections.search.options import DERIVED, SearchOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from cdc.column_rule import ColumnRules
@@ -208,16 +208,59 @@ class EventsView:
         return EVENTS
 
 
+@dataclass(frozen=True, slots=True)
+class DerivedView:
+    """The result of a query over other views, kept as they change.
+
+    Attributes:
+        name: The view's name in every store.
+        keys: Columns of the result that identify a row.
+        to: Stores it lives in.
+        inputs: Views that it reads.
+        sql: Its query, as text of Spark's; None if it is a function.
+        function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    to: frozenset[Store]
+    inputs: tuple[str, ...]
+    sql: str | None = None
+    function: Callable[..., Any] | None = None
+    search: SearchOptions = DERIVED
+    cache: CacheOptions = DEFAULT_OPTIONS
+
+
 View = MirrorView | EventsView
 _V = TypeVar("_V", MirrorView, EventsView)
 
 
 @dataclass(slots=True)
 class Declarations:
-    """All sources and views that one module declared, by name."""
+    """All sources and views that one module declared, by name.
+
+    Attributes:
+        sources: Sources.
+        views: Views of one table each, or of events.
+        derived: Views that are made from other views.
+        folder: Where the module lies; files that it names lie beside it.
+    """
 
     sources: dict[str, Source] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
+    derived: dict[str, DerivedView] = field(default_factory=dict)
+    folder: Path | None = None
+
+    def refuse_taken(self, name: str) -> None:
+        """Refuses a second view of one name.
+
+        Raises:
+            DeclarationError: There is one.
+        """
+        if name in self.views or name in self.derived:
+            raise DeclarationError(f"two views are named {name}")
 
 
 _current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)
@@ -266,8 +309,8 @@ def source(
         raise DeclarationError(
             f"source {name} has rules for a table that it does not capture", detail=strange[0]
         )
-    declared = Source(_checked(name, "source"), names, eventstore, policy, rules)
-    declarations = _declarations()
+    declared = Source(checked(name, "source"), names, eventstore, policy, rules)
+    declarations = collected()
     if name in declarations.sources:
         raise DeclarationError(f"two sources are named {name}")
     declarations.sources[name] = declared
@@ -316,7 +359,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             what is said of a history does not fit.
     """
     wanted = to if to is not None else [Store.TABLE] if scd == _HISTORY else list(Store)
-    stores = _stores(name, wanted)
+    stores = stores_of(name, wanted)
     if cache is not None and Store.CACHE not in stores:
         raise DeclarationError(f"view {name} has cache options and does not live in the cache")
     tracked = None if track_history_column_list is None else tuple(track_history_column_list)
@@ -325,14 +368,14 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     )
     return _declare(
         MirrorView(
-            _checked(name, "view"),
+            checked(name, "view"),
             table.source,
             table.table,
             tuple(keys),
             stores,
             _policy(f"view {name}", on_schema_change) or table.on_schema_change,
             cache or DEFAULT_OPTIONS,
-            _searched(name, stores, search),
+            searched(name, stores, search),
             _history(name, scd, stores, said),
         )
     )
@@ -390,9 +433,9 @@ def events(
     Raises:
         DeclarationError: The name cannot be used or is taken, or a store is not known.
     """
-    stores = _stores(name, to)
-    options = _searched(name, stores, search)
-    return _declare(EventsView(_checked(name, "view"), events.source, events, stores, options))
+    stores = stores_of(name, to)
+    options = searched(name, stores, search)
+    return _declare(EventsView(checked(name, "view"), events.source, events, stores, options))
 
 
 def load(path: Path, *folders: Path) -> Declarations:
@@ -414,7 +457,7 @@ def load(path: Path, *folders: Path) -> Declarations:
         if str(folder.resolve()) not in sys.path:
             # last, so that no module of a user's hides one of ours
             sys.path.append(str(folder.resolve()))
-    declarations = Declarations()
+    declarations = Declarations(folder=path.parent)
     token = _current.set(declarations)
     try:
         runpy.run_path(str(path), run_name="headwater_views")
@@ -424,14 +467,18 @@ def load(path: Path, *folders: Path) -> Declarations:
 
 
 def _declare(declared: _V) -> _V:
-    declarations = _declarations()
-    if declared.name in declarations.views:
-        raise DeclarationError(f"two views are named {declared.name}")
+    declarations = collected()
+    declarations.refuse_taken(declared.name)
     declarations.views[declared.name] = declared
     return declared
 
 
-def _stores(name: str, to: Iterable[str]) -> frozenset[Store]:
+def stores_of(name: str, to: Iterable[str]) -> frozenset[Store]:
+    """Returns the stores that a view is declared for.
+
+    Raises:
+        DeclarationError: One is not known, or there is none.
+    """
     try:
         stores = frozenset(Store(store) for store in to)
     except ValueError as error:
@@ -442,7 +489,12 @@ def _stores(name: str, to: Iterable[str]) -> frozenset[Store]:
     return stores
 
 
-def _searched(name: str, stores: frozenset[Store], search: object) -> SearchOptions:
+def searched(name: str, stores: frozenset[Store], search: object) -> SearchOptions:
+    """Returns how a view is searched.
+
+    Raises:
+        DeclarationError: That is said in another form, or of a view that is not searched.
+    """
     if search is None:
         return DERIVED
     if not isinstance(search, SearchOptions):
@@ -466,13 +518,19 @@ def _policy(what: str, word: str | None) -> SchemaPolicy | None:
         raise DeclarationError(f"{what}: {error}", hint=hint) from None
 
 
-def _declarations() -> Declarations:
+def collected() -> Declarations:
+    """Returns what has been declared so far; nothing outside a module that is loaded."""
     declarations = _current.get()
     # outside `load` (a notebook, a test) a declaration is just a value
     return Declarations() if declarations is None else declarations
 
 
-def _checked(name: str, what: str) -> str:
+def checked(name: str, what: str) -> str:
+    """Returns a name.
+
+    Raises:
+        DeclarationError: It cannot be used.
+    """
     if not _NAME.fullmatch(name):
         raise DeclarationError(
             f"{what} name cannot be used",

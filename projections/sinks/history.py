@@ -17,7 +17,14 @@ from projections.plan import VERSION_COLUMN
 from projections.sinks.history_batch import Batch, Marks, Stored, Sweep
 from projections.sinks.history_form import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
 from projections.sinks.reshape import reshape
-from projections.sinks.table import CONFIGURATION, HOOKS, TableSink, quoted, unavailable
+from projections.sinks.table import (
+    CONFIGURATION,
+    HOOKS,
+    TableSink,
+    maintain,
+    quoted,
+    unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,6 +63,7 @@ class HistorySink(TableSink):
         with self._locked(plan):
             reshape(self._states(form), form.states_schema, plan.older_names)
             reshape(self._changes(form), form.changes_schema, plan.older_names)
+            self._feed(plan, self._states(form))
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads the row of every key as its source has it; see `Sink.documents`.
@@ -138,7 +146,7 @@ class HistorySink(TableSink):
             commit_properties=CommitProperties(app_transactions=[Transaction(_COMMIT, commit)]),
             post_commithook_properties=HOOKS,
         )
-        self._maintain(table)
+        maintain(table)
 
     def _settle(self, form: HistoryForm, stored: Stored, batch: Batch) -> None:
         """Writes the states of all keys that have changed."""
@@ -188,7 +196,7 @@ class HistorySink(TableSink):
                 commit_properties=properties,
                 post_commithook_properties=HOOKS,
             )
-            self._maintain(table)
+            maintain(table)
             return
         rows = rows.append_column(GONE, pa.array([False] * rows.num_rows, pa.bool_()))
         if gone:
@@ -214,7 +222,7 @@ class HistorySink(TableSink):
             .when_not_matched_insert_all(f'NOT s."{GONE}"', except_cols=[GONE])
             .execute()
         )
-        self._maintain(table)
+        maintain(table)
 
     def _end(self, form: HistoryForm, sweep: Sweep) -> int:
         """Ends the states that a sweep is newer than; returns how many there were."""

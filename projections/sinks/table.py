@@ -45,6 +45,9 @@ CONFIGURATION: Final = {
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hour",
 }
 HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
+FEED: Final = {"delta.enableChangeDataFeed": "true"}
+"""Property of a table whose changes others are made from."""
+
 _FLOOR: Final = "headwater.floor"
 LOADED: Final = "headwater.loaded"
 """Property of a table that was filled from the source: the version of the read that it stands for.
@@ -77,6 +80,13 @@ class TableSink:
         with self._locked(plan):
             for name, schema in self._both(plan):
                 reshape(self._table(name, schema), schema, plan.older_names)
+            self._feed(plan, self._table(plan.name, table_schema(plan)))
+
+    @staticmethod
+    def _feed(plan: ViewPlan, table: DeltaTable) -> None:
+        """Has a table keep its changes from now on if others are made from them."""
+        if plan.feeds and FEED.items() - table.metadata().configuration.items():
+            table.alter.set_table_properties(dict(FEED), raise_if_not_exists=False)
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes in at most two commits; see `Sink.apply`."""
@@ -187,7 +197,7 @@ class TableSink:
             .when_not_matched_insert_all()
             .execute()
         )
-        self._maintain(table)
+        maintain(table)
         return int(metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"])
 
     def _without_deleted(self, plan: ViewPlan, rows: pa.Table) -> pa.Table:
@@ -220,7 +230,7 @@ class TableSink:
             .when_not_matched_insert_all(f'NOT s."{_DELETED}"', except_cols=[_DELETED])
             .execute()
         )
-        self._maintain(table)
+        maintain(table)
         written = metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"]
         return int(written), marked.nbytes
 
@@ -297,12 +307,6 @@ class TableSink:
             post_commithook_properties=HOOKS,
         )
 
-    def _maintain(self, table: DeltaTable) -> None:
-        if table.version() % COMMITS_PER_COMPACTION:
-            return
-        table.optimize.compact(target_size=COMPACTED_BYTES)
-        table.vacuum(retention_hours=KEPT_HOURS, enforce_retention_duration=False, dry_run=False)
-
     def _table(self, name: str, schema: pa.Schema) -> DeltaTable:
         table = self._tables.get(name)
         if table is None:
@@ -324,6 +328,14 @@ class TableSink:
 
     def _locked(self, plan: ViewPlan) -> WriterLock:
         return WriterLock(self._root / f".{plan.name}.lock", wait=True)
+
+
+def maintain(table: DeltaTable) -> None:
+    """Compacts a table now and then, and removes files that nobody can read any more."""
+    if table.version() % COMMITS_PER_COMPACTION:
+        return
+    table.optimize.compact(target_size=COMPACTED_BYTES)
+    table.vacuum(retention_hours=KEPT_HOURS, enforce_retention_duration=False, dry_run=False)
 
 
 def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChange], list[Refused]]:

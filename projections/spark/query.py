@@ -111,7 +111,7 @@ def start_query(
         on_batch: Called with a batch's id and its counters once the batch is in the store.
     """
     plans = spec.plans_in(store)
-    writer = BatchWriter(store, plans, spec.addresses, spec.ledger)
+    writer = BatchWriter(store, plans, spec.addresses, spec.ledger, derives=bool(spec.derived))
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
     tasks = 1 if store is Store.TABLE else spec.tasks
     topics = sorted(spec.topics_in(store))

@@ -20,6 +20,7 @@ from projections.fault import Fault
 from projections.first_load import load_new
 from projections.quarantine import ledger
 from projections.quarantine.guard import StoreGuard
+from projections.spark.deriver import Deriver
 from projections.spark.progress import QueryProgress
 from projections.spark.publisher import Publisher
 from projections.spark.query import (
@@ -80,6 +81,7 @@ class Turn:
         }
         self._caretaker = Caretaker(spec, self._guards, self._committed, epoch)
         self._publisher = Publisher(spec, tables, self._committed)
+        self._deriver = Deriver(session, spec) if spec.derived else None
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if spec.plans_in(store):
                 self._add(store, partial(self._start_store, store))
@@ -99,6 +101,8 @@ class Turn:
         """Starts everything; each query is tended in a thread of its own."""
         self._try_again()
         self._publisher.start()
+        if self._deriver is not None:
+            self._deriver.start()
         self._caretaker.start()
         for query in self.queries.values():
             thread = threading.Thread(
@@ -111,14 +115,17 @@ class Turn:
         """Stops everything that `start` started; what was begun is begun again in the next turn."""
         self._ending.set()
         self._publisher.stop()
+        if self._deriver is not None:
+            self._deriver.stop()
         self._caretaker.stop()
         for query in self.queries.values():
             query.stop()
 
     def wait(self) -> None:
         """Waits until all of an ended turn is at rest, so that another may begin."""
-        for thread in (*self._threads, self._publisher, self._caretaker):
-            thread.join(_END_S)
+        for thread in (*self._threads, self._publisher, self._caretaker, self._deriver):
+            if thread is not None:
+                thread.join(_END_S)
         # one that was just being started when it was told to stop
         for query in self.queries.values():
             query.stop()

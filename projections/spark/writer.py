@@ -80,6 +80,7 @@ class BatchWriter:
         ledger: Where what cannot be written waits.
         held: What waits already, by view.
         reach: Of tables, how far a batch and those before it have all there is.
+        derives: Whether views are made from these, so that a boundary is not readable before.
     """
 
     store: Store
@@ -88,6 +89,7 @@ class BatchWriter:
     ledger: LedgerAddress
     held: Mapping[str, Held] = field(default_factory=dict)
     reach: Reach | None = None
+    derives: bool = False
 
     def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Makes the views' places in the store; the batches say nothing."""
@@ -140,7 +142,9 @@ class BatchWriter:
         _take(delivery, division.within)
         if division.boundary is not None and self.reach is not None:
             versions = self._table_versions(self.reach.views)
-            published.publish(self.reach.epoch, division.boundary, versions)
+            published.publish(
+                self.reach.epoch, division.boundary, versions, complete=not self.derives
+            )
         published.keep_ahead(division.ahead)
         _take(delivery, division.beyond)
 

@@ -1,0 +1,236 @@
+"""How views are declared that are made from other views: in SQL, by words, or as a function."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.cache_options import DEFAULT_OPTIONS
+from projections.errors import DeclarationError
+from projections.view import (
+    DerivedView,
+    EventsView,
+    MirrorView,
+    Store,
+    checked,
+    collected,
+    searched,
+    stores_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from projections.cache_options import CacheOptions
+    from projections.search.options import SearchOptions
+
+_SELECT: Final = re.compile(
+    r"\s*(--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with)\b", re.IGNORECASE | re.DOTALL
+)
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ALL: Final = tuple(Store)
+
+Input = MirrorView | EventsView | DerivedView
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The first rows of each group, ranked by a column, the greatest first.
+
+    Attributes:
+        by: Column that ranks.
+        rows: How many.
+        columns: Which columns of them are kept, beside the ranking one.
+    """
+
+    by: str
+    rows: int
+    columns: tuple[str, ...]
+
+
+def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
+    name: str,
+    query: str,
+    keys: Sequence[str],
+    to: Iterable[str] = _ALL,
+    *,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+) -> DerivedView:
+    """Declares a view by a query of Spark SQL over other views, called by their names.
+
+    Args:
+        name: The view's name in every store; lower case, digits and underscores.
+        query: One SELECT, or the name of a `.sql` file beside the module, which has one.
+        keys: Columns of its result that identify a row.
+        to: Any of `table`, `search`, `cache`.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+
+    Raises:
+        DeclarationError: The file is missing, the text is no SELECT or names no view with a table,
+            or the declaration does not fit.
+    """
+    text = _text(name, query)
+    known = collected()
+    words = {word.lower() for word in _WORD.findall(text)}
+    inputs = [n for n in (*known.views, *known.derived) if n in words]
+    return _declare(name, keys, to, inputs, search, cache, text=text)
+
+
+def aggregate(  # noqa: PLR0913
+    name: str,
+    of: Input,
+    by: Sequence[str],
+    to: Iterable[str] = _ALL,
+    *,
+    count: str | None = None,
+    sums: Mapping[str, str] | None = None,
+    distinct: Mapping[str, str] | None = None,
+    top: Mapping[str, Top] | None = None,
+    where: str | None = None,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+) -> DerivedView:
+    """Declares a view with one row for each group of another's rows.
+
+    Args:
+        name: The view's name in every store.
+        of: The view whose rows are grouped.
+        by: Columns of the groups, which are the view's keys.
+        to: Any of `table`, `search`, `cache`.
+        count: What the number of rows is called, if it is wanted.
+        sums: Columns that are added up, by what the sums are called.
+        distinct: Columns whose values are counted, each once, by what the counts are called.
+        top: The first rows of each group, by what they are called.
+        where: A condition of Spark SQL on the rows that count.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+
+    Raises:
+        DeclarationError: Nothing is computed, or the declaration does not fit.
+    """
+    parts = [_quoted(column) for column in by]
+    if count is not None:
+        parts.append(f"count(*) AS {_quoted(count)}")
+    parts += [f"sum({_quoted(c)}) AS {_quoted(n)}" for n, c in (sums or {}).items()]
+    parts += [f"count(DISTINCT {_quoted(c)}) AS {_quoted(n)}" for n, c in (distinct or {}).items()]
+    for called, first in (top or {}).items():
+        ranked = ", ".join(_quoted(column) for column in (first.by, *first.columns))
+        rows = f"sort_array(collect_list(struct({ranked})), false)"
+        parts.append(f"slice({rows}, 1, {int(first.rows)}) AS {_quoted(called)}")
+    if len(parts) == len(by) or not by:
+        raise DeclarationError(
+            f"view {name} computes nothing" if by else f"view {name} has no groups",
+            hint='view.aggregate("sales", orders, by=["status"], count="orders", sums={...})',
+        )
+    condition = f" WHERE {where}" if where else ""
+    groups = ", ".join(_quoted(column) for column in by)
+    text = f"SELECT {', '.join(parts)} FROM {of.name}{condition} GROUP BY {groups}"  # noqa: S608
+    return _declare(name, by, to, [of.name], search, cache, text=text)
+
+
+def function(
+    name: str | None = None,
+    *,
+    keys: Sequence[str],
+    to: Iterable[str] = _ALL,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+) -> Callable[[Callable[..., Any]], DerivedView]:
+    """Declares a view by a function of DataFrames, as a decorator.
+
+    Its parameters are called like the views that it reads. It describes the result and no more:
+    what looks at rows (`count`, `collect`) belongs elsewhere.
+
+    Args:
+        name: The view's name in every store; the function's where nothing is said.
+        keys: Columns of its result that identify a row.
+        to: Any of `table`, `search`, `cache`.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+    """
+
+    def declare(made: Callable[..., Any]) -> DerivedView:
+        inputs = list(inspect.signature(made).parameters)
+        return _declare(name or made.__name__, keys, to, inputs, search, cache, made=made)
+
+    return declare
+
+
+def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
+    name: str,
+    keys: Sequence[str],
+    to: Iterable[str],
+    inputs: Sequence[str],
+    search: SearchOptions | None,
+    cache: CacheOptions | None,
+    *,
+    text: str | None = None,
+    made: Callable[..., Any] | None = None,
+) -> DerivedView:
+    places = stores_of(name, to)
+    if not keys or len(set(keys)) < len(keys):
+        raise DeclarationError(f"view {name} needs keys, each named once")
+    if cache is not None and Store.CACHE not in places:
+        raise DeclarationError(f"view {name} has cache options and does not live in the cache")
+    known = collected()
+    _require_tables(name, inputs)
+    known.refuse_taken(checked(name, "view"))
+    declared = DerivedView(
+        name,
+        tuple(keys),
+        places,
+        tuple(inputs),
+        text,
+        made,
+        searched(name, places, search),
+        cache or DEFAULT_OPTIONS,
+    )
+    known.derived[name] = declared
+    return declared
+
+
+def _require_tables(name: str, inputs: Sequence[str]) -> None:
+    """A view is made from tables, and from views declared before it: so there is no cycle."""
+    known = collected()
+    views: Mapping[str, Input] = {**known.views, **known.derived}
+    if not inputs:
+        raise DeclarationError(
+            f"view {name} reads no view",
+            hint="views are called by their names; one that is read is declared before",
+        )
+    for each in inputs:
+        if each not in views:
+            raise DeclarationError(
+                f"view {name} reads {each}, which is not declared before it",
+                hint="declared: " + ", ".join(views),
+            )
+        view = views[each]
+        if not isinstance(view, DerivedView) and Store.TABLE not in view.to:
+            raise DeclarationError(
+                f"view {name} reads {each}, which has no table", hint='to=["table", ...]'
+            )
+
+
+def _text(name: str, query: str) -> str:
+    if _SELECT.match(query):
+        return query
+    folder = collected().folder
+    path = None if folder is None else folder / query
+    if not query.endswith(".sql") or path is None or not path.is_file():
+        raise DeclarationError(
+            f"view {name} has no query",
+            detail=query[:80],
+            hint="one SELECT, or the name of a .sql file beside the module of views",
+        )
+    text = path.read_text("utf-8")
+    if not _SELECT.match(text):
+        raise DeclarationError(f"view {name}: {query[:80]} is no SELECT")
+    return text
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,217 @@
+"""Derived views at one boundary: what changed of their inputs, and what becomes of their rows."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as fn
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from projections.derivation.errors import ViewQueryError
+from projections.derivation.strategy import Keyed
+from projections.errors import ProjectionError
+from projections.fault import FaultError
+from projections.plan import HISTORY_BOOKKEEPING, VERSION_COLUMN
+from projections.published import TableVersion
+from projections.search.fields import DELETED_FIELD
+from projections.sinks.derived_table import DerivedTable
+from projections.spark.derivation.analysis import analyse
+from projections.spark.derivation.comparison import differences
+from projections.spark.derivation.definition import definition_of_sql
+from projections.spark.derivation.recomputation import affected, gathered, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from projections.published import PublishedVersion
+    from projections.spark.derivation.analysis import Derivation
+    from projections.view import DerivedView
+
+_LSN_BITS: Final = 56
+_WRITTEN_DDL: Final = "kept long, gone long"
+_WRITTEN: Final = pa.schema([("kept", pa.int64()), ("gone", pa.int64())])
+_OWN_COLUMNS: Final = (VERSION_COLUMN, *HISTORY_BOOKKEEPING)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedWriter:
+    """Writes what became of a view's rows, in one of Spark's workers.
+
+    Attributes:
+        root: Folder of the tables.
+        view: Name of the view.
+        keys: Columns that identify a row.
+        schema: Columns of what is given.
+        version: Boundary at which it is so, as a number.
+        anew: Whether it is all that the view has, in place of what it had.
+    """
+
+    root: Path
+    view: str
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    version: int
+    anew: bool
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Writes all batches of the one task; yields how many rows were kept, and are gone."""
+        given = list(batches)
+        rows = (
+            pa.Table.from_batches(given).cast(self.schema) if given else self.schema.empty_table()
+        )
+        table = DerivedTable(self.root, self.view, self.keys)
+        try:
+            kept, gone = table.write(rows, self.version, anew=self.anew)
+        except ProjectionError as error:
+            raise FaultError(error) from None
+        yield pa.RecordBatch.from_pydict({"kept": [kept], "gone": [gone]}, schema=_WRITTEN)
+
+
+@dataclass(slots=True)
+class DerivedKeeper:
+    """Keeps one derived view.
+
+    Attributes:
+        session: Where.
+        tables: Folder of the tables.
+        view: The view.
+    """
+
+    session: SparkSession
+    tables: Path
+    view: DerivedView
+    _analysed: dict[Any, Derivation] = field(default_factory=dict)
+
+    def keep(
+        self,
+        version: PublishedVersion,
+        known: Mapping[str, TableVersion],
+        own: TableVersion | None,
+    ) -> TableVersion | None:
+        """Brings the view to a boundary.
+
+        Args:
+            version: The boundary.
+            known: The tables of all views there, as far as they are whole.
+            own: The view's table, as it was published last; None if it never was.
+
+        Returns:
+            The view's table there; None while an input is not whole yet.
+
+        Raises:
+            DerivationError: The query cannot be kept.
+            PySparkException: Spark cannot run it.
+        """
+        view = self.view
+        if not known.keys() >= set(view.inputs):
+            return None
+        wanted = {name: known[name].version for name in view.inputs}
+        query = _fingerprint(view)
+        if own is not None and (own.query, own.epoch) == (query, version.epoch):
+            changed = {name for name in wanted if own.made_from.get(name) != wanted[name]}
+        else:
+            own, changed = None, set(wanted)
+        if changed or own is None:
+            self._bring(version, wanted, changed, own)
+        table = DeltaTable(self.tables / view.name).version()
+        # no newer than the oldest that it is made from
+        epoch, lsn = min((known[name].epoch, known[name].lsn) for name in view.inputs)
+        return TableVersion(table, epoch, lsn, wanted, query)
+
+    def _bring(
+        self,
+        version: PublishedVersion,
+        wanted: Mapping[str, int],
+        changed: set[str],
+        own: TableVersion | None,
+    ) -> None:
+        new = {name: self._table(name, at) for name, at in wanted.items()}
+        derivation = self._analysis(new)
+        number = version.epoch << _LSN_BITS | version.lsn
+        if own is not None and isinstance(derivation.strategy, Keyed):
+            old = {name: self._table(name, own.made_from[name]) for name in wanted}
+            try:
+                changes = {
+                    name: self._changes(name, own.made_from[name], wanted[name]) for name in changed
+                }
+                keys = gathered(self.session, affected(derivation, changes, old, new))
+            except PySparkException:
+                self._whole(derivation, new, number)  # the feed does not reach back so far
+                return
+            if keys.count != 0:
+                self._write(outcome(derivation, old, new, keys), number, anew=False)
+            return
+        self._whole(derivation, new, number)
+
+    def _whole(self, derivation: Derivation, new: Mapping[str, DataFrame], number: int) -> None:
+        result = derivation.definition(new)
+        path = str(self.tables / self.view.name)
+        if DeltaTable.is_deltatable(path):
+            stored = self.session.read.format("delta").load(path)
+            if stored.drop(VERSION_COLUMN).schema.simpleString() == result.schema.simpleString():
+                self._write(differences(result, stored, self.view.keys), number, anew=False)
+                return
+        self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, anew=True)
+
+    def _write(self, rows: DataFrame, number: int, *, anew: bool) -> None:
+        found = to_arrow_schema(rows.schema, timezone="UTC")
+        # of a deleted row the keys alone are there
+        schema = pa.schema([each.with_nullable(True) for each in found])
+        writer = DerivedWriter(self.tables, self.view.name, self.view.keys, schema, number, anew)
+        rows.coalesce(1).mapInArrow(writer.write, _WRITTEN_DDL).collect()
+
+    def _analysis(self, new: Mapping[str, DataFrame]) -> Derivation:
+        schemas = {name: frame.schema for name, frame in new.items()}
+        key = tuple((name, schema.json()) for name, schema in schemas.items())
+        if key not in self._analysed:
+            self._analysed.clear()  # of other columns: they do not come back
+            definition = self._definition()
+            read = {name: schemas[name] for name in schemas if name in _inputs(definition, schemas)}
+            self._analysed[key] = analyse(self.session, definition, read, self.view.keys)
+        return self._analysed[key]
+
+    def _definition(self) -> Any:
+        view = self.view
+        if view.sql is not None:
+            return definition_of_sql(self.session, view.sql)
+        function = view.function
+        if function is None:
+            raise ViewQueryError(f"view {view.name} has no query")
+        return lambda frames: function(*[frames[name] for name in view.inputs])
+
+    def _table(self, name: str, version: int) -> DataFrame:
+        reader = self.session.read.format("delta").option("versionAsOf", version)
+        return reader.load(str(self.tables / name)).drop(*_OWN_COLUMNS)
+
+    def _changes(self, name: str, after: int, through: int) -> DataFrame:
+        """Rows as they were and as they are, of all changes of a table between two versions."""
+        reader = (
+            self.session.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", after + 1)
+            .option("endingVersion", through)
+        )
+        found = reader.load(str(self.tables / name))
+        return found.drop(*_OWN_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp")
+
+
+def _inputs(definition: Any, schemas: Mapping[str, Any]) -> set[str]:
+    return set(getattr(definition, "inputs", schemas))
+
+
+def _fingerprint(view: DerivedView) -> str:
+    """What tells a view's query from another: its text, or that of its function."""
+    text = view.sql
+    if text is None and view.function is not None:
+        text = inspect.getsource(view.function)
+    said = "\n".join((text or "", *view.keys, *view.inputs))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]

@@ -1,0 +1,97 @@
+"""Deriver: makes each boundary readable once the views made from others have come there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from projections.errors import ProjectionError, QueryFailedError
+from projections.fault import Fault
+from projections.published import Published
+from projections.spark.derived import DerivedKeeper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from projections.published import PublishedVersion, TableVersion
+    from projections.spec import JobSpec
+
+_TICK_S: Final = 0.1
+_POOL: Final = "derived"
+_log = structlog.get_logger(__name__)
+
+
+class Deriver(threading.Thread):
+    """Keeps the derived views of a source, boundary by boundary.
+
+    A boundary that comes while another is at work waits; of several only the newest counts. A view
+    that cannot be kept stays at its last boundary, with those made from it; the others go on.
+
+    Args:
+        session: Where.
+        spec: The job.
+    """
+
+    def __init__(self, session: SparkSession, spec: JobSpec) -> None:
+        super().__init__(name="deriver", daemon=True)
+        tables = spec.addresses.tables
+        self.faults: dict[str, Fault] = {}
+        self.seconds: dict[str, float] = {}
+        self._session = session
+        self._published = Published(tables, spec.source)
+        self._keepers = [DerivedKeeper(session, tables, view) for view in spec.derived]
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Follows the boundaries until stopped."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        while not self._stopped.wait(_TICK_S):
+            version = self._published.newest()
+            if version is None or version.complete:
+                continue
+            try:
+                self._published.complete(version, self.derived(version))
+            except (Py4JError, OSError) as error:
+                if not self._stopped.is_set():
+                    _log.warning("a boundary is not readable yet", error=type(error).__name__)
+
+    def stop(self) -> None:
+        """Ends the thread after what it is at."""
+        self._stopped.set()
+
+    def derived(self, version: PublishedVersion) -> dict[str, TableVersion]:
+        """Brings every view to a boundary; returns their tables there, as far as there are any."""
+        before = self._published.latest()
+        known = dict(version.views)
+        found: dict[str, TableVersion] = {}
+        for keeper in self._keepers:
+            name = keeper.view.name
+            own = before.views.get(name) if before is not None else None
+            known.pop(name, None)
+            began = time.monotonic()
+            try:
+                made = keeper.keep(version, known, own)
+                self.faults.pop(name, None)
+            except (ProjectionError, PySparkException) as error:
+                made = own
+                self._failed(name, error)
+            self.seconds[name] = time.monotonic() - began
+            if made is not None:
+                found[name] = known[name] = made
+        return found
+
+    def _failed(self, view: str, error: Exception) -> None:
+        if isinstance(error, ProjectionError):
+            fault = Fault.of(error)
+        else:
+            text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+            unknown = Fault(QueryFailedError.code, f"view {view} cannot be kept", text, None, True)
+            fault = Fault.find(str(error)) or unknown
+        if self.faults.get(view) != fault:
+            _log.warning("a view cannot be kept", view=view, code=fault.code, what=fault.message)
+        self.faults[view] = fault

@@ -1,0 +1,33 @@
+"""The words with which views are declared: `view.mirror(...)`, `view.sql(...)`, `@view(...)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from projections import derived_view
+from projections import view as declared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from projections.view import DerivedView
+
+__all__ = ["view"]
+
+
+class ViewWords:
+    """Declares views; called itself, it is the decorator of `projections.derived_view.function`."""
+
+    mirror = staticmethod(declared.mirror)
+    events = staticmethod(declared.events)
+    sql = staticmethod(derived_view.sql)
+    document = staticmethod(derived_view.sql)
+    aggregate = staticmethod(derived_view.aggregate)
+    Top = derived_view.Top
+
+    def __call__(self, *words: Any, **said: Any) -> Callable[[Callable[..., Any]], DerivedView]:
+        """Declares a view by a function of DataFrames; see `projections.derived_view.function`."""
+        return derived_view.function(*words, **said)
+
+
+view: Final = ViewWords()
