@@ -143,9 +143,12 @@ class Platform:
         Raises:
             UsageError: No view of that name is kept.
         """
-        from projections.explanation import explain  # noqa: PLC0415
+        from projections.explanation import explain, explain_derived  # noqa: PLC0415
 
-        plans = self._kept()
+        plans, derived = self._kept(), self.project.declarations.derived
+        if name in derived:
+            said = (read_json(self.project.home.run / "derived.json") or {}).get(name, {})
+            return explain_derived(derived[name], said, [*plans, *derived])
         return explain(_named(plans, name), plans.values())
 
     def trace(self, name: str, key: Sequence[str], changes_max: int) -> Trace:

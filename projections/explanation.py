@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from projections.cache_options import DEFAULT_OPTIONS
 from projections.view import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from projections.plan import ViewPlan
+    from projections.view import DerivedView
 
 _PLACES: Final = {
     Store.TABLE: "Delta table {name}",
@@ -26,7 +27,7 @@ class ViewExplanation:
 
     Attributes:
         view: Its name.
-        kind: `mirror`, `history` or `events`.
+        kind: `mirror`, `history`, `events` or `derived`.
         inputs: Tables that it is made from.
         keys: Columns that identify a row.
         strategy: How a change of an input becomes a change of the view.
@@ -59,6 +60,31 @@ def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
         _strategy(plan),
         tuple(tables) if Store.TABLE in plan.to else (),
         {str(store): _sink(plan, store) for store in sorted(plan.to)},
+    )
+
+
+def explain_derived(
+    view: DerivedView, said: Mapping[str, Any], group: Iterable[str]
+) -> ViewExplanation:
+    """Says how a view is kept that is made from others.
+
+    Args:
+        view: The view.
+        said: What the job said of it; empty if it has not kept it yet.
+        group: The views whose tables are published together with its own.
+    """
+    strategy = "not known before the job has kept it"
+    if said.get("strategy") == "keyed":
+        ways = [f"{name}: {way}" for name, found in said["paths"].items() for way in found]
+        strategy = f"by {', '.join(said['by'])}; " + "; ".join(ways)
+    elif said.get("strategy"):
+        strategy = f"computed as a whole: {said['reason']}"
+    sinks: dict[str, tuple[str, ...]] = {
+        str(store): (_PLACES[store].format(name=view.name, source="<source>"),)
+        for store in sorted(view.to)
+    }
+    return ViewExplanation(
+        view.name, "derived", view.inputs, view.keys, strategy, tuple(sorted(group)), sinks
     )
 
 

@@ -149,6 +149,11 @@ class JobSpec:
         """Where the job says how it is."""
         return self.home / "run" / "job.json"
 
+    @property
+    def derived_file(self) -> Path:
+        """Where the job says how each derived view is kept."""
+        return self.home / "run" / "derived.json"
+
     def checkpoint(self, query: str) -> Path:
         """Folder of a query's checkpoint."""
         return self.home / "checkpoints" / self.source / query

@@ -40,6 +40,9 @@ def list_views(
     rows = [
         {"view": view.name, "table": str(view.table), "stores": ", ".join(sorted(view.to))}
         for view in project.declarations.views.values()
+    ] + [
+        {"view": view.name, "table": ", ".join(view.inputs), "stores": ", ".join(sorted(view.to))}
+        for view in project.declarations.derived.values()
     ]
     print_rows(rows, as_json=as_json, title="", empty="no view is declared")
 

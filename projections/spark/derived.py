@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from projections.derivation.strategy import Explanation
     from projections.published import PublishedVersion
     from projections.spark.derivation.analysis import Derivation
     from projections.view import DerivedView
@@ -90,6 +91,11 @@ class DerivedKeeper:
     tables: Path
     view: DerivedView
     _analysed: dict[Any, Derivation] = field(default_factory=dict)
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """How the view is kept; None before its inputs were seen."""
+        return next((known.explain() for known in self._analysed.values()), None)
 
     def keep(
         self,

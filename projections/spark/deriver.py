@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+import orjson
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -44,6 +46,7 @@ class Deriver(threading.Thread):
         self.seconds: dict[str, float] = {}
         self._session = session
         self._published = Published(tables, spec.source)
+        self._file = spec.derived_file
         self._keepers = [DerivedKeeper(session, tables, view) for view in spec.derived]
         self._stopped = threading.Event()
 
@@ -56,6 +59,7 @@ class Deriver(threading.Thread):
                 continue
             try:
                 self._published.complete(version, self.derived(version))
+                self._tell()
             except (Py4JError, OSError) as error:
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
@@ -84,6 +88,21 @@ class Deriver(threading.Thread):
             if made is not None:
                 found[name] = known[name] = made
         return found
+
+    def _tell(self) -> None:
+        """Says how each view is kept; read by `headwater view explain` and `status`."""
+        said = {
+            keeper.view.name: {
+                "seconds": round(self.seconds.get(keeper.view.name, 0.0), 3),
+                "error": asdict(fault) if (fault := self.faults.get(keeper.view.name)) else None,
+                **(asdict(keeper.explanation) if keeper.explanation else {}),
+            }
+            for keeper in self._keepers
+        }
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".tmp")
+        draft.write_bytes(orjson.dumps(said))
+        draft.replace(self._file)
 
     def _failed(self, view: str, error: Exception) -> None:
         if isinstance(error, ProjectionError):

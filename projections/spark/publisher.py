@@ -90,6 +90,7 @@ class Publisher(threading.Thread):
             for plan in spec.plans_in(store)
         }
         self._plans = {plan.name: plan for plan in spec.plans}
+        self._derived = frozenset(view.name for view in spec.derived)
         self._published = Published(spec.addresses.tables, spec.source)
         # the tables are one group: all of them are where all of their topics are
         self._group = Frontier(spec.topics_in(Store.TABLE))
@@ -195,7 +196,7 @@ class Publisher(threading.Thread):
             return found
         self._told = latest.number
         for view, table in latest.views.items():
-            if view in self._plans:
+            if view in self._plans or view in self._derived:
                 found[table.applied_through].append((view, Store.TABLE))
         return found
 
