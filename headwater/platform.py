@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.positions import ViewPosition
     from projections.trace import Trace
-    from projections.verify import ViewReport
     from projections.view import View
+    from projections.view_report import ViewReport
 
 _POLL_S = 0.2
 _WATCH_S = 2.0
@@ -363,7 +363,13 @@ class Platform:
         """Compares every view in every store with the source; the source must be at rest."""
         from projections import verify  # noqa: PLC0415
 
-        return verify.verify(job_spec(self.project, self.plans(), self.source_dsn, self.endpoints))
+        spec = job_spec(self.project, self.plans(), self.source_dsn, self.endpoints)
+        reports = verify.verify(spec)
+        if spec.derived:
+            from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
+
+            reports += verify_derived(spec)
+        return reports
 
     def status(self) -> RuntimeStatus | None:
         """Returns what runs; changes nothing."""

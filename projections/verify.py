@@ -20,6 +20,7 @@ from projections import positions, source_rows
 from projections.documents import key_text
 from projections.errors import NotCaughtUpError, VerificationError
 from projections.sinks.open import open_sink
+from projections.view_report import ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -34,39 +35,6 @@ EXAMPLES: Final = 5
 
 _HASH_BYTES: Final = 16
 _POLL_S: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class ViewReport:
-    """One view in one store, compared with its source.
-
-    Attributes:
-        view: The view's name.
-        store: The store.
-        rows: Rows of the source.
-        missing: Rows that only the source has.
-        extra: Rows that only the store has.
-        different: Rows of which some value differs; 0 for a table without a key, where such a
-            row is both missing and extra.
-        applied_through: Position that the view says it has reached; None if it says nothing.
-        examples: Keys of a few wrong rows.
-        columns: Columns in which those examples differ.
-    """
-
-    view: str
-    store: Store
-    rows: int
-    missing: int
-    extra: int
-    different: int
-    applied_through: Lsn | None
-    examples: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-
-    @property
-    def equal(self) -> bool:
-        """Whether the view holds exactly what its source does."""
-        return not (self.missing or self.extra or self.different)
 
 
 def verify(

@@ -21,7 +21,7 @@ from projections.binding import bind
 from projections.errors import NotCaughtUpError
 from projections.plan import plan_views
 from projections.spec import JobSpec
-from projections.verify import ViewReport, verify
+from projections.verify import verify
 from projections.view import MirrorView, Store
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.view import View
+    from projections.view_report import ViewReport
     from tests.fix_capture import Captured
 
 _RUN = (

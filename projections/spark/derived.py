@@ -140,11 +140,11 @@ class DerivedKeeper:
         changed: set[str],
         own: TableVersion | None,
     ) -> None:
-        new = {name: self._table(name, at) for name, at in wanted.items()}
+        new = {name: self.table(name, at) for name, at in wanted.items()}
         derivation = self._analysis(new)
         number = version.epoch << _LSN_BITS | version.lsn
         if own is not None and isinstance(derivation.strategy, Keyed):
-            old = {name: self._table(name, own.made_from[name]) for name in wanted}
+            old = {name: self.table(name, own.made_from[name]) for name in wanted}
             try:
                 changes = {
                     name: self._changes(name, own.made_from[name], wanted[name]) for name in changed
@@ -194,7 +194,13 @@ class DerivedKeeper:
             raise ViewQueryError(f"view {view.name} has no query")
         return lambda frames: function(*[frames[name] for name in view.inputs])
 
-    def _table(self, name: str, version: int) -> DataFrame:
+    def result(self, versions: Mapping[str, int]) -> DataFrame:
+        """Returns the view's query over its inputs at some versions of their tables."""
+        new = {name: self.table(name, at) for name, at in versions.items()}
+        return self._analysis(new).definition(new)
+
+    def table(self, name: str, version: int) -> DataFrame:
+        """Returns a view's rows at a version of its table."""
         reader = self.session.read.format("delta").option("versionAsOf", version)
         return reader.load(str(self.tables / name)).drop(*_OWN_COLUMNS)
 

@@ -1,0 +1,43 @@
+"""ViewReport: one view in one store, compared with what it should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cdc.lsn import Lsn
+    from projections.view import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ViewReport:
+    """One view in one store, compared with its source.
+
+    Attributes:
+        view: The view's name.
+        store: The store.
+        rows: Rows of the source.
+        missing: Rows that only the source has.
+        extra: Rows that only the store has.
+        different: Rows of which some value differs; 0 for a table without a key, where such a
+            row is both missing and extra.
+        applied_through: Position that the view says it has reached; None if it says nothing.
+        examples: Keys of a few wrong rows.
+        columns: Columns in which those examples differ.
+    """
+
+    view: str
+    store: Store
+    rows: int
+    missing: int
+    extra: int
+    different: int
+    applied_through: Lsn | None
+    examples: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether the view holds exactly what its source does."""
+        return not (self.missing or self.extra or self.different)
