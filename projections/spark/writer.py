@@ -138,7 +138,7 @@ class BatchWriter:
         topics = frozenset(topic for plan in self.plans for topic in plan.topics)
         division = divide(runs, topics, self.reach, published.ahead())
         _take(delivery, division.within)
-        if division.boundary is not None and self.reach is not None:
+        if division.boundary is not None and self.reach is not None and self.reach.views:
             versions = self._table_versions(self.reach.views)
             published.publish(self.reach.epoch, division.boundary, versions)
         published.keep_ahead(division.ahead)
