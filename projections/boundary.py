@@ -14,11 +14,11 @@ comes after it, or is its own. A row that was read has in it what had committed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from projections.record import Record
 
@@ -38,12 +38,13 @@ class Reach:
     Attributes:
         epoch: Incarnation of the source.
         lsn: The position, in bytes.
-        views: Views that are whole there; the tables of the others are still being read.
+        views: By view that is whole, since which position it is, in bytes; the tables of the
+            others are still being read.
     """
 
     epoch: int
     lsn: int
-    views: frozenset[str] = frozenset()
+    views: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,14 @@ class Division(NamedTuple):
         beyond: What follows.
         boundary: Where the tables stand, in bytes, once `within` is applied; None if that is amid
             a transaction.
+        settled: What they have beyond it when `within` alone is applied.
         ahead: What they have beyond it when all is applied.
     """
 
     within: list[Run]
     beyond: list[Run]
     boundary: int | None
+    settled: Ahead
     ahead: Ahead
 
 
@@ -125,12 +128,12 @@ def divide(
     outer = [
         place.read_lsn for topic, place in places if topic in topics and place.read_lsn > readable
     ]
-    settled = ahead.after_commit < known
-    left = Ahead(
-        epoch,
-        max(later, default=_NOTHING) if settled else max([ahead.after_commit, *later]),
-        max([ahead.read_lsn, *outer]),
-        max(commits),
+    over = ahead.after_commit < known  # what was applied early has been reached
+    settled = Ahead(epoch, _NOTHING if over else ahead.after_commit, ahead.read_lsn, max(commits))
+    left = replace(
+        settled,
+        after_commit=max([settled.after_commit, *later]),
+        read_lsn=max([settled.read_lsn, *outer]),
     )
 
     def beyond(place: Place | None) -> bool:
@@ -144,6 +147,7 @@ def divide(
         [(topic, [r for r, place in records if not beyond(place)]) for topic, records in applied],
         [(topic, [r for r, place in records if beyond(place)]) for topic, records in applied],
         boundary,
+        settled,
         left,
     )
 

@@ -17,16 +17,19 @@ from msgspec import structs
 
 from cdc.lsn import Lsn
 from projections.boundary import Ahead
+from projections.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from projections.boundary import Run
 
 KEPT_HOURS: Final = 1
 """How long a published version can be read, and so a replaced file stays."""
 
 _FOLDER: Final = ".published"
-_AHEAD: Final = "ahead.json"
+_BEYOND: Final = "beyond.msgpack"
 _DIGITS: Final = 12
 _VERSIONS: Final = "[0-9]" * _DIGITS + ".json"
 _US_PER_HOUR: Final = 3_600_000_000
@@ -81,6 +84,18 @@ class PublishedVersion(msgspec.Struct, frozen=True):
         return Lsn(self.lsn)
 
 
+class Beyond(msgspec.Struct, frozen=True):
+    """What lies beyond a boundary.
+
+    Attributes:
+        ahead: What the tables have of it.
+        waiting: Records that wait for a later boundary, by topic.
+    """
+
+    ahead: Ahead = Ahead()
+    waiting: list[tuple[str, list[Record]]] = []
+
+
 def sources(tables: Path) -> list[Published]:
     """Returns the published versions of each source that has begun to publish any.
 
@@ -128,7 +143,7 @@ class Published:
             derived: Those views' tables.
         """
         made = structs.replace(version, views=version.views | dict(derived), complete=True)
-        _write(self._path(version.number), made)
+        _write(self._path(version.number), msgspec.json.encode(made))
 
     def publish(
         self, epoch: int, lsn: int, versions: Mapping[str, int], *, complete: bool = True
@@ -153,18 +168,27 @@ class Published:
                 return None
             views, number = before.views | there, before.number + 1
         made = PublishedVersion(number, epoch, lsn, time.time_ns() // 1000, views, complete)
-        _write(self._path(number), made)
+        _write(self._path(number), msgspec.json.encode(made))
         self._forget(made.published_at_us - KEPT_HOURS * _US_PER_HOUR)
         return made
 
-    def ahead(self) -> Ahead:
-        """Returns what the tables have beyond their newest boundary."""
-        path = self._folder / _AHEAD
-        return msgspec.json.decode(path.read_bytes(), type=Ahead) if path.is_file() else Ahead()
+    def beyond(self) -> Beyond:
+        """Returns what lies beyond the newest boundary."""
+        path = self._folder / _BEYOND
+        return (
+            msgspec.msgpack.decode(path.read_bytes(), type=Beyond) if path.is_file() else Beyond()
+        )
 
-    def keep_ahead(self, ahead: Ahead) -> None:
-        """Keeps what the tables are about to have beyond it, before they have it."""
-        _write(self._folder / _AHEAD, ahead)
+    def keep_beyond(self, ahead: Ahead, waiting: Iterable[Run] = ()) -> None:
+        """Keeps what lies beyond the boundary, whole or not at all.
+
+        Args:
+            ahead: What the tables have beyond it, or are about to have.
+            waiting: Records that they are to have later.
+        """
+        runs = [(topic, [Record._make(each) for each in records]) for topic, records in waiting]
+        kept = Beyond(ahead, [(topic, records) for topic, records in runs if records])
+        _write(self._folder / _BEYOND, msgspec.msgpack.encode(kept))
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob(_VERSIONS))
@@ -187,8 +211,8 @@ def _read(path: Path) -> PublishedVersion:
     return msgspec.json.decode(path.read_bytes(), type=PublishedVersion)
 
 
-def _write(path: Path, value: object) -> None:
+def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.encode(value))
+    draft.write_bytes(content)
     draft.replace(path)

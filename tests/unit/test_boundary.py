@@ -16,6 +16,8 @@ from projections.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from projections.boundary import Run
+
 BEAT = "shop.headwater.heartbeat"
 TOPICS = ("shop.a", "shop.b")
 
@@ -95,23 +97,29 @@ def test_at_a_boundary_the_tables_have_every_transaction_before_it_and_none_afte
     log = a_log(chance)
     rows = {(one.topic, one.record.value): one.commit for one in log if one.topic in TOPICS}
     ahead, applied = Ahead(), set[tuple[str, bytes | None]]()
+    waiting: list[Run] = []
     for batch, reached in in_batches(log, chance):
         reach = None if reached is None else Reach(1, reached)
-        division = divide(runs(batch), frozenset(TOPICS), reach, ahead)
+        given = sum(len(records) for _, records in waiting)
+        division = divide([*waiting, *runs(batch)], frozenset(TOPICS), reach, ahead)
         applied |= {(t, each[1]) for t, records in division.within for each in records}
         if division.boundary is not None:
             assert reach is not None
             assert division.boundary <= reach.lsn
             assert {row for row, commit in rows.items() if commit <= division.boundary} == applied
-        applied |= {(t, each[1]) for t, records in division.beyond for each in records}
         taken = [each for _, records in (*division.within, *division.beyond) for each in records]
-        assert len(taken) == sum(one.topic in TOPICS for one in batch)
-        ahead = division.ahead
+        assert len(taken) == given + sum(one.topic in TOPICS for one in batch)
+        if chance.random() < 0.5:  # what lies beyond waits
+            waiting, ahead = division.beyond, division.settled
+        else:
+            waiting, ahead = [], division.ahead
+            applied |= {(t, each[1]) for t, records in division.beyond for each in records}
     # with one more heartbeat behind all of it, the tables are where the log ends
     end = max(one.commit for one in log)
     beat = record(10**6, end, end + 20)
-    final = divide([(BEAT, [beat])], frozenset(TOPICS), Reach(1, end + 5), ahead)
-    assert end + 5 == final.boundary
+    final = divide([*waiting, (BEAT, [beat])], frozenset(TOPICS), Reach(1, end + 5), ahead)
+    applied |= {(t, each[1]) for t, records in final.within for each in records}
+    assert (end + 5, rows.keys()) == (final.boundary, applied)
 
 
 @given(st.integers(0, 10**9).map(Random))
@@ -135,6 +143,21 @@ def test_a_batch_that_is_taken_again_publishes_nothing_it_does_not_stand_at(
             assert all(commit <= division.boundary for commit in applied)
         applied |= {by_place[t, each[4]] for t, records in division.beyond for each in records}
         ahead = division.ahead
+
+
+def test_tables_whose_rows_wait_come_to_a_boundary_with_every_batch_however_far_it_lags() -> None:
+    ahead = Ahead()
+    waiting: list[Run] = []
+    found = []
+    for number in range(2, 30):  # a transaction every 100 bytes, known three later
+        batch = [("shop.a", [record(number, 100 * (number - 1), 100 * number - 50)])]
+        division = divide(
+            [*waiting, *batch], frozenset(TOPICS), Reach(1, 100 * number - 300), ahead
+        )
+        waiting, ahead = division.beyond, division.settled
+        found.append(division.boundary)
+
+    assert [100 * number - 300 for number in range(5, 30)] == found[3:]
 
 
 def test_a_row_that_was_read_later_lies_beyond_until_the_log_has_come_there() -> None:

@@ -13,6 +13,7 @@ from headwater import query
 from projections import published
 from projections.boundary import Ahead
 from projections.published import Published
+from projections.record import Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,11 +60,16 @@ def test_what_nobody_can_read_any_more_goes_and_the_newest_stays(
     assert [200, 300] == [version.lsn for version in group.all()]
 
 
-def test_what_lies_ahead_is_kept_and_none_is_known_at_first(group: Published) -> None:
-    before = group.ahead()
-    group.keep_ahead(Ahead(1, 500, 20, 510))
+def test_what_lies_beyond_is_kept_with_its_records_and_none_is_known_at_first(
+    group: Published,
+) -> None:
+    before = group.beyond()
+    record = Record(b"k", b"\xff\x00", "1", 0, 7)
+    group.keep_beyond(Ahead(1, 500, 20, 510), [("shop.a", [record]), ("shop.b", [])])
+    after = group.beyond()
 
-    assert (Ahead(), Ahead(1, 500, 20, 510)) == (before, group.ahead())
+    assert (Ahead(), []) == (before.ahead, before.waiting)
+    assert (Ahead(1, 500, 20, 510), [("shop.a", [record])]) == (after.ahead, after.waiting)
     assert group.latest() is None
 
 
