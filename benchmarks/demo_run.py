@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-_TIMEOUT_S = 900
+_TIMEOUT_S = 3_600
 
 
 def run_demo(home: Path, *words: str) -> dict[str, Any]:

@@ -165,7 +165,7 @@ class _Bench:
             if sum(applied) >= self.rows:
                 done.set()
 
-        gate = Gate(StoreGuard(spec.ledger, Store.SEARCH), TableWatch(spec))
+        gate = Gate(StoreGuard(spec.ledger, Store.SEARCH), TableWatch(spec), lambda _: None)
         began = time.monotonic()
         query = start_query(session, spec, Store.SEARCH, gate, count)
         try:

@@ -37,7 +37,7 @@ from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from headwater.runtime import Endpoints
 
@@ -175,7 +175,7 @@ def wait_streaming(spec: CaptureSpec) -> None:
             time.sleep(0.05)
 
 
-def read(bootstrap: str, topic: str) -> Iterator[Any]:
+def read(bootstrap: str, topic: str) -> Generator[Any]:
     """Yields all records that a topic has now."""
     with consumer(bootstrap) as client:
         places = partitions(client, [topic])
@@ -190,7 +190,8 @@ def read(bootstrap: str, topic: str) -> Iterator[Any]:
 def envelope(value: bytes) -> Mapping[str, Any]:
     """Returns what a record says, with or without its schema around it."""
     fields: dict[str, Any] = orjson.loads(value)
-    return fields.get("payload", fields)
+    payload: dict[str, Any] = fields.get("payload", fields)
+    return payload
 
 
 def digest(row: Mapping[str, Any]) -> int:
