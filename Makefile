@@ -20,7 +20,7 @@ demo: setup ## start everything, drive real traffic, build and verify every view
 	@.venv/bin/headwater demo $(ARGS)
 
 test: setup lint ## all checks and all tests, on real components (ARGS="-k name": some)
-	@$(PY) -m pytest $(or $(ARGS),--require-integration --cov --cov-report=term:skip-covered --durations=15)
+	@$(PY) -m pytest $(or $(ARGS),--numprocesses=2 --dist=loadfile --no-loadscope-reorder --require-integration --cov --cov-report=term:skip-covered --durations=15)
 
 lint: environment ## style, types, module contracts
 	@$(PY) -m ruff check .

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
 REAL: Final = "integration"
 OUTCOMES: Final = ("passed", "failed", "skipped", "xfailed")
@@ -28,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Counts(config), "headwater-counts")
+    if not hasattr(config, "workerinput"):  # a worker sees a part; its reports reach the whole
+        config.pluginmanager.register(Counts(config), "headwater-counts")
 
 
 class Counts:
@@ -36,12 +36,15 @@ class Counts:
 
     def __init__(self, config: pytest.Config) -> None:
         self._required = config.getoption("--require-integration") and not config.option.collectonly
-        self._tests = config.rootpath / "tests"
-        self._collected: dict[str, str] = {}
+        self._collected: set[str] = set()
         self._outcomes: dict[str, str] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._collected = {item.nodeid: self._folder(item.path) for item in session.items}
+        self._collected.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
+        self._collected.update(ids)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -75,17 +78,17 @@ class Counts:
         complaints = []
         if counts[REAL]["passed"] + counts[REAL]["failed"] == 0:
             complaints.append("no integration test ran: nothing was shown on real components")
-        if lost := sorted(self._collected.keys() - self._outcomes.keys()):
+        if lost := sorted(self._collected - self._outcomes.keys()):
             complaints.append(f"{len(lost)} collected tests have no outcome, first {lost[0]}")
         return complaints
 
     def _by_folder(self) -> dict[str, Counter[str]]:
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for nodeid, outcome in self._outcomes.items():
-            counts[self._collected.get(nodeid, "elsewhere")][outcome] += 1
+            counts[_folder(nodeid)][outcome] += 1
         return counts
 
-    def _folder(self, path: Path) -> str:
-        if not path.is_relative_to(self._tests):
-            return "elsewhere"
-        return path.relative_to(self._tests).parts[0]
+
+def _folder(nodeid: str) -> str:
+    top, _, rest = nodeid.partition("/")
+    return rest.partition("/")[0] if top == "tests" and "/" in rest else "elsewhere"

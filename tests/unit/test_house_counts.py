@@ -13,6 +13,7 @@ PLUGINS = Path(__file__).resolve().parents[1]
 PASSES = "def test_it(): pass\n"
 SKIPS = "import pytest\ndef test_it(): pytest.skip('no server')\n"
 FAILS = "def test_it(): assert 0\n"
+WORKERS = ("-p", "xdist", "-n", "2", "--dist", "loadfile")
 
 
 def run(folder: Path, *options: str) -> tuple[int, str]:
@@ -45,6 +46,7 @@ def test_required_integration_tests_must_have_run(tmp_path, integration, expecte
     write(tmp_path, unit=PASSES, **({"integration": integration} if integration else {}))
 
     assert expected == run(tmp_path, "--require-integration")[0]
+    assert expected == run(tmp_path, "--require-integration", *WORKERS)[0]
 
 
 def test_without_the_option_unit_tests_may_run_alone(tmp_path):
@@ -53,9 +55,10 @@ def test_without_the_option_unit_tests_may_run_alone(tmp_path):
     assert 0 == run(tmp_path)[0]
 
 
-def test_the_counts_are_shown_by_folder_before_pytest_s_own_last_line(tmp_path):
+@pytest.mark.parametrize("options", [(), WORKERS], ids=["one process", "two workers"])
+def test_the_counts_are_shown_by_folder_before_pytest_s_own_last_line(tmp_path, options):
     write(tmp_path, unit=PASSES, integration=PASSES, fault=SKIPS)
-    _, output = run(tmp_path, "--require-integration")
+    _, output = run(tmp_path, "--require-integration", *options)
     lines = output.splitlines()
 
     assert "integration: 1 passed, 0 failed, 0 skipped" in lines

@@ -539,7 +539,15 @@ def test_a_state_is_read_as_the_type_of_the_initial_one(initial_state, state, ki
         (Account, Account(bookings=[1])),
         (dict, {1: 2}),
     ],
-    ids=str,
+    ids=[
+        "a fraction",
+        "no type",
+        "a decimal",
+        "not a number",
+        "an object",
+        "an annotation",
+        "a key that is no text",
+    ],
 )
 def test_a_state_that_would_read_back_otherwise_is_not_saved(initial_state, state):
     with pytest.raises(EventRefusedError, match="would not read back"):
