@@ -104,6 +104,7 @@ class JobSpec:
         hiding: What of the source's columns does not leave it as it is.
         quarantine_rows_max: Records of one view that may wait in one store; beyond that it is no
             matter of single records, and the store's views stop.
+        archive_days: Whole days for which the archive keeps records; None for good.
         tenure: The right to write, which a driver has while it is the only one; None of those who
             only read.
     """
@@ -131,6 +132,7 @@ class JobSpec:
     awaited: Mapping[tuple[str, Store], Mapping[str, int]] = field(default_factory=dict)
     hiding: Hiding = NOTHING_HIDDEN
     quarantine_rows_max: int = 50_000
+    archive_days: int | None = None
     tenure: Tenure | None = None
 
     def writing(self) -> AbstractContextManager[None]:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from pyspark.sql import functions as fn
 
-from cdc.broker import extent
+from cdc.broker import extent, topics
 from cdc.broker.errors import BrokerError
 from projections import checkpoint
+from projections.archive import GIVEN, Retention
 from projections.errors import ProjectionError, UnknownShapeError, WriterFencedError
 from projections.fault import FaultError
-from projections.spark.columns import record_columns
+from projections.spark.archiver import ADDED_DDL, Archiver
+from projections.spark.columns import epoch_column, record_columns
 from projections.spark.writer import COUNTERS_DDL, BatchWriter
 from projections.view import Store
 
@@ -140,26 +141,29 @@ def start_query(
 
 
 def start_archive(session: SparkSession, spec: JobSpec) -> StreamingQuery:
-    """Starts the query that appends every record of the source's topics to the archive."""
+    """Starts the query that adds every record of the source's topics to the archive."""
     pattern = re.escape(f"{spec.source}.") + ".*"
-    records = _records(session, spec, ARCHIVE, pattern).select(
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "key",
-        "value",
-        "headers",
-        fn.current_date().alias("ingested_on"),
-    )
-    stream = (
-        records.coalesce(1)
-        .writeStream.format("delta")
-        .outputMode("append")
-        .partitionBy("ingested_on")
-        .option("path", str(spec.archive))
-    )
+    records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
+    archiver = Archiver(spec.archive, Retention(spec.archive_days), spec.tenure)
+    identities: dict[str, str] = {}
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        ends = checkpoint.batch_end(spec.checkpoint(ARCHIVE), batch_id)
+        if {topic for topic, _ in ends} - identities.keys():
+            # a query whose topic is made anew while it runs ends, and is started again
+            identities.update(_identities(spec, ends))
+        aware = replace(archiver, ends=ends, identities=identities)
+        batch.mapInArrow(aware.write, ADDED_DDL).collect()
+
+    stream = records.select(*GIVEN).coalesce(1).writeStream.foreachBatch(write)
     return _started(session, spec, ARCHIVE, stream)
+
+
+def _identities(spec: JobSpec, ends: Offsets) -> dict[str, str]:
+    try:
+        return topics.identities(spec.bootstrap, {topic for topic, _ in ends})
+    except BrokerError as error:
+        raise FaultError(error) from None
 
 
 def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:

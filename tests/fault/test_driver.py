@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -9,7 +10,11 @@ from typing import TYPE_CHECKING
 import psutil
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
+from cdc.broker.admin import consumer
+from cdc.broker.offsets import partitions
+from projections.archive import record_value
 from projections.errors import WriterLockedError
 from projections.tenure import holders, taken
 from tests.fix_spark import ViewJob
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from projections.spec import JobSpec
     from tests.fix_capture import Captured
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -48,6 +54,8 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
             job.wait(_batches(kill_after))
             job.kill()
             assert job.orphans() == []
+        # every record is archived once all the same
+        shutil.rmtree(job.spec.checkpoint("archive"))
         job.start()
         job.wait(_batches(1))
     finally:
@@ -55,7 +63,12 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
         writer.join()
 
     assert job.catch_up() == []
+    sent = _sent(job.spec)
+    _until(lambda: sent.keys() <= {place for place, _ in _archived(job.spec)}, 120)
     assert job.stop() == 0
+    archived = _archived(job.spec)
+    assert len(archived) == len(dict(archived)), "a record is there twice"
+    assert sent == {place: value for place, value in archived if place in sent}
 
 
 def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_can_write(
@@ -137,6 +150,27 @@ def test_a_driver_killed_while_a_table_changes_follows_it_afterwards(job: ViewJo
     (counters, _) = job.bound().plans
     assert [column.name for column in counters.schema.columns][-1] == "colour"
     assert job.stop() == 0
+
+
+def _sent(spec: JobSpec) -> dict[tuple[str, int, int], bytes | None]:
+    """Every record that the topics of a source have."""
+    found = {}
+    with consumer(spec.bootstrap) as client:
+        names = [name for name in client.topics() if name.startswith(f"{spec.source}.")]
+        places = partitions(client, names)
+        ends = client.end_offsets(places)
+        client.assign(places)
+        client.seek_to_beginning(*places)
+        while any(client.position(place) < end for place, end in ends.items()):
+            for place, records in client.poll(timeout_ms=500).items():
+                for record in records:
+                    found[place.topic, place.partition, record.offset] = record.value
+    return found
+
+
+def _archived(spec: JobSpec) -> list[tuple[tuple[str, int, int], bytes | None]]:
+    rows = DeltaTable(spec.archive).to_pyarrow_table().to_pylist()
+    return [((row["topic"], row["partition"], row["offset"]), record_value(row)) for row in rows]
 
 
 def _keeper(home: Path) -> str:
