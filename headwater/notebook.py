@@ -1,4 +1,7 @@
-"""Spark for notebooks: every view under its name, all of them at one transaction boundary."""
+"""Spark for notebooks: every view under its name, all of them at one transaction boundary.
+
+The archived change events are there as `changes`, unless a view has that name.
+"""
 
 from __future__ import annotations
 
@@ -42,4 +45,7 @@ def spark(
         hint = "headwater up (or headwater demo) builds them"
         raise query.NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
     spec = job_spec(project, (), "", Endpoints())
-    return registered(spec, views, query.readable(tables, views, as_of))
+    versions = query.readable(tables, views, as_of)
+    if query.CHANGES not in views and (spec.archive / "_delta_log").is_dir():
+        views[query.CHANGES], versions[query.CHANGES] = spec.archive, None
+    return registered(spec, views, versions)

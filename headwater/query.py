@@ -1,8 +1,9 @@
 """SQL over the warehouse's views without a JVM.
 
 Delta tables are read by deltalake's DataFusion, which also reads deletion vectors. Every view is
-registered under its name, all of them as they stood at one transaction boundary; a statement that
-would change anything is refused before it runs.
+registered under its name, all of them as they stood at one transaction boundary, and the archived
+change events under theirs, `changes`; a statement that would change anything is refused before it
+runs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _QUERY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _READ_ONLY_HINT = "views are derived: change the source and they follow"
+CHANGES = "changes"
+"""Name under which the archive is read, unless a view has it."""
+
 _NOT_FOUND = re.compile(r"table '(?:\w+\.)*(\w+)' not found")
 
 
@@ -77,14 +81,18 @@ def view_tables(tables: Path) -> dict[str, Path]:
     return {log.parent.name: log.parent for log in found if "." not in log.parent.name}
 
 
-def run(sql: str, tables: Path, as_of: str | None = None) -> pa.Table:
+def run(
+    sql: str, tables: Path, as_of: str | None = None, *, archive: Path | None = None
+) -> pa.Table:
     """Answers one SQL statement over every view, all of them at one transaction boundary.
 
     Args:
         sql: A SELECT in DataFusion's dialect, close to Postgres'.
         tables: Folder with one Delta table per view.
         as_of: A position in the source's log (`0/1A2B3C`), a time (ISO 8601; without an offset it
-            is the local one), or the number of a published version; None for the newest.
+            is the local one), or the number of a published version; None for the newest. It says
+            nothing of the archive.
+        archive: Folder of the archived change events; they are the table `changes`.
 
     Raises:
         NoViewsError: No view has been built yet.
@@ -107,6 +115,8 @@ def run(sql: str, tables: Path, as_of: str | None = None) -> pa.Table:
     engine = QueryBuilder()
     for name, version in versions.items():
         engine = engine.register(name, DeltaTable(views[name], version=version))
+    if archive is not None and CHANGES not in views and DeltaTable.is_deltatable(str(archive)):
+        engine = engine.register(CHANGES, DeltaTable(archive))
     try:
         plan = pa.table(engine.execute(f"EXPLAIN {sql}").read_all())
         if _CHANGES.search(str(plan["plan"][0])):

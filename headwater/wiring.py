@@ -144,6 +144,7 @@ def job_spec(
         ready_file=ready_file(project, JOB),
         code=_code(project),
         quarantine_rows_max=settings.quarantine.rows_max,
+        archive_days=settings.archive.keep_days,
         views=tuple(view for view in _views(project) if isinstance(view, MirrorView)),
         derived=tuple(project.declarations.derived.values()),
         hiding=capture_spec(project, dsn, endpoints).hiding,

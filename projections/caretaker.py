@@ -100,7 +100,7 @@ class Caretaker(threading.Thread):
         guard, source = self._guards[store], self._spec.source
         plans = {plan.name: plan for plan in self._spec.plans_in(store)}
         while not self._stopped.is_set():
-            with guard.lock:
+            with guard.writing():
                 cases = ledger.due(connection, source, store, plans)
                 if not cases:
                     return
@@ -158,7 +158,7 @@ class Caretaker(threading.Thread):
                 committed = self._committed(store)
                 if committed is None or not sweep.covered_by(committed):
                     continue
-                with guard.lock:
+                with guard.writing():
                     removed = self._sink(store).sweep(plan, sweep.below_version)
                 if plan.history is None:  # a history wants what waits, however old
                     below = {plan.name: sweep.below_version}
@@ -172,7 +172,7 @@ class Caretaker(threading.Thread):
         if self._epoch is None or self._epoch.lost.is_set():
             return
         try:
-            with self._guards[Store.CACHE].lock:
+            with self._guards[Store.CACHE].writing():
                 self._epoch.look()
             whole = reads.whole_reads(connection, self._spec.source)
             done = sweeps.done(connection)

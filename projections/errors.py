@@ -10,6 +10,7 @@ ProjectionError
 │   ├── NoStoredRowError     HW-P014  an unchanged value is not there to be kept
 │   ├── WriterLockedError    HW-P015  another writer holds the tables
 │   ├── LoadFailedError      HW-P016  a table could not be filled straight from the source
+│   ├── WriterFencedError    HW-P017  another driver has taken over
 │   ├── SinkReadOnlyError    HW-P065  a store takes no writes for now
 │   ├── IndexRefusedError    HW-P066  the search engine refuses the index of a view
 │   ├── IndexLostError       HW-P067  a view's search index is gone, or is not the one it was
@@ -124,9 +125,19 @@ class NoStoredRowError(SinkError):
 
 
 class WriterLockedError(SinkError):
-    """Another process writes the tables of this home."""
+    """Another driver keeps the views of this home, or something of an ended one may still write.
+
+    The detail names the process.
+    """
 
     code = "HW-P015"
+    retriable = False
+
+
+class WriterFencedError(SinkError):
+    """Another driver has taken over while this one stood still; it must not write any more."""
+
+    code = "HW-P017"
     retriable = False
 
 

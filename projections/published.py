@@ -106,6 +106,28 @@ def sources(tables: Path) -> list[Published]:
     return [Published(tables, folder.name) for folder in folders if folder.is_dir()]
 
 
+def promised(tables: Path, view: str) -> list[int]:
+    """Returns the versions of a view's table that have to stay readable, however old they are.
+
+    Those are what readers get now, what is about to be made readable, and what the views that are
+    made from this one compare with next.
+
+    Args:
+        tables: Folder of the tables.
+        view: Name of the view.
+    """
+    found: set[int] = set()
+    for group in sources(tables):
+        for version in (group.latest(), group.newest()):
+            if version is None:
+                continue
+            if view in version.views:
+                found.add(version.views[view].version)
+            made = (table.made_from.get(view) for table in version.views.values())
+            found.update(number for number in made if number is not None)
+    return sorted(found)
+
+
 class Published:
     """The published versions of one source.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,13 @@ from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from cdc.column_rule import Hiding
     from projections.fault import Fault
     from projections.plan import ViewPlan
+    from projections.tenure import Tenure
     from projections.view import DerivedView, MirrorView
 
 
@@ -101,6 +104,9 @@ class JobSpec:
         hiding: What of the source's columns does not leave it as it is.
         quarantine_rows_max: Records of one view that may wait in one store; beyond that it is no
             matter of single records, and the store's views stop.
+        archive_days: Whole days for which the archive keeps records; None for good.
+        tenure: The right to write, which a driver has while it is the only one; None of those who
+            only read.
     """
 
     source: str
@@ -126,6 +132,12 @@ class JobSpec:
     awaited: Mapping[tuple[str, Store], Mapping[str, int]] = field(default_factory=dict)
     hiding: Hiding = NOTHING_HIDDEN
     quarantine_rows_max: int = 50_000
+    archive_days: int | None = None
+    tenure: Tenure | None = None
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Keeps other drivers out while something is written; see `Tenure.writing`."""
+        return writing(self.tenure)
 
     @property
     def ledger(self) -> LedgerAddress:
@@ -178,3 +190,8 @@ class JobSpec:
         if store is Store.TABLE:
             read.add(self.heartbeat_topic)  # its transactions show where the tables are whole
         return frozenset(read).union(*(view.topics for view in self.paused if store in view.to))
+
+
+def writing(tenure: Tenure | None) -> AbstractContextManager[None]:
+    """Keeps other drivers out while something is written; without a tenure there are none."""
+    return nullcontext() if tenure is None else tenure.writing()

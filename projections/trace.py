@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 import psycopg
@@ -18,11 +18,12 @@ from deltalake import DeltaTable
 
 from cdc.broker import extent
 from cdc.broker.search import SearchedPartition, searching
-from cdc.change_event import EPOCH_HEADER, ChangeEvent
-from cdc.errors import CdcError, EnvelopeError
+from cdc.change_event import ChangeEvent
+from cdc.errors import CdcError
 from cdc.lsn import Lsn
 from cdc.values import decode
 from projections import checkpoint, positions
+from projections.archive import record_key, record_value
 from projections.change import RowChange
 from projections.documents import DocumentForm
 from projections.errors import TraceError
@@ -40,6 +41,10 @@ CHANGES_MAX: Final = 10
 """Changes that are told unless more are asked for; the newest."""
 
 _LSN: Final = (1 << 56) - 1
+_ARCHIVED: Final = [
+    *("partition", "offset", "epoch", "key", "raw_key"),
+    *("before", "after", "source", "rest", "raw_value"),
+]
 
 
 class StoredState(StrEnum):
@@ -209,26 +214,13 @@ def _archived(
     if not DeltaTable.is_deltatable(str(spec.archive)):
         return
     dataset = DeltaTable(spec.archive).to_pyarrow_dataset()
-    columns = ["topic", "partition", "offset", "key", "value", "headers"]
-    for batch in dataset.to_batches(columns=columns):
-        mine = batch.filter(pc.equal(batch.column("topic"), topic))
-        for row in mine.to_pylist():
+    for batch in dataset.to_batches(columns=_ARCHIVED, filter=pc.field("topic") == topic):
+        for row in batch.to_pylist():
             place = row["partition"], row["offset"]
             reached[place[0]] = max(reached.get(place[0], 0), place[1] + 1)
-            epoch = _epoch(row["headers"])
-            if row["value"] is None or epoch is None:
-                continue
-            try:
-                yield place, ChangeEvent.parse(row["key"], row["value"], epoch)
-            except EnvelopeError:
-                continue
-
-
-def _epoch(headers: Any) -> int | None:
-    for header in headers or ():
-        if header["key"] == EPOCH_HEADER and header["value"].isdigit():
-            return int(header["value"])
-    return None
+            value = record_value(row)
+            if value is not None and row["epoch"] is not None:
+                yield place, ChangeEvent.parse(record_key(row), value, row["epoch"])
 
 
 def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) -> Stored:

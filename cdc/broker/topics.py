@@ -99,6 +99,17 @@ def names(bootstrap: str) -> frozenset[str]:
         return frozenset(client.list_topics())
 
 
+def identities(bootstrap: str, names: Iterable[str]) -> dict[str, str]:
+    """Returns what tells each of the topics that exist from others that had its name before.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    with admin(bootstrap) as client:
+        found = client.describe_topics(list(names))
+    return {topic["name"]: str(topic["topic_id"]) for topic in found if not topic["error_code"]}
+
+
 def delete(bootstrap: str, names: Iterable[str]) -> list[str]:
     """Deletes those of the topics that exist; returns their names."""
     with admin(bootstrap) as client:

@@ -24,7 +24,9 @@ def register(app: typer.Typer) -> None:
 
 
 def query_views(
-    sql: Annotated[str, typer.Argument(help="A SELECT over views by name.")],
+    sql: Annotated[
+        str, typer.Argument(help="A SELECT over views by name; changes are in `changes`.")
+    ],
     *,
     as_of: Annotated[
         str | None,
@@ -40,7 +42,9 @@ def query_views(
     Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
     """
     project = open_project(config, home=home, profile=profile)
-    answer = query.run(sql, project.home.root / "tables", as_of)
+    root = project.home.root
+    archive = root / "archive" / project.source.name
+    answer = query.run(sql, root / "tables", as_of, archive=archive)
     rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()
     print_rows([_plain(row) for row in rows], as_json=as_json, title="", empty=_no_rows(answer))
     if not as_json and answer.num_rows > _ROWS_SHOWN:

@@ -47,7 +47,8 @@ class SourceSettings(_Section):
             `applied_through` close to now at the cost of one small transaction.
         topic_partitions: Partitions of each table's topic; one keeps a micro-batch to one task,
             which two cores like best. Raise it before a topic exists.
-        topic_retention_hours: How long Kafka keeps changes; the archive keeps them for good.
+        topic_retention_hours: How long Kafka keeps changes; for how long the archive keeps them is
+            a setting of its own.
         snapshot_workers: Ranges of tables that are read at once. Two keep two cores busy: each
             costs one in Postgres, and one process writes at most some 250,000 rows a second.
         wal_disk_bytes: Size of the disk that holds the source's log, for `source slot` to forecast
@@ -125,6 +126,17 @@ class QuarantineSettings(_Section):
     rows_max: int = Field(default=50_000, ge=1, le=10_000_000)
 
 
+class ArchiveSettings(_Section):
+    """The archive of change records, which every view can be made from again.
+
+    Attributes:
+        keep_days: Whole days for which a record is kept, counted from when it came; left out, for
+            good. What is removed cannot be got back from anywhere.
+    """
+
+    keep_days: int | None = Field(default=None, ge=1, le=36_500)
+
+
 class EventStoreSettings(_Section):
     """The event store, as `headwater db` and `headwater events` use it.
 
@@ -165,6 +177,7 @@ class Settings(_Section):
     spark: SparkSettings = SparkSettings()
     eventstore: EventStoreSettings = EventStoreSettings()
     quarantine: QuarantineSettings = QuarantineSettings()
+    archive: ArchiveSettings = ArchiveSettings()
 
     @property
     def views_path(self) -> Path:

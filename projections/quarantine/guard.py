@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from projections.errors import QuarantineDownError
 from projections.quarantine import ledger
+from projections.spec import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from projections.delivery import Held
     from projections.quarantine.ledger import Connection
     from projections.spec import LedgerAddress
+    from projections.tenure import Tenure
     from projections.view import Store
 
 _PAUSE_S: Final = 5.0
@@ -30,15 +33,27 @@ class StoreGuard:
     Args:
         address: Where the ledger is.
         store: The store.
+        tenure: The driver's right to write.
     """
 
-    def __init__(self, address: LedgerAddress, store: Store) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, address: LedgerAddress, store: Store, tenure: Tenure | None = None) -> None:
+        self._lock = threading.Lock()
+        self._tenure = tenure
         self._address = address
         self._store = store
         self._connection: Connection | None = None
         self._known: Mapping[str, Held] | None = None
         self._again_at = 0.0
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Waits until nothing else is written to the store, and keeps all others out meanwhile.
+
+        Raises:
+            WriterFencedError: Another driver has taken over.
+        """
+        with self._lock, writing(self._tenure):
+            yield
 
     def held(self) -> Mapping[str, Held]:
         """Returns what waits, by view.

@@ -94,7 +94,7 @@ class DerivedTable:
             .when_not_matched_insert_all(f"NOT {gone}", except_cols=[DELETED_FIELD])
             .execute()
         )
-        maintain(table)
+        maintain(table, self._path.parent, self._view)
 
     def _replace(self, rows: pa.Table) -> None:
         kept = rows.filter(pc.invert(rows[DELETED_FIELD])).drop_columns([DELETED_FIELD])

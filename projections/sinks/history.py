@@ -146,7 +146,7 @@ class HistorySink(TableSink):
             commit_properties=CommitProperties(app_transactions=[Transaction(_COMMIT, commit)]),
             post_commithook_properties=HOOKS,
         )
-        maintain(table)
+        maintain(table, self._root, f"{form.plan.name}.changes")
 
     def _settle(self, form: HistoryForm, stored: Stored, batch: Batch) -> None:
         """Writes the states of all keys that have changed."""
@@ -196,7 +196,7 @@ class HistorySink(TableSink):
                 commit_properties=properties,
                 post_commithook_properties=HOOKS,
             )
-            maintain(table)
+            maintain(table, self._root, form.plan.name)
             return
         rows = rows.append_column(GONE, pa.array([False] * rows.num_rows, pa.bool_()))
         if gone:
@@ -222,7 +222,7 @@ class HistorySink(TableSink):
             .when_not_matched_insert_all(f'NOT s."{GONE}"', except_cols=[GONE])
             .execute()
         )
-        maintain(table)
+        maintain(table, self._root, form.plan.name)
 
     def _end(self, form: HistoryForm, sweep: Sweep) -> int:
         """Ends the states that a sweep is newer than; returns how many there were."""

@@ -16,7 +16,7 @@ from projections.change import Applied, Refused, RowChange, completed_version, m
 from projections.decode import missing_values
 from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
 from projections.plan import VERSION_COLUMN
-from projections.published import KEPT_HOURS
+from projections.published import KEPT_HOURS, promised
 from projections.sinks.arrow import (
     decoded_rows,
     deletes_schema,
@@ -197,7 +197,7 @@ class TableSink:
             .when_not_matched_insert_all()
             .execute()
         )
-        maintain(table)
+        maintain(table, self._root, f"{plan.name}.deleted")
         return int(metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"])
 
     def _without_deleted(self, plan: ViewPlan, rows: pa.Table) -> pa.Table:
@@ -230,7 +230,7 @@ class TableSink:
             .when_not_matched_insert_all(f'NOT s."{_DELETED}"', except_cols=[_DELETED])
             .execute()
         )
-        maintain(table)
+        maintain(table, self._root, plan.name)
         written = metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"]
         return int(written), marked.nbytes
 
@@ -330,12 +330,28 @@ class TableSink:
         return WriterLock(self._root / f".{plan.name}.lock", wait=True)
 
 
-def maintain(table: DeltaTable) -> None:
-    """Compacts a table now and then, and removes files that nobody can read any more."""
+def maintain(table: DeltaTable, root: Path, name: str) -> None:
+    """Compacts a table now and then, and removes files that nobody can read any more.
+
+    Args:
+        table: The table.
+        root: Folder of all tables.
+        name: Its name there. What is promised of a view of that name stays, also where nothing
+            newer has been published for longer than versions are kept.
+    """
     if table.version() % COMMITS_PER_COMPACTION:
         return
     table.optimize.compact(target_size=COMPACTED_BYTES)
-    table.vacuum(retention_hours=KEPT_HOURS, enforce_retention_duration=False, dry_run=False)
+    try:
+        table.vacuum(
+            retention_hours=KEPT_HOURS,
+            enforce_retention_duration=False,
+            dry_run=False,
+            keep_versions=promised(root, name) or None,
+        )
+    except DeltaError as error:
+        # rather too many files than one that somebody reads
+        logger.warning("table %s is not vacuumed: %s", name, type(error).__name__)
 
 
 def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChange], list[Refused]]:

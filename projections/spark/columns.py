@@ -19,9 +19,6 @@ def record_columns(records: DataFrame) -> DataFrame:
     Args:
         records: As Spark's reader of topics gives them, with headers.
     """
-    first = fn.get("headers", fn.lit(0))
-    # nearly every record has this header alone, and to look through all costs as much as the rest
-    epoch = fn.when(first["key"] == EPOCH_HEADER, first["value"]).otherwise(_header(EPOCH_HEADER))
     old_key = fn.when(fn.size("headers") > 1, _header(OLD_KEY_HEADER))
     return records.select(
         "topic",
@@ -29,9 +26,17 @@ def record_columns(records: DataFrame) -> DataFrame:
         "offset",
         "key",
         "value",
-        epoch.cast("string").alias("epoch"),
+        epoch_column().alias("epoch"),
         old_key.alias("old_key"),
     )
+
+
+def epoch_column() -> Column:
+    """Returns what a record says of the source's epoch, as text."""
+    first = fn.get("headers", fn.lit(0))
+    # nearly every record has this header alone, and to look through all costs as much as the rest
+    epoch = fn.when(first["key"] == EPOCH_HEADER, first["value"]).otherwise(_header(EPOCH_HEADER))
+    return epoch.cast("string")
 
 
 def _header(name: str) -> Column:

@@ -25,6 +25,7 @@ from projections.spark.derivation.analysis import analyse
 from projections.spark.derivation.comparison import differences
 from projections.spark.derivation.definition import definition_of_sql
 from projections.spark.derivation.recomputation import affected, gathered, outcome
+from projections.spec import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from projections.derivation.strategy import Explanation
     from projections.published import PublishedVersion
     from projections.spark.derivation.analysis import Derivation
+    from projections.tenure import Tenure
     from projections.view import DerivedView
 
 _LSN_BITS: Final = 56
@@ -54,6 +56,7 @@ class DerivedWriter:
         schema: Columns of what is given.
         version: Boundary at which it is so, as a number.
         anew: Whether it is all that the view has, in place of what it had.
+        tenure: The driver's right to write.
     """
 
     root: Path
@@ -62,6 +65,7 @@ class DerivedWriter:
     schema: pa.Schema
     version: int
     anew: bool
+    tenure: Tenure | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes all batches of the one task; yields how many rows were kept, and are gone."""
@@ -71,7 +75,8 @@ class DerivedWriter:
         )
         table = DerivedTable(self.root, self.view, self.keys)
         try:
-            kept, gone = table.write(rows, self.version, anew=self.anew)
+            with writing(self.tenure):
+                kept, gone = table.write(rows, self.version, anew=self.anew)
         except ProjectionError as error:
             raise FaultError(error) from None
         yield pa.RecordBatch.from_pydict({"kept": [kept], "gone": [gone]}, schema=_WRITTEN)
@@ -85,11 +90,13 @@ class DerivedKeeper:
         session: Where.
         tables: Folder of the tables.
         view: The view.
+        tenure: The driver's right to write.
     """
 
     session: SparkSession
     tables: Path
     view: DerivedView
+    tenure: Tenure | None = None
     _analysed: dict[Any, Derivation] = field(default_factory=dict)
 
     @property
@@ -172,7 +179,9 @@ class DerivedKeeper:
         found = to_arrow_schema(rows.schema, timezone="UTC")
         # of a deleted row the keys alone are there
         schema = pa.schema([each.with_nullable(True) for each in found])
-        writer = DerivedWriter(self.tables, self.view.name, self.view.keys, schema, number, anew)
+        writer = DerivedWriter(
+            self.tables, self.view.name, self.view.keys, schema, number, anew, self.tenure
+        )
         rows.coalesce(1).mapInArrow(writer.write, _WRITTEN_DDL).collect()
 
     def _analysis(self, new: Mapping[str, DataFrame]) -> Derivation:

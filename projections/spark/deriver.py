@@ -12,7 +12,7 @@ import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from projections.errors import ProjectionError, QueryFailedError
+from projections.errors import ProjectionError, QueryFailedError, WriterFencedError
 from projections.fault import Fault
 from projections.published import Published
 from projections.spark.derived import DerivedKeeper
@@ -47,7 +47,8 @@ class Deriver(threading.Thread):
         self._session = session
         self._published = Published(tables, spec.source)
         self._file = spec.derived_file
-        self._keepers = [DerivedKeeper(session, tables, view) for view in spec.derived]
+        self._spec = spec
+        self._keepers = [DerivedKeeper(session, tables, view, spec.tenure) for view in spec.derived]
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -58,9 +59,11 @@ class Deriver(threading.Thread):
             if version is None or version.complete:
                 continue
             try:
-                self._published.complete(version, self.derived(version))
+                made = self.derived(version)
+                with self._spec.writing():
+                    self._published.complete(version, made)
                 self._tell()
-            except (Py4JError, OSError) as error:
+            except (Py4JError, OSError, WriterFencedError) as error:
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
 

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +20,11 @@ from cdc.errors import CdcError
 from projections import cache_recovery, newcomers
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
-from projections.sinks.lock import WriterLock
 from projections.spark.progress import JobState, write_status
-from projections.spark.session import start_session
+from projections.spark.session import hold, start_session
 from projections.spark.turn import Turn
 from projections.table_watch import TableWatch
+from projections.tenure import taken
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -49,10 +50,11 @@ def run(spec: JobSpec) -> int:
         0 after SIGTERM, 130 after SIGINT, 1 if a query was given up; the status file says why.
 
     Raises:
-        WriterLockedError: Another job keeps the views of this home.
+        WriterLockedError: Another driver keeps the views of this home, or has left behind what
+            might still write.
     """
-    with WriterLock(spec.home / "tables" / ".writer.lock", wait=False):
-        return _Job(spec).run()
+    with taken(spec.home) as tenure:
+        return _Job(replace(spec, tenure=tenure)).run()
 
 
 def _end(session: SparkSession) -> None:
@@ -72,6 +74,7 @@ class _Job:
         self._epoch = cache_recovery.epoch_of(spec)
         self._turn: Turn | None = None
         self._error: Fault | None = None
+        self._held: object = None
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,6 +82,8 @@ class _Job:
         self._tell()
         session = start_session(self._spec)
         try:
+            # kept as long as this process lives
+            self._held = None if self._spec.tenure is None else hold(session, self._spec.tenure)
             while not self._stop.is_set() and self._error is None:
                 self._take_turn(session)
         except ProjectionError as error:
@@ -115,7 +120,8 @@ class _Job:
             turn.wait()
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
-        return newcomers.admitted(cache_recovery.recovered(spec, self._epoch))
+        with spec.writing():
+            return newcomers.admitted(cache_recovery.recovered(spec, self._epoch))
 
     def _patiently(self, bind: Callable[[], JobSpec]) -> JobSpec | None:
         """Binds the views, as soon as the source answers; None if the job has to stop first."""
@@ -133,6 +139,8 @@ class _Job:
             self._error = turn.fault
             if self._error is not None:
                 return
+            if self._spec.tenure is not None:
+                self._spec.tenure.check()
             if self._state is JobState.STARTING and turn.running:
                 self._ready()
             self._tell()

@@ -15,6 +15,7 @@ from cdc.errors import CdcError
 from cdc.snapshot import reads
 from projections import positions, sweeps, view_shapes
 from projections.boundary import Reach
+from projections.errors import WriterFencedError
 from projections.frontier import Frontier
 from projections.published import Published
 from projections.view import Store
@@ -113,7 +114,7 @@ class Publisher(threading.Thread):
                 ):
                     while not self._stopped.wait(INTERVAL_S):
                         self._round(connection, broker)
-            except (psycopg.Error, CdcError) as error:
+            except (psycopg.Error, CdcError, WriterFencedError) as error:
                 _log.warning("positions are not published", error=type(error).__name__)
                 self._stopped.wait(INTERVAL_S)
 
@@ -161,7 +162,8 @@ class Publisher(threading.Thread):
             if reached is not None:
                 found[reached].append((view, store))
         for reached, views in (*found.items(), *self._of_tables().items()):
-            positions.publish(connection, self._spec.source, views, reached)
+            with self._spec.writing():
+                positions.publish(connection, self._spec.source, views, reached)
 
     def _look(self, connection: psycopg.Connection[Any]) -> _Seen:
         source, spec = self._spec.source, self._spec

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from pyspark.sql import functions as fn
 
-from cdc.broker import extent
+from cdc.broker import extent, topics
 from cdc.broker.errors import BrokerError
 from projections import checkpoint
-from projections.errors import ProjectionError, UnknownShapeError
+from projections.archive import GIVEN, Retention
+from projections.errors import ProjectionError, UnknownShapeError, WriterFencedError
 from projections.fault import FaultError
-from projections.spark.columns import record_columns
+from projections.spark.archiver import ADDED_DDL, Archiver
+from projections.spark.columns import epoch_column, record_columns
 from projections.spark.writer import COUNTERS_DDL, BatchWriter
 from projections.view import Store
 
@@ -111,12 +112,13 @@ def start_query(
         on_batch: Called with a batch's id and its counters once the batch is in the store.
     """
     plans = spec.plans_in(store)
-    writer = BatchWriter(store, plans, spec.addresses, spec.ledger, derives=bool(spec.derived))
+    derives, tenure = bool(spec.derived), spec.tenure
+    writer = BatchWriter(store, plans, spec.addresses, spec.ledger, derives=derives, tenure=tenure)
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
     tasks = 1 if store is Store.TABLE else spec.tasks
-    topics = sorted(spec.topics_in(store))
+    wanted = sorted(spec.topics_in(store))
     starting = _starting(spec, store)
-    records = record_columns(_records(session, spec, store, _exactly(topics), starting))
+    records = record_columns(_records(session, spec, store, _exactly(wanted), starting))
 
     def write(batch: DataFrame, batch_id: int) -> None:
         # which records the batch has is fixed by now: what they follow has happened
@@ -125,10 +127,13 @@ def start_query(
         reached = None
         if store is Store.TABLE:
             reached = gate.reach(checkpoint.batch_end(spec.checkpoint(store), batch_id))
-        with gate.guard.lock:
-            gate.beat()
-            counters = _written(gate.guard, replace(writer, reach=reached), batch)
-            gate.beat()
+        try:
+            with gate.guard.writing():
+                gate.beat()
+                counters = _written(gate.guard, replace(writer, reach=reached), batch)
+                gate.beat()
+        except WriterFencedError as error:
+            raise FaultError(error) from None
         on_batch(batch_id, counters)
 
     stream = records.coalesce(tasks).writeStream.foreachBatch(write)
@@ -136,31 +141,35 @@ def start_query(
 
 
 def start_archive(session: SparkSession, spec: JobSpec) -> StreamingQuery:
-    """Starts the query that appends every record of the source's topics to the archive."""
+    """Starts the query that adds every record of the source's topics to the archive."""
     pattern = re.escape(f"{spec.source}.") + ".*"
-    records = _records(session, spec, ARCHIVE, pattern).select(
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "key",
-        "value",
-        "headers",
-        fn.current_date().alias("ingested_on"),
-    )
-    stream = (
-        records.coalesce(1)
-        .writeStream.format("delta")
-        .outputMode("append")
-        .partitionBy("ingested_on")
-        .option("path", str(spec.archive))
-    )
+    records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
+    archiver = Archiver(spec.archive, Retention(spec.archive_days), spec.tenure)
+    identities: dict[str, str] = {}
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        ends = checkpoint.batch_end(spec.checkpoint(ARCHIVE), batch_id)
+        if {topic for topic, _ in ends} - identities.keys():
+            # a query whose topic is made anew while it runs ends, and is started again
+            identities.update(_identities(spec, ends))
+        aware = replace(archiver, ends=ends, identities=identities)
+        batch.mapInArrow(aware.write, ADDED_DDL).collect()
+
+    stream = records.select(*GIVEN).coalesce(1).writeStream.foreachBatch(write)
     return _started(session, spec, ARCHIVE, stream)
+
+
+def _identities(spec: JobSpec, ends: Offsets) -> dict[str, str]:
+    try:
+        return topics.identities(spec.bootstrap, {topic for topic, _ in ends})
+    except BrokerError as error:
+        raise FaultError(error) from None
 
 
 def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
     """Makes the places of a store's views, in a worker process, which is then warm."""
-    writer = BatchWriter(store, spec.plans_in(store), spec.addresses, spec.ledger)
+    plans = spec.plans_in(store)
+    writer = BatchWriter(store, plans, spec.addresses, spec.ledger, tenure=spec.tenure)
     session.range(1, numPartitions=1).mapInArrow(writer.prepare, COUNTERS_DDL).collect()
 
 
@@ -195,13 +204,13 @@ def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[d
 
 def _starting(spec: JobSpec, store: Store) -> str:
     """Where a query begins that has no checkpoint; sets one aside that it cannot go on with."""
-    topics, place = spec.topics_in(store), spec.checkpoint(store)
+    wanted, place = spec.topics_in(store), spec.checkpoint(store)
     checkpoint.take_back(place)
     try:
-        bounds = extent.bounds(spec.bootstrap, topics)
+        bounds = extent.bounds(spec.bootstrap, wanted)
     except BrokerError:
         return _EARLIEST  # Spark says so, and is started again
-    starts = checkpoint.starts(checkpoint.committed(place), topics, bounds)
+    starts = checkpoint.starts(checkpoint.committed(place), wanted, bounds)
     if starts is None:
         return _EARLIEST
     checkpoint.set_aside(place)
@@ -239,5 +248,5 @@ def _started(session: SparkSession, spec: JobSpec, query: str, stream: Any) -> S
     return started
 
 
-def _exactly(topics: list[str]) -> str:
-    return "|".join(re.escape(topic) for topic in topics)
+def _exactly(names: list[str]) -> str:
+    return "|".join(re.escape(name) for name in names)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from projections.errors import WriterLockedError
+
 if TYPE_CHECKING:
     from projections.spec import JobSpec
+    from projections.tenure import Tenure
 
-__all__ = ["SparkSession", "start_session"]
+__all__ = ["SparkSession", "hold", "start_session"]
 
 _JAVA_OPTIONS = (
     # one collector thread and a heap that shrinks: other servers live on the same machine
@@ -77,3 +80,23 @@ def start_session(spec: JobSpec) -> SparkSession:
     for name, value in (_CONF | dict(spec.conf)).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def hold(session: SparkSession, tenure: Tenure) -> Any:
+    """Has the driver's JVM hold its lock of a tenure until it ends.
+
+    Args:
+        session: A session of the JVM.
+        tenure: The driver's.
+
+    Returns:
+        What the JVM holds the lock by, as long as this process has it.
+
+    Raises:
+        WriterLockedError: The JVM of another driver has it.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001  # Java's locks have no other way from here
+    file = jvm.java.io.RandomAccessFile(str(tenure.jvm_lock), "rw")
+    if file.getChannel().tryLock() is None:
+        raise WriterLockedError("Spark of another driver is there", detail=str(tenure.jvm_lock))
+    return file

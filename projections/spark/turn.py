@@ -77,7 +77,9 @@ class Turn:
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
         self._guards = {
-            store: StoreGuard(spec.ledger, store) for store in Store if spec.plans_in(store)
+            store: StoreGuard(spec.ledger, store, spec.tenure)
+            for store in Store
+            if spec.plans_in(store)
         }
         self._caretaker = Caretaker(spec, self._guards, self._committed, epoch)
         self._publisher = Publisher(spec, tables, self._committed)
@@ -152,11 +154,12 @@ class Turn:
         return None if error is None else Fault.of(error)
 
     def _start_store(self, store: Store) -> StreamingQuery:
-        if store is Store.TABLE:
-            load_new(self.spec, self._ending.is_set)
-        marks.check(self.spec, store)
-        prepare_store(self._session, self.spec, store)
-        marks.keep(self.spec, store)
+        with self.spec.writing():
+            if store is Store.TABLE:
+                load_new(self.spec, self._ending.is_set)
+            marks.check(self.spec, store)
+            prepare_store(self._session, self.spec, store)
+            marks.keep(self.spec, store)
         self._retry_first(store)
         epoch = self._epoch if store is Store.CACHE else None
         gate = Gate(self._guards[store], self._tables, self._publisher.reach, epoch)

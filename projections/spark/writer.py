@@ -25,6 +25,7 @@ from projections.published import Published
 from projections.quarantine import ledger
 from projections.sinks.open import open_sink
 from projections.sinks.warehouse import WarehouseSink
+from projections.spec import writing
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.sinks.sink import Sink
     from projections.spec import LedgerAddress, StoreAddresses
+    from projections.tenure import Tenure
 
 RECORD_COLUMNS: Final = ("key", "value", "epoch", "partition", "offset", "old_key")
 """Columns of a batch beside the topic, in the order of a `Record`."""
@@ -85,6 +87,7 @@ class BatchWriter:
         held: What waits already, by view.
         reach: Of tables, how far a batch and those before it have all there is.
         derives: Whether views are made from these, so that a boundary is not readable before.
+        tenure: The driver's right to write.
     """
 
     store: Store
@@ -94,26 +97,28 @@ class BatchWriter:
     held: Mapping[str, Held] = field(default_factory=dict)
     reach: Reach | None = None
     derives: bool = False
+    tenure: Tenure | None = None
 
     def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Makes the views' places in the store; the batches say nothing."""
         for _ in batches:
             pass
         try:
-            sink = self._sink()
-            for plan in self.plans:
-                sink.prepare(plan)
+            with writing(self.tenure):
+                sink = self._sink()
+                for plan in self.plans:
+                    sink.prepare(plan)
         except Exception as error:  # noqa: BLE001  # the edge of the process
-            raise _crossing(error) from None
+            raise crossing(error) from None
         yield _counters({})
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Applies all batches of a task and yields one row of counters for each view."""
         try:
-            with _collecting_rarely():
+            with _collecting_rarely(), writing(self.tenure):
                 counts = self._write(batches)
         except Exception as error:  # noqa: BLE001  # the edge of the process
-            raise _crossing(error) from None
+            raise crossing(error) from None
         yield _counters(counts)
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
@@ -187,8 +192,8 @@ def _collecting_rarely() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _crossing(error: Exception) -> FaultError:
-    """What crosses to the driver: never the text of an error not ours, which may show a value."""
+def crossing(error: Exception) -> FaultError:
+    """Returns what crosses to the driver: never the text of a foreign error, it may show values."""
     if isinstance(error, CdcError | ProjectionError):
         return FaultError(error)
     places = traceback.extract_tb(error.__traceback__)

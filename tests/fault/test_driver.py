@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+import time
 from typing import TYPE_CHECKING
 
+import psutil
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
+from cdc.broker.admin import consumer
+from cdc.broker.offsets import partitions
+from projections.archive import record_value
 from projections.errors import WriterLockedError
-from projections.sinks.lock import WriterLock
+from projections.tenure import holders, taken
+from tests.fix_spark import ViewJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from projections.spec import JobSpec
     from tests.fix_capture import Captured
-    from tests.fix_spark import ViewJob
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -45,6 +54,8 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
             job.wait(_batches(kill_after))
             job.kill()
             assert job.orphans() == []
+        # every record is archived once all the same
+        shutil.rmtree(job.spec.checkpoint("archive"))
         job.start()
         job.wait(_batches(1))
     finally:
@@ -52,13 +63,59 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
         writer.join()
 
     assert job.catch_up() == []
+    sent = _sent(job.spec)
+    _until(lambda: sent.keys() <= {place for place, _ in _archived(job.spec)}, 120)
     assert job.stop() == 0
+    archived = _archived(job.spec)
+    assert len(archived) == len(dict(archived)), "a record is there twice"
+    assert sent == {place: value for place, value in archived if place in sent}
 
 
-def test_a_second_driver_is_refused(job: ViewJob) -> None:
-    lock = job.spec.home / "tables" / ".writer.lock"
-    with WriterLock(lock, wait=False), pytest.raises(WriterLockedError):
-        WriterLock(lock, wait=False).acquire()
+def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_can_write(
+    job: ViewJob,
+) -> None:
+    other, log = ViewJob(job.spec), job.spec.home / "job.log"
+    job.start()
+    job.wait(_batches(1))
+    assert job.process is not None
+    driver = psutil.Process(job.process.pid)
+    jvm, *workers = left = driver.children(recursive=True)
+    for process in (driver, *left):
+        process.suspend()
+
+    other.start()
+    assert other.process is not None
+    assert 1 == other.process.wait(60)
+    assert "another driver keeps these views" in log.read_text("utf-8")
+
+    job.kill()
+    other.start()
+    _until(lambda: str(other.process.pid) in _keeper(job.spec.home))
+    assert other.process.poll() is None, "it waits for what the first one left"
+    jvm.kill()
+    for worker in workers:  # one was stopped amid a write, perhaps
+        if worker.pid in holders(job.spec.home / ".writer" / "tenure"):
+            worker.kill()
+    _write_some(job.spec.source_dsn)
+    assert other.catch_up() == []
+
+    # now only the old workers can write
+    mine = psutil.Process(other.process.pid)
+    for process in (everything := [mine, *mine.children(recursive=True)]):
+        process.suspend()
+    before = _files(job.spec.home)
+    for worker in psutil.wait_procs(workers, 0)[1]:
+        worker.resume()
+    assert [] == psutil.wait_procs(workers, 30)[1]
+    assert before == _files(job.spec.home)
+    for process in everything:
+        process.resume()
+    _write_some(job.spec.source_dsn)
+    assert other.catch_up() == []
+
+    (job.spec.home / ".writer" / "tenure").unlink()
+    assert 1 == other.process.wait(60)
+    assert "HW-P017" == other.status()["error"]["code"]
 
 
 def test_a_store_that_is_gone_holds_back_only_itself(
@@ -91,6 +148,57 @@ def test_a_driver_killed_while_a_table_changes_follows_it_afterwards(job: ViewJo
     (counters, _) = job.bound().plans
     assert [column.name for column in counters.schema.columns][-1] == "colour"
     assert job.stop() == 0
+
+
+def _sent(spec: JobSpec) -> dict[tuple[str, int, int], bytes | None]:
+    """Every record that the topics of a source have."""
+    found = {}
+    with consumer(spec.bootstrap) as client:
+        names = [name for name in client.topics() if name.startswith(f"{spec.source}.")]
+        places = partitions(client, names)
+        ends = client.end_offsets(places)
+        client.assign(places)
+        client.seek_to_beginning(*places)
+        while any(client.position(place) < end for place, end in ends.items()):
+            for place, records in client.poll(timeout_ms=500).items():
+                for record in records:
+                    found[place.topic, place.partition, record.offset] = record.value
+    return found
+
+
+def _archived(spec: JobSpec) -> list[tuple[tuple[str, int, int], bytes | None]]:
+    rows = DeltaTable(spec.archive).to_pyarrow_table().to_pylist()
+    return [((row["topic"], row["partition"], row["offset"]), record_value(row)) for row in rows]
+
+
+def _keeper(home: Path) -> str:
+    """Says who keeps the views of a home."""
+    try:
+        with taken(home, wait_s=0):
+            return ""
+    except WriterLockedError as error:
+        return str(error.detail)
+
+
+def _until(reached: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _files(home: Path) -> dict[Path, tuple[int, int]]:
+    files = (path for name in ("tables", "checkpoints", "archive") for path in _below(home / name))
+    return {path: (stat.st_mtime_ns, stat.st_size) for path in files if (stat := path.stat())}
+
+
+def _below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _write_some(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("UPDATE counters SET counted = counted + 1 WHERE id % 3 = 0")
 
 
 def _batches(count: int) -> Callable[[dict], bool]:

@@ -41,12 +41,16 @@ def test_views_are_read_by_name_at_one_boundary(config: Path) -> None:
     published = Published(tables, "shop")
     published.publish(1, 100, {"orders": 0, "items": 0})
     published.publish(1, 200, {"orders": 1, "items": 1})
+    archived = config.parent / ".headwater" / "archive" / "shop"
+    write_deltalake(str(archived), pa.table({"op": ["c", "u"], "lsn": [100, 200]}))
     together = "SELECT (SELECT count(*) FROM orders) AS o, (SELECT count(*) FROM items) AS i"
 
     newest = spark(config).sql(together).collect()
+    changed = spark(config).sql("SELECT op FROM changes WHERE lsn > 100").collect()
     before = spark(config, as_of="0/64").sql(together).collect()
 
     assert [(2, 2)] == [tuple(row) for row in newest]
+    assert [("u",)] == [tuple(row) for row in changed]
     assert [(1, 1)] == [tuple(row) for row in before]
     with pytest.raises(AsOfError):
         spark(config, as_of="0/1")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from cdc.lsn import Lsn
 from headwater import query
@@ -14,6 +14,7 @@ from projections import published
 from projections.boundary import Ahead
 from projections.published import Published
 from projections.record import Record
+from projections.sinks import table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,30 @@ def test_what_nobody_can_read_any_more_goes_and_the_newest_stays(
     group.publish(1, 300, {"a": 3})
 
     assert [200, 300] == [version.lsn for version in group.all()]
+
+
+def test_files_of_what_readers_get_stay_however_old_they_are(
+    tmp_path: Path, group: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "KEPT_HOURS", 0)
+    monkeypatch.setattr(table, "COMMITS_PER_COMPACTION", 1)
+    for rows in range(1, 5):
+        write_deltalake(tmp_path / "a", pa.table({"id": range(rows)}), mode="overwrite")
+    group.publish(1, 100, {"a": 1})
+    group.publish(1, 200, {"a": 2}, complete=False)  # views made from it are still to come
+
+    table.maintain(DeltaTable(tmp_path / "a"), tmp_path, "a")
+
+    assert [1, 2] == published.promised(tmp_path, "a")
+    assert [] == published.promised(tmp_path, "b")
+    for version in (1, 2, 3):
+        assert version + 1 == _count(tmp_path / "a", version)
+    with pytest.raises(OSError, match=r"not found|No such file"):
+        _count(tmp_path / "a", 0)
+
+
+def _count(path: Path, version: int) -> int:
+    return DeltaTable(path, version=version).to_pyarrow_table().num_rows
 
 
 def test_what_lies_beyond_is_kept_with_its_records_and_none_is_known_at_first(

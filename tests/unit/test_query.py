@@ -27,6 +27,16 @@ def test_a_query_answers_exactly(tables: Path) -> None:
     assert [{"total": Decimal("3.30")}] == answer.to_pylist()
 
 
+def test_changes_are_read_beside_the_views(tables: Path) -> None:
+    archive = tables / "archived"
+    write_deltalake(str(archive), pa.table({"op": ["c", "u"], "key": ['{"id":1}', '{"id":1}']}))
+    sql = "SELECT count(*) AS changes FROM changes JOIN orders ON key = '{\"id\":' || id || '}'"
+
+    assert [{"changes": 2}] == query.run(sql, tables, archive=archive).to_pylist()
+    with pytest.raises(query.QueryError, match="no view is named changes"):
+        query.run(sql, tables, archive=tables / "none")
+
+
 def test_bookkeeping_is_not_a_view(tables: Path) -> None:
     assert list(query.view_tables(tables)) == ["orders"]
 

@@ -1,0 +1,314 @@
+"""The latest rows kept in a Delta table, batch by batch, beside the two usual ways to do it.
+
+All three begin with the same rows and take the same batches in turn, from the same Parquet files:
+skewed keys, several changes of a key in a batch, deletes, keys that are new. The peers are the
+textbook's: in Spark, what stands in a `foreachBatch`, a window that leaves the newest change of a
+key, and a MERGE; in Python, the same reduction and a merge by `deltalake`. They have a warm JVM,
+few partitions and no bookkeeping. Ours also keeps each row's position, remembers deletes, compacts
+and vacuums. What the three have after all batches is compared row by row before a figure counts.
+`HEADWATER_SCD1_ROWS` takes another number of rows.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+
+from benchmarks.result import Measure, Report, faster
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from headwater.supply.jars import ensure
+from projections.change import RowChange
+from projections.latest import latest
+from projections.plan import ViewPlan
+from projections.sinks.arrow import deletes_schema, table_schema
+from projections.sinks.table import COMPACTED_BYTES, CONFIGURATION, TableSink
+from projections.spark.session import start_session
+from projections.spec import JobSpec
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+SPARK_RATIO: Final = 3.0
+RUST_RATIO: Final = 1.5
+
+_ROWS: Final = 10_000_000
+_ROWS_QUICK: Final = 100_000
+_BATCHES: Final = 7
+_BATCHES_QUICK: Final = 2
+_CHANGES: Final = 10_000
+_WARM: Final = 1
+_SKEW: Final = 4
+_DELETED: Final = 0.05
+_NEW: Final = 0.02
+_LOADED_AT_ONCE: Final = 500_000
+_EPOCH: Final = 1 << 56
+_COLUMNS: Final = (
+    Column("id", ColumnKind.INTEGER, "bigint", nullable=False),
+    Column("customer", ColumnKind.INTEGER, "integer"),
+    Column("price", ColumnKind.NUMERIC, "numeric(12,2)", 12, 2),
+    Column("status", ColumnKind.TEXT, "text"),
+    Column("note", ColumnKind.TEXT, "text"),
+)
+_NAMES: Final = tuple(column.name for column in _COLUMNS)
+_ROW: Final = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("customer", pa.int32()),
+        ("price", pa.decimal128(12, 2)),
+        ("status", pa.string()),
+        ("note", pa.string()),
+    ]
+)
+_FEED: Final = pa.schema([*_ROW, ("live", pa.bool_()), ("version", pa.int64())])
+_STATES: Final = ("placed", "paid", "sent")
+_MERGE: Final = """
+MERGE INTO delta.`{table}` AS t USING newest AS s ON t.id = s.id
+WHEN MATCHED AND NOT s.live THEN DELETE
+WHEN MATCHED THEN UPDATE SET
+    customer = s.customer, price = s.price, status = s.status, note = s.note
+WHEN NOT MATCHED AND s.live THEN INSERT
+    (id, customer, price, status, note) VALUES (s.id, s.customer, s.price, s.status, s.note)
+"""
+
+
+class _Side(Protocol):
+    place: Path
+
+    def take(self, path: Path) -> None:
+        """Applies a batch."""
+        ...
+
+
+@dataclass(slots=True)
+class _Feed:
+    """Makes rows, and changes of them as a source would."""
+
+    rows: int
+    random: random.Random
+    number: int = 0
+
+    def first(self) -> Iterator[pa.Table]:
+        """Every row, in the order of the keys."""
+        for start in range(0, self.rows, _LOADED_AT_ONCE):
+            keys = pa.array(range(start, min(start + _LOADED_AT_ONCE, self.rows)), pa.int64())
+            texts = keys.cast(pa.string())
+            yield pa.table(
+                [
+                    keys,
+                    pc.subtract(keys, pc.multiply(pc.divide(keys, 9973), 9973)).cast(pa.int32()),
+                    pc.divide(keys, 1_000).cast(pa.int32()).cast(pa.decimal128(12, 2)),
+                    pa.array([_STATES[key % 3] for key in range(start, start + len(keys))]),
+                    pc.binary_join_element_wise("the first note of order", texts, " "),
+                ],
+                schema=_ROW,
+            )
+
+    def batch(self) -> pa.Table:
+        """Changes of skewed keys, now and then a delete or a key that is new."""
+        found = []
+        for _ in range(_CHANGES):
+            key = int(self.rows * self.random.random() ** _SKEW)
+            if self.random.random() < _NEW:
+                key = self.rows + self.number
+            found.append(self._change(key, live=self.random.random() >= _DELETED))
+        return pa.Table.from_pylist(found, schema=_FEED)
+
+    def _change(self, key: int, *, live: bool) -> dict[str, Any]:
+        self.number += 1
+        change: dict[str, Any] = {"id": key, "live": live, "version": _EPOCH | 8 * self.number}
+        if live:
+            change |= {
+                "customer": key % 9973,
+                "price": Decimal(self.number).scaleb(-2),
+                "status": _STATES[self.number % 3],
+                "note": f"the note of change {self.number} of order {key}, as long as notes are",
+            }
+        return change
+
+
+class _Ours:
+    def __init__(self, root: Path, first: Path) -> None:
+        schema = TableSchema(TableName("public", "orders"), _COLUMNS, ("id",))
+        to = frozenset({Store.TABLE})
+        self.plan = ViewPlan("orders", "shop", "shop.public.orders", schema, ("id",), to)
+        self.place = root / "orders"
+        self._load(first)
+        self._sink = TableSink(root)
+        self._sink.prepare(self.plan)
+
+    def _load(self, first: Path) -> None:
+        """As a new view's table is filled from the source."""
+        loaded = table_schema(self.plan)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in pq.ParquetFile(first).iter_batches(_LOADED_AT_ONCE):
+                version = pa.array([_EPOCH] * batch.num_rows, pa.int64())
+                columns = [*batch.columns, version]
+                yield pa.RecordBatch.from_arrays(columns, schema=loaded)
+
+        DeltaTable.create(str(self.place), loaded, configuration=dict(CONFIGURATION))
+        deletes = deletes_schema(self.plan)
+        DeltaTable.create(f"{self.place}.deleted", deletes, configuration=dict(CONFIGURATION))
+        reader = pa.RecordBatchReader.from_batches(loaded, batches())
+        write_deltalake(self.place, reader, mode="append", target_file_size=COMPACTED_BYTES)
+
+    def take(self, path: Path) -> None:
+        """Applies a batch."""
+        changes = [
+            RowChange(
+                (row["id"],),
+                row["version"],
+                {name: row[name] for name in _NAMES} if row["live"] else None,
+                0,
+            )
+            for row in pq.read_table(path).to_pylist()
+        ]
+        self._sink.apply(self.plan, latest(changes))
+
+
+class _Spark:
+    def __init__(self, session: SparkSession, place: Path, first: Path) -> None:
+        self.place = place
+        self._session = session
+        session.read.parquet(str(first)).write.format("delta").save(str(place))
+
+    def take(self, path: Path) -> None:
+        """Merges a batch."""
+        of_key = Window.partitionBy("id").orderBy(fn.desc("version"))
+        changes = self._session.read.parquet(str(path))
+        newest = changes.withColumn("number", fn.row_number().over(of_key)).where("number = 1")
+        newest.createOrReplaceTempView("newest")
+        self._session.sql(_MERGE.format(table=self.place))
+
+
+class _Rust:
+    def __init__(self, place: Path, first: Path) -> None:
+        self.place = place
+        batches = pq.ParquetFile(first).iter_batches(_LOADED_AT_ONCE)
+        write_deltalake(place, pa.RecordBatchReader.from_batches(_ROW, batches))
+
+    def take(self, path: Path) -> None:
+        """Merges a batch."""
+        changes = pq.read_table(path)
+        newest = changes.group_by("id").aggregate([("version", "max")])
+        newest = newest.rename_columns({"version_max": "version"})
+        values = {name: f"s.{name}" for name in _NAMES}
+        (
+            DeltaTable(self.place)
+            .merge(
+                newest.join(changes, ["id", "version"], join_type="inner"),
+                "t.id = s.id",
+                source_alias="s",
+                target_alias="t",
+            )
+            .when_matched_delete("NOT s.live")
+            .when_matched_update(values)
+            .when_not_matched_insert(values, "s.live")
+            .execute()
+        )
+
+
+def run(quick: bool) -> Report:
+    """Measures; `quick` takes a hundredth of the rows and fewer batches."""
+    rows, batches = (_ROWS_QUICK, _BATCHES_QUICK) if quick else (_ROWS, _BATCHES)
+    rows = int(os.environ.get("HEADWATER_SCD1_ROWS", rows))
+    feed = _Feed(rows, random.Random(7))  # noqa: S311  # the same feed every time
+    with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
+        root = Path(folder)
+        session = _session(root)
+        try:
+            sides = _loaded(session, root, feed)
+            seconds: dict[str, list[float]] = {name: [] for name in sides}
+            for number in range(_WARM + batches):
+                path = root / f"batch-{number}.parquet"
+                pq.write_table(feed.batch(), path)
+                for name, side in sides.items():
+                    began = time.perf_counter()
+                    side.take(path)
+                    seconds[name].append(time.perf_counter() - began)
+                _say(", ".join(f"{name} {took[-1]:.2f} s" for name, took in seconds.items()))
+            checked = _alike(session, sides)
+        finally:
+            session.stop()
+    took = {name: median(each[_WARM:]) for name, each in seconds.items()}
+    return Report("scd1", checked, _measures(took, rows))
+
+
+def _measures(took: dict[str, float], rows: int) -> tuple[Measure, ...]:
+    name = f"seconds for {_CHANGES:,} changes into a table of {rows:,} rows, beside"
+    spark, rust = f"{name} foreachBatch and MERGE", f"{name} a merge by deltalake"
+    ours = took["ours"]
+    return (
+        faster(spark, ours=ours, peer=took["spark"], limit=None, target=SPARK_RATIO),
+        faster(rust, ours=ours, peer=took["deltalake"], limit=None, target=RUST_RATIO),
+    )
+
+
+def _session(root: Path) -> SparkSession:
+    spec = JobSpec(
+        source="scd1",
+        plans=(),
+        bootstrap="",
+        source_dsn="",
+        slot="",
+        home=root,
+        cache_url="",
+        search_url="",
+        jars=tuple(ensure("spark", progress=False)),
+        master="local[2]",
+        driver_memory_mib=2048,
+        # the recipe has the compiler that the job's driver does without
+        conf={"spark.driver.extraJavaOptions": "-Djava.net.preferIPv4Stack=true"},
+    )
+    return start_session(spec)
+
+
+def _loaded(session: SparkSession, root: Path, feed: _Feed) -> dict[str, _Side]:
+    """All sides with the same first rows."""
+    first = root / "first.parquet"
+    began = time.perf_counter()
+    with pq.ParquetWriter(first, _ROW) as writer:
+        for rows in feed.first():
+            writer.write_table(rows)
+    sides: dict[str, _Side] = {
+        "ours": _Ours(root / "tables", first),
+        "spark": _Spark(session, root / "spark", first),
+        "deltalake": _Rust(root / "deltalake", first),
+    }
+    _say(f"{feed.rows:,} first rows, three times: {time.perf_counter() - began:.0f} s")
+    return sides
+
+
+def _alike(session: SparkSession, sides: dict[str, _Side]) -> bool:
+    """Whether all tables have the same rows, each as often as the others."""
+    frames = {
+        name: session.read.format("delta").load(str(side.place)).select(*_NAMES)
+        for name, side in sides.items()
+    }
+    ours = frames.pop("ours")
+    return all(
+        ours.exceptAll(other).isEmpty() and other.exceptAll(ours).isEmpty()
+        for other in frames.values()
+    )
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

@@ -1,0 +1,192 @@
+"""Tenure: the time in which one driver writes the views of a home, and nothing else does.
+
+A driver is several processes: its own, Spark's JVM, and workers that write. Each of them can be
+stopped at any moment, outlive the others, and be woken when another driver is at work. So each
+holds a lock of its own for as long as it may write, and the system frees it only with the process:
+
+| process | lock | held |
+|---|---|---|
+| the driver | on the home's folder, exclusive | as long as it lives, also while it is stopped |
+| its JVM, which writes checkpoints | on `.writer/jvm`, exclusive | likewise |
+| whoever writes a store | on `.writer/tenure`, shared | from before to after each write |
+
+A new driver has to get all three, the last one exclusively, before it puts a new token into
+`tenure`. It cannot while anything of an older one might still be writing: then it waits a little,
+and is refused with the number of the process that is in its way. Once it has them, whatever is
+left of the older one is not writing; to write again it needs the shared lock, finds under it a
+token that is not its own, and is refused. No clock and no lease is part of this.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from projections.errors import WriterFencedError, WriterLockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TAKE_OVER_WAIT_S: Final = 30.0
+"""How long what an ended driver left behind may take to end, too."""
+
+_FOLDER: Final = ".writer"
+_TENURE: Final = "tenure"
+_JVM: Final = "jvm"
+_TOKEN_BYTES: Final = 16
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """The right to write, as long as nobody else has it; may be given to other processes.
+
+    Attributes:
+        folder: Where its locks are.
+        token: What tells it from all others.
+    """
+
+    folder: Path
+    token: str
+
+    @property
+    def jvm_lock(self) -> Path:
+        """File that the driver's JVM holds locked, with a lock of the POSIX kind."""
+        return self.folder / _JVM
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keeps other drivers out while something is written; several may write at a time.
+
+        Raises:
+            WriterFencedError: Another driver has taken over, or the file of the lock is gone.
+        """
+        try:
+            handle = os.open(self.folder / _TENURE, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise self._fenced("the file of its lock is gone") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            # one that was put in its place is locked by others
+            if not _same(handle, self.folder / _TENURE):
+                raise self._fenced("the file of its lock is another")
+            if os.pread(handle, 4 * _TOKEN_BYTES, 0) != self.token.encode():
+                raise self._fenced("another driver has taken over")
+            yield
+        finally:
+            os.close(handle)
+
+    def check(self) -> None:
+        """Looks whether it still holds.
+
+        Raises:
+            WriterFencedError: It does not.
+        """
+        with self.writing():
+            pass
+
+    def _fenced(self, detail: str) -> WriterFencedError:
+        return WriterFencedError(
+            "this driver must not write any more",
+            detail=f"{detail}; process {os.getpid()}",
+            hint="nothing was written; headwater status shows who keeps the views now",
+        )
+
+
+@contextmanager
+def taken(home: Path, wait_s: float = TAKE_OVER_WAIT_S) -> Iterator[Tenure]:
+    """Makes this process the one driver of a home.
+
+    Args:
+        home: Folder of all state.
+        wait_s: How long processes that an ended driver left may take to end.
+
+    Raises:
+        WriterLockedError: Another driver lives, or something of one that might still write.
+    """
+    folder = home / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    # no file: a lock that somebody can delete is lost without notice
+    holder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not _got(lambda: fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB), 0):
+            raise _locked(home, "another driver keeps these views")
+        yield _take_over(folder, time.monotonic() + wait_s)
+    finally:
+        os.close(holder)
+
+
+def _take_over(folder: Path, deadline: float) -> Tenure:
+    jvm, file = folder / _JVM, folder / _TENURE
+    handle = os.open(jvm, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if not _got(lambda: fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), deadline):
+            raise _locked(jvm, "Spark of an ended driver is still there")
+    finally:
+        os.close(handle)
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if not _got(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), deadline):
+            raise _locked(file, "a worker of an ended driver is still writing")
+        tenure = Tenure(folder, secrets.token_hex(_TOKEN_BYTES))
+        os.pwrite(handle, tenure.token.encode(), 0)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return tenure
+
+
+def _got(lock: Callable[[], None], deadline: float) -> bool:
+    while True:
+        try:
+            lock()
+        except (BlockingIOError, PermissionError):  # POSIX allows either
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        else:
+            return True
+
+
+def _locked(path: Path, what: str) -> WriterLockedError:
+    found = [(pid, _stopped(pid)) for pid in holders(path)]
+    said = [f"process {pid}" + (", stopped" if stopped else "") for pid, stopped in found]
+    hint = "headwater status shows it; headwater down stops it"
+    if asleep := [str(pid) for pid, stopped in found if stopped]:
+        numbers = " ".join(asleep)
+        hint = f"kill -CONT {numbers} lets it go on; kill -KILL {numbers} ends it for another"
+    return WriterLockedError(what, detail="; ".join([*said, str(path)]), hint=hint)
+
+
+def holders(path: Path) -> list[int]:
+    """Returns the processes that hold a lock of any kind on a file, as far as the system tells."""
+    found = []
+    with suppress(OSError):
+        inode = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text("ascii").splitlines():
+            # number, kind, -, mode, process, device:inode, ...; one that waits has an arrow
+            words = line.split()
+            if "->" not in words and words[5].rpartition(":")[2] == inode:
+                found.append(int(words[4]))
+    return sorted({pid for pid in found if pid > 0})
+
+
+def _stopped(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def _same(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
