@@ -199,7 +199,7 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     session = start_session(spec)
     shop = Shop(spec.addresses.tables, Random(11))  # noqa: S311
     deriver = Deriver(session, spec)
-    for _ in range(12):
+    for _ in range(8):
         shop.change()
         newest = shop.publish()
         shop.published.complete(newest, deriver.derived(newest))
