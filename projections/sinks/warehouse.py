@@ -8,9 +8,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from projections.errors import SinkUnavailableError
-from projections.sinks.delta_log import refuse_torn
+from projections.sinks.delta_log import refuse_torn, torn
 from projections.sinks.history import HistorySink
-from projections.sinks.table import TableSink
+from projections.sinks.table import TableSink, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,14 +42,20 @@ class WarehouseSink:
         self._of(plan).prepare(plan)
 
     def mark(self, plan: ViewPlan) -> str | None:
-        """Returns what Delta itself tells the view's table by; None if there is none to be read."""
+        """Returns what Delta itself tells the view's table by; None of no table, or of a torn one.
+
+        Raises:
+            SinkUnavailableError: It cannot be read for another reason.
+        """
         path = str(self._root / plan.name)
         try:
             if not DeltaTable.is_deltatable(path):
                 return None
             return str(DeltaTable(path).metadata().id)
-        except (DeltaError, OSError):
-            return None
+        except (DeltaError, OSError) as error:
+            if torn(self._root / plan.name, every=True) is not None:
+                return None
+            raise unavailable(plan, error) from None
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes; see `Sink.apply`."""
