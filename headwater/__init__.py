@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cdc.column_rule import ColumnRules
 from projections.cache_options import CacheOptions
+from projections.expectation.expectation import expect
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.view import source
 from projections.words import view
@@ -17,6 +18,7 @@ __all__ = [
     "SearchOptions",
     "Stored",
     "Text",
+    "expect",
     "source",
     "view",
 ]

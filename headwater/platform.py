@@ -319,6 +319,20 @@ class Platform:
             for view, counts in query.get("views", {}).items()
         }
 
+    def unexpected(self) -> dict[tuple[str, str], dict[str, int]]:
+        """Returns by view and store the rows since the job started that failed an expectation."""
+        said = read_json(self.project.home.run / "job.json") or {}
+        found = {
+            (view, store): counts
+            for store, query in said.get("queries", {}).items()
+            for view, counts in query.get("failed", {}).items()
+        }
+        derived = read_json(self.project.home.run / "derived.json") or {}
+        for view, kept in derived.items():
+            if kept.get("failed"):
+                found[view, "table"] = kept["failed"]
+        return found
+
     def failing_stores(self) -> dict[str, str]:
         """Returns the code of the error of each store whose query does not run at the moment."""
         said = read_json(self.project.home.run / "job.json") or {}

@@ -209,7 +209,7 @@ class _Binder:
         if stored is None:
             stored = self._first(view, known)
         elif stored.paused is None:
-            stored = self._followed(view, known, stored)
+            stored = self._expected(view, self._followed(view, known, stored))
         elif self._decides and stored.tables[-1] != view.table == _name(known):
             return self.resume(view)  # it is declared by the name that its table got
         if stored.paused is not None:
@@ -240,6 +240,7 @@ class _Binder:
             left_to_read=now,
             kept_since=now,
             read_id=self._asked(view),
+            expected=_withholding(view),
         )
         view_shapes.write(self._connection, self._source, shape)
         view_shapes.note(self._connection, view.name, [stored.change_id], Outcome.RESUMED)
@@ -250,7 +251,15 @@ class _Binder:
         (plan,) = plan_views([view], self._schemas, self._histories)
         latest = known.versions[-1]
         oid = latest.shape.oid if latest.shape else 0
-        shape = ViewShape(view.name, oid, (view.table,), latest.id, latest.id, plan.schema)
+        shape = ViewShape(
+            view.name,
+            oid,
+            (view.table,),
+            latest.id,
+            latest.id,
+            plan.schema,
+            expected=_withholding(view),
+        )
         if self._decides:
             view_shapes.write(self._connection, self._source, shape)
         return shape
@@ -268,6 +277,16 @@ class _Binder:
         view_shapes.write(self._connection, self._source, shape)
         told = [version.id for version, changes in steps if changes]
         view_shapes.note(self._connection, view.name, told, outcome)
+        return shape
+
+    def _expected(self, view: MirrorView, stored: ViewShape) -> ViewShape:
+        """Has rows read anew once others of them are wanted: those left out, those kept."""
+        now = _withholding(view)
+        if not self._decides or stored.paused is not None or stored.expected == now:
+            return stored
+        read_id = self._asked(view) if stored.schema.key else stored.read_id
+        shape = replace(stored, expected=now, read_id=read_id)
+        view_shapes.write(self._connection, self._source, shape)
         return shape
 
     def _decided(
@@ -348,6 +367,10 @@ class _Binder:
 
     def _version(self, lsn: Lsn) -> int:
         return ChangePosition.of_read(self._epoch, lsn).version
+
+
+def _withholding(view: MirrorView) -> tuple[str, ...]:
+    return tuple(str(each) for each in view.expectations if each.withholds)
 
 
 def _up_to_date(stored: ViewShape, known: TableHistory) -> bool:

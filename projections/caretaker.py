@@ -16,8 +16,8 @@ import structlog
 from cdc.errors import CdcError
 from cdc.snapshot import reads
 from projections import sweeps
-from projections.errors import ProjectionError, SinkError
-from projections.quarantine import ledger, rereads
+from projections.errors import ProjectionError, SinkError, ViewHaltedError
+from projections.quarantine import halting, ledger, rereads
 from projections.quarantine.ledger import Verdict
 from projections.quarantine.retry import try_again
 from projections.sinks.open import open_sink
@@ -135,6 +135,9 @@ class Caretaker(threading.Thread):
     ) -> list[Verdict]:
         try:
             return try_again(plan, cases, lambda: self._sink(store), given_up)
+        except ViewHaltedError as error:
+            halting.halt(self._spec.ledger, plan.name, error)
+            raise
         except CdcError as error:  # something is wrong with one of the keys, and with all it says
             by_key: dict[str, list[Case]] = defaultdict(list)
             for case in cases:

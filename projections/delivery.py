@@ -9,7 +9,7 @@ applied, whether or not it could have been.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from projections.change import Applied, RowChange
 from projections.decode import TopicReducer, missing_values
-from projections.errors import EventUnreadableError, WaitsBehindError
+from projections.errors import (
+    EventUnreadableError,
+    RowUnexpectedError,
+    ViewHaltedError,
+    WaitsBehindError,
+)
 from projections.every_change import EveryChangeReducer
+from projections.expectation.expectation import OnFail
 from projections.plan import facts_of
 from projections.record import RecordFailure, canonical, key_text
 
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
     from cdc.errors import CdcError
     from projections.decode import Reduced
     from projections.errors import ProjectionError
+    from projections.expectation.expectation import Expectation
+    from projections.expectation.inspection import Inspection
     from projections.plan import ViewPlan
     from projections.record import Record
     from projections.sinks.sink import Sink
@@ -81,6 +89,7 @@ class ViewCount:
         filtered: Those that are nothing to the view: tombstones, events of other types.
         changes: What the store said of the changes that the records came to.
         lags_us: Time from commit to store, microseconds, of each change.
+        failed: Rows that did not meet an expectation of the view, by its name.
     """
 
     records: int = 0
@@ -89,6 +98,7 @@ class ViewCount:
     filtered: int = 0
     changes: Applied = field(default_factory=Applied)
     lags_us: list[int] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,9 @@ class Delivery:
         changes_per_write: int = 100_000,
         overlapped: bool = False,
     ) -> None:
+        plans = list(plans)
         self._readers = _readers(plans)
+        self._inspections = {p.name: p.inspection() for p in plans if p.expectations}
         self._sink = sink
         self._held = held or {}
         self._limit = changes_per_write
@@ -129,6 +141,7 @@ class Delivery:
         self.counts: dict[str, ViewCount] = defaultdict(ViewCount)
         self.waiting: list[Waiting] = []
         self.truncated: dict[str, int] = {}
+        self.halted: str | None = None
 
     def take(self, topic: str, records: Iterable[Record | tuple[Any, ...]]) -> None:
         """Takes records of one topic in their order; those of others' topics are passed over.
@@ -136,6 +149,7 @@ class Delivery:
         Raises:
             CdcError: A record cannot be read, and that is no matter of one key.
             SinkError: The store refuses everything or cannot be reached.
+            ViewHaltedError: The view `halted` has to stand still.
         """
         for reader in self._readers.get(topic, ()):
             reader.reducer.add(records)
@@ -152,6 +166,7 @@ class Delivery:
 
         Raises:
             SinkError: The store refuses everything or cannot be reached.
+            ViewHaltedError: The view `halted` has to stand still.
         """
         for reader in chain.from_iterable(self._readers.values()):
             if reader.reducer.records:
@@ -186,6 +201,10 @@ class Delivery:
         apart = self._apart.get(plan.name)
         return Held(held.keys | apart, held.given_up) if apart else held
 
+    def inspection(self, plan: ViewPlan) -> Inspection | None:
+        """Tells which expectations rows of a view do not meet; None if it has none."""
+        return self._inspections.get(plan.name)
+
     def open(self) -> Sink:
         """The store."""
         return self._sink()
@@ -217,7 +236,9 @@ class _ViewDelivery:
             sink.sweep(plan, reduced.truncated)
             self._delivery.truncated[plan.name] = reduced.truncated
         applied = Applied()
-        for part in (self._ready(reduced.below), ready := self._ready(changes)):
+        below = self._inspected(self._ready(reduced.below), passing=True)
+        ready = self._inspected(self._ready(changes))
+        for part in (below, ready):
             if part:
                 applied += sink.apply(plan, part)
         for refused in applied.refused:
@@ -242,6 +263,68 @@ class _ViewDelivery:
             except EventUnreadableError as error:
                 self._fail(change, error)
         return readable
+
+    def _inspected(self, changes: list[RowChange], *, passing: bool = False) -> list[RowChange]:
+        """Puts a delete in the place of each row that the view is not to have.
+
+        It bears the row's own version, so that every store, every replay and every order of
+        batches comes to the same: the view has the newest row of a key, or none.
+
+        Args:
+            changes: What is ready to be written.
+            passing: They are rows that others in the same write take the place of.
+        """
+        inspection = self._delivery.inspection(self._plan)
+        if inspection is None:
+            return changes
+        found: list[RowChange] = []
+        for change in changes:
+            row = change.row
+            if row is not None and change.kept:
+                if not inspection.columns.isdisjoint(change.kept):
+                    # what decides is not known: the row is read, as for any value that is lacking
+                    self._fail(change, missing_values(self._plan.schema, change.kept))
+                    continue
+                row = {name: value for name, value in row.items() if name not in change.kept}
+            unmet = None if row is None else inspection.unmet(row, counts=not passing)
+            found += [change] if unmet is None else self._withheld(change, unmet, passing=passing)
+        return found
+
+    def _withheld(self, change: RowChange, unmet: Expectation, *, passing: bool) -> list[RowChange]:
+        version = change.version
+        if unmet.on_fail is OnFail.FAIL and not passing and not self._outdated(change):
+            raise self._halted(change, unmet)
+        if unmet.on_fail is OnFail.QUARANTINE and not passing:
+            self._fail(
+                change,
+                RowUnexpectedError(
+                    f"a row of view {self._plan.name} is not as expected",
+                    detail=f"expectation {unmet.name}",
+                    hint="correct the row; or change the expectation, and retry",
+                ),
+            )
+            # right before it, so that the row itself can still come when it is tried again
+            version -= 1
+        if self._plan.append_only:
+            return []  # there was no row of that key before
+        at, read_at = change.committed_at_us, change.read_at_us
+        return [RowChange(change.key, version, None, at, read_at_us=read_at)]
+
+    def _outdated(self, change: RowChange) -> bool:
+        if self._plan.history is not None:
+            return False
+        asked = RowChange(change.key, 0, None, 0)
+        return self._delivery.open().versions(self._plan, [asked])[0] >= change.version
+
+    def _halted(self, change: RowChange, unmet: Expectation) -> ViewHaltedError:
+        self._delivery.halted = name = self._plan.name
+        own = self._sources[change.key, change.version].own
+        return ViewHaltedError(
+            f"view {name} stands still: a row is not as expected",
+            detail=f"expectation {unmet.name}; topic {self._topic}, partition {own.partition},"
+            f" offset {own.offset}",
+            hint=f"correct the row or change the expectation, then headwater view resume {name}",
+        )
 
     def _ready(self, changes: list[RowChange]) -> list[RowChange]:
         """Leaves out what has to wait; nearly always there is nothing."""
@@ -333,6 +416,8 @@ class _ViewDelivery:
         count.quarantined += len(waiting)
         count.applied += reduced.accepted - others - (len(waiting) - unread)
         count.changes += applied
+        if (inspection := self._delivery.inspection(self._plan)) is not None:
+            count.failed = inspection.failed
         now_us = time.time_ns() // 1000
         count.lags_us += [now_us - c.committed_at_us for c in changes if c.committed_at_us]
 

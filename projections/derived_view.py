@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from projections.cache_options import DEFAULT_OPTIONS
 from projections.errors import DeclarationError
+from projections.expectation.expectation import OnFail, expected, of_function, of_sql
 from projections.view import (
     DerivedView,
     EventsView,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from projections.cache_options import CacheOptions
+    from projections.expectation.expectation import Expectation
     from projections.search.options import SearchOptions
 
 _SELECT: Final = re.compile(
@@ -58,6 +60,7 @@ def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     *,
     search: SearchOptions | None = None,
     cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
 ) -> DerivedView:
     """Declares a view by a query of Spark SQL over other views, called by their names.
 
@@ -68,6 +71,8 @@ def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
         to: Any of `table`, `search`, `cache`.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
+        expect: What its rows should be like, beside what comments of the query say of it:
+            `-- CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW`.
 
     Raises:
         DeclarationError: The file is missing, the text is no SELECT or names no view with a table,
@@ -77,7 +82,8 @@ def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     known = collected()
     words = {word.lower() for word in _WORD.findall(text)}
     inputs = [n for n in (*known.views, *known.derived) if n in words]
-    return _declare(name, keys, to, inputs, search, cache, text=text)
+    said = [*expect, *of_sql(text)]
+    return _declare(name, keys, to, inputs, search, cache, said, text=text)
 
 
 def aggregate(  # noqa: PLR0913
@@ -93,6 +99,7 @@ def aggregate(  # noqa: PLR0913
     where: str | None = None,
     search: SearchOptions | None = None,
     cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
 ) -> DerivedView:
     """Declares a view with one row for each group of another's rows.
 
@@ -108,6 +115,7 @@ def aggregate(  # noqa: PLR0913
         where: A condition of Spark SQL on the rows that count.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
+        expect: What its rows should be like.
 
     Raises:
         DeclarationError: Nothing is computed, or the declaration does not fit.
@@ -129,16 +137,17 @@ def aggregate(  # noqa: PLR0913
     condition = f" WHERE {where}" if where else ""
     groups = ", ".join(_quoted(column) for column in by)
     text = f"SELECT {', '.join(parts)} FROM {of.name}{condition} GROUP BY {groups}"  # noqa: S608
-    return _declare(name, by, to, [of.name], search, cache, text=text)
+    return _declare(name, by, to, [of.name], search, cache, expect, text=text)
 
 
-def function(
+def function(  # noqa: PLR0913
     name: str | None = None,
     *,
     keys: Sequence[str],
     to: Iterable[str] = _ALL,
     search: SearchOptions | None = None,
     cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
 ) -> Callable[[Callable[..., Any]], DerivedView]:
     """Declares a view by a function of DataFrames, as a decorator.
 
@@ -151,11 +160,13 @@ def function(
         to: Any of `table`, `search`, `cache`.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
+        expect: What its rows should be like, beside what `@expect(...)` below it says.
     """
 
     def declare(made: Callable[..., Any]) -> DerivedView:
         inputs = list(inspect.signature(made).parameters)
-        return _declare(name or made.__name__, keys, to, inputs, search, cache, made=made)
+        said = [*expect, *of_function(made)]
+        return _declare(name or made.__name__, keys, to, inputs, search, cache, said, made=made)
 
     return declare
 
@@ -167,6 +178,7 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     inputs: Sequence[str],
     search: SearchOptions | None,
     cache: CacheOptions | None,
+    expect: Iterable[Expectation],
     *,
     text: str | None = None,
     made: Callable[..., Any] | None = None,
@@ -176,6 +188,12 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
         raise DeclarationError(f"view {name} needs keys, each named once")
     if cache is not None and Store.CACHE not in places:
         raise DeclarationError(f"view {name} has cache options and does not live in the cache")
+    expectations = expected(name, expect)
+    if any(each.on_fail is OnFail.QUARANTINE for each in expectations):
+        raise DeclarationError(
+            f"view {name} is made from others: there is no record of its rows to be kept",
+            hint='on_fail is warn, drop or fail here; "quarantine" belongs to a view that it reads',
+        )
     known = collected()
     _require_tables(name, inputs)
     known.refuse_taken(checked(name, "view"))
@@ -188,6 +206,7 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
         made,
         searched(name, places, search),
         cache or DEFAULT_OPTIONS,
+        expectations,
     )
     known.derived[name] = declared
     return declared

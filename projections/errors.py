@@ -3,6 +3,7 @@
 ProjectionError
 ├── DeclarationError         HW-P001  a view is declared wrongly
 ├── PlanError                HW-P002  a view does not fit the source's tables
+│   └── ConditionError       HW-P091  a condition does not fit the columns of its view
 ├── SinkError                HW-P010  a store refused or could not be reached
 │   ├── SinkUnavailableError HW-P011  a store does not answer, or asks to come back later
 │   ├── SinkRefusedError     HW-P012  a store refuses what is written
@@ -11,6 +12,7 @@ ProjectionError
 │   ├── WriterLockedError    HW-P015  another writer holds the tables
 │   ├── LoadFailedError      HW-P016  a table could not be filled straight from the source
 │   ├── WriterFencedError    HW-P017  another driver has taken over
+│   ├── TableTornError       HW-P018  the log of a view's table is torn
 │   ├── SinkReadOnlyError    HW-P065  a store takes no writes for now
 │   ├── IndexRefusedError    HW-P066  the search engine refuses the index of a view
 │   ├── IndexLostError       HW-P067  a view's search index is gone, or is not the one it was
@@ -38,6 +40,9 @@ ProjectionError
 ├── VerificationError        HW-P030  views could not be compared
 │   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
 │   └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
+├── ExpectationError         HW-P090  a row is not as its view expects
+│   ├── RowUnexpectedError   HW-P092  a row waits because it is not as expected
+│   └── ViewHaltedError      HW-P093  a view stands still because a row is not as expected
 └── SearchError              HW-P070  a search cannot be answered
     ├── NoIndexError         HW-P071  no view of that name can be searched
     ├── SearchFieldError     HW-P072  a view has no such field, or it cannot be used like that
@@ -88,6 +93,12 @@ class PlanError(ProjectionError):
     """A declared view does not fit the tables that the source has."""
 
     code = "HW-P002"
+
+
+class ConditionError(PlanError):
+    """The condition of an expectation names what its view has not, or compares what it cannot."""
+
+    code = "HW-P091"
 
 
 class SinkError(ProjectionError):
@@ -146,6 +157,15 @@ class LoadFailedError(SinkError):
 
     code = "HW-P016"
     retriable = True
+
+
+class TableTornError(SinkError):
+    """The log of a view's Delta table lacks a commit, or has one that cannot be read.
+
+    Nothing is written to it: the other stores go on, and this one once the table was moved away.
+    """
+
+    code = "HW-P018"
 
 
 class SinkReadOnlyError(SinkUnavailableError):
@@ -310,6 +330,28 @@ class UnknownShapeError(ViewShapeError):
     """
 
     code = "HW-P052"
+    retriable = True
+
+
+class ExpectationError(ProjectionError):
+    """A row is not as its view expects."""
+
+    code = "HW-P090"
+
+
+class RowUnexpectedError(ExpectationError):
+    """A row does not meet an expectation that keeps such rows in quarantine, out of the view."""
+
+    code = "HW-P092"
+
+
+class ViewHaltedError(ExpectationError):
+    """A row does not meet an expectation that halts its view; all other views go on.
+
+    The detail names the place of the row's record, or the boundary of a view made from others.
+    """
+
+    code = "HW-P093"
     retriable = True
 
 

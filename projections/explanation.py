@@ -33,6 +33,7 @@ class ViewExplanation:
         strategy: How a change of an input becomes a change of the view.
         group: The views whose tables are published together with its own; none if it has no table.
         sinks: By store, where it is kept there, and what is kept beside its rows.
+        expectations: What its rows should be like, and what becomes of those that are not.
     """
 
     view: str
@@ -42,6 +43,7 @@ class ViewExplanation:
     strategy: str
     group: tuple[str, ...]
     sinks: dict[str, tuple[str, ...]]
+    expectations: tuple[str, ...] = ()
 
 
 def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
@@ -60,6 +62,7 @@ def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
         _strategy(plan),
         tuple(tables) if Store.TABLE in plan.to else (),
         {str(store): _sink(plan, store) for store in sorted(plan.to)},
+        tuple(str(each) for each in plan.expectations),
     )
 
 
@@ -84,7 +87,14 @@ def explain_derived(
         for store in sorted(view.to)
     }
     return ViewExplanation(
-        view.name, "derived", view.inputs, view.keys, strategy, tuple(sorted(group)), sinks
+        view.name,
+        "derived",
+        view.inputs,
+        view.keys,
+        strategy,
+        tuple(sorted(group)),
+        sinks,
+        tuple(str(each) for each in view.expectations),
     )
 
 

@@ -1,8 +1,8 @@
 """First load: large tables come into a new view's table straight from the source.
 
-A view is loaded so if it is a mirror of a table with a key, has no table yet, and a whole read of
-its source table is under way or done, whose position the rows get. Whatever stands against it, the
-view is filled by the stream as any other: this is only faster.
+A view is loaded so if it is a mirror of a table with a key, has no expectations and no table yet,
+and a whole read of its source table is under way or done, whose position the rows get. Whatever
+stands against it, the view is filled by the stream as any other: this is only faster.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
     for plan in spec.plans_in(Store.TABLE):
         if stopped() or plan.events is not None or plan.history is not None or plan.append_only:
             continue
+        if plan.expectations:
+            continue  # they are looked at where the stream's rows are
         if DeltaTable.is_deltatable(str(spec.addresses.tables / plan.name)):
             continue
         try:

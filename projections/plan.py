@@ -10,6 +10,8 @@ from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.change import RowChange
 from projections.errors import PlanError
 from projections.event_form import KEY, STORED, EventForm
+from projections.expectation.expectation import OnFail
+from projections.expectation.inspection import Inspection, types_of
 from projections.search.fields import DELETED_FIELD
 from projections.search.options import DERIVED
 from projections.shape import TableShapes
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from cdc.schema_change.shape import TableHistory
     from cdc.table import TableName
+    from projections.expectation.expectation import Expectation
     from projections.search.options import SearchOptions
     from projections.view import HistoryColumns, MirrorView, Store, View
 
@@ -121,6 +124,7 @@ class ViewPlan:
         search: How its fields are indexed for search.
         history: Of a history, what it keeps; None of all other views.
         feeds: Whether other views are made from its table.
+        expectations: What its rows should be like.
     """
 
     name: str
@@ -140,6 +144,7 @@ class ViewPlan:
     search: SearchOptions = DERIVED
     history: HistoryPlan | None = None
     feeds: bool = False
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
@@ -166,6 +171,10 @@ class ViewPlan:
             return self
         kept = tuple(self.schema.by_name[name] for name in self.history.columns)
         return replace(self, schema=TableSchema(self.schema.table, kept, self.schema.key))
+
+    def inspection(self) -> Inspection:
+        """Begins an inspection of its rows."""
+        return Inspection(self.name, self.expectations, types_of(self.schema))
 
     @property
     def append_only(self) -> bool:
@@ -234,9 +243,20 @@ def _plan_events(
     plan = EventsPlan(form, tables)
     topic = EVENTS.topic(view.source)
     shapes = _shapes(view, tables, histories)
-    return ViewPlan(
-        view.name, view.source, topic, schema, (KEY,), view.to, plan, shapes, search=view.search
+    bound = ViewPlan(
+        view.name,
+        view.source,
+        topic,
+        schema,
+        (KEY,),
+        view.to,
+        plan,
+        shapes,
+        search=view.search,
+        expectations=view.expectations,
     )
+    bound.inspection()
+    return bound
 
 
 def _refuse_reserved(name: str, schema: TableSchema) -> None:
@@ -263,7 +283,7 @@ def _plan(
         )
     view.cache.check(view.name, schema)
     topic = view.table.topic(view.source)
-    return ViewPlan(
+    plan = ViewPlan(
         view.name,
         view.source,
         topic,
@@ -274,7 +294,16 @@ def _plan(
         cache=view.cache,
         search=view.search,
         history=None if view.history is None else _history(view.name, view.history, schema),
+        expectations=view.expectations,
     )
+    plan.stored.inspection()
+    if plan.append_only and any(each.on_fail is OnFail.FAIL for each in view.expectations):
+        raise PlanError(
+            f"view {view.name}: without a key it cannot stand still for a row",
+            detail=f"{view.table} has no key, so its rows cannot be read again",
+            hint='on_fail="quarantine", or give the table a primary key',
+        )
+    return plan
 
 
 def _history(name: str, said: HistoryColumns, schema: TableSchema) -> HistoryPlan:

@@ -18,11 +18,13 @@ from projections.errors import VerificationError
 from projections.event_form import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from cdc.table import Column
     from cdc.values import Json
     from projections.plan import ViewPlan
+
+    _Wanted = Callable[[Mapping[str, Any]], bool]
 
 LOG: Final = TableName("eventstore", "log")
 """Every event in its place, also those that compaction has moved."""
@@ -57,8 +59,15 @@ def snapshot(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[A
         ) from None
 
 
-def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[dict[str, Json]]:
+def documents(
+    connection: psycopg.Connection[Any], plan: ViewPlan, withheld: list[str] | None = None
+) -> Iterator[dict[str, Json]]:
     """Reads all rows that a view should have.
+
+    Args:
+        connection: From `snapshot`.
+        plan: The view.
+        withheld: Is given the expectation of each row that the view is not to have.
 
     A value that no store holds appears as the text that Postgres prints, so that its row is missing
     or different and not overlooked.
@@ -66,19 +75,31 @@ def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[d
     Raises:
         EventUnreadableError: An event of the view's types cannot be read.
     """
+    inspection = plan.inspection()
+
+    def wanted(row: Mapping[str, Any]) -> bool:
+        unmet = inspection.unmet(row)
+        if unmet is not None and withheld is not None:
+            withheld.append(unmet.name)
+        return unmet is None
+
     encode = encoder(plan.schema)
     if plan.events is None:
-        yield from _of_view(connection, plan)
+        yield from _of_view(connection, plan, wanted)
         return
     by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
     schema = TableSchema(LOG, tuple(by_name[name] for name in STORED))
     decode_row = _Decoder(schema)
     form = plan.events.form
     for row in _rows(connection, schema, sorted(form.names)):
-        yield encode(form.row(decode_row(row)))
+        made = form.row(decode_row(row))
+        if wanted(made):
+            yield encode(made)
 
 
-def _of_view(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[dict[str, Json]]:
+def _of_view(
+    connection: psycopg.Connection[Any], plan: ViewPlan, wanted: _Wanted
+) -> Iterator[dict[str, Json]]:
     """Rows of a mirror, which may call a column what the table called it before."""
     named = {c.name: plan.renamed.get(c.name, c.name) for c in plan.schema.columns}
     columns = [
@@ -86,22 +107,28 @@ def _of_view(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[di
         for column in plan.schema.columns
         if column.name not in plan.absent
     ]
-    rows = _of_table(connection, TableSchema(plan.schema.table, tuple(columns)))
+    schema = TableSchema(plan.schema.table, tuple(columns))
     if not plan.renamed:
-        yield from rows
+        yield from _of_table(connection, schema, wanted)
         return
     names = {now: name for name, now in named.items()}
-    for row in rows:
-        yield {names[now]: value for now, value in row.items()}
+
+    def of_view(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {names[now]: value for now, value in row.items()}
+
+    for row in _of_table(connection, schema, lambda row: wanted(of_view(row))):
+        yield of_view(row)
 
 
 def _of_table(
-    connection: psycopg.Connection[Any], schema: TableSchema
+    connection: psycopg.Connection[Any], schema: TableSchema, wanted: _Wanted
 ) -> Iterator[dict[str, Json]]:
     encode, decode_row = encoder(schema), _Decoder(schema)
     for row in _rows(connection, schema):
         try:
-            yield encode(decode_row(row))
+            decoded = decode_row(row)
+            if wanted(decoded):
+                yield encode(decoded)
         except ValueDecodeError:
             yield _as_far_as_held(schema, row)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -58,11 +58,13 @@ def verify(
     with source_rows.snapshot(spec.source_dsn, spec.hiding.salt) as connection:
         reached = {(p.view, p.store): p.applied_through for p in _positions(spec)}
         for plan in (plan.stored for plan in spec.plans):
-            truth = _Rows.of(plan, source_rows.documents(connection, plan))
+            withheld: list[str] = []
+            truth = _Rows.of(plan, source_rows.documents(connection, plan, withheld))
             for store in sorted(plan.to):
                 found = _compare(spec, plan, store, truth)
                 columns = _columns(spec, plan, store, found, connection)
-                reports.append(_report(plan, store, truth, found, columns, reached))
+                report = _report(plan, store, truth, found, columns, reached)
+                reports.append(replace(report, withheld=len(withheld)))
     return reports
 
 

@@ -20,6 +20,7 @@ from eventstore.registry import EventTypes
 from eventstore.registry import declared as declared_events
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.errors import DeclarationError
+from projections.expectation.expectation import Expectation, OnFail, expected
 from projections.search.options import DERIVED, SearchOptions
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class MirrorView:
         cache: How it is laid out in the cache, and what is kept beside its rows there.
         search: How its fields are indexed for search.
         history: Of a history, what it keeps; None of a mirror of the latest rows.
+        expectations: What its rows should be like.
     """
 
     name: str
@@ -182,6 +184,7 @@ class MirrorView:
     cache: CacheOptions = DEFAULT_OPTIONS
     search: SearchOptions = DERIVED
     history: HistoryColumns | None = None
+    expectations: tuple[Expectation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,7 @@ class EventsView:
         events: Which events.
         to: Stores it lives in.
         search: How its fields are indexed for search.
+        expectations: What its rows should be like.
     """
 
     name: str
@@ -201,6 +205,7 @@ class EventsView:
     events: EventsRef
     to: frozenset[Store]
     search: SearchOptions = DERIVED
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def table(self) -> TableName:
@@ -221,6 +226,7 @@ class DerivedView:
         function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
+        expectations: What its rows should be like.
     """
 
     name: str
@@ -231,6 +237,7 @@ class DerivedView:
     function: Callable[..., Any] | None = None
     search: SearchOptions = DERIVED
     cache: CacheOptions = DEFAULT_OPTIONS
+    expectations: tuple[Expectation, ...] = ()
 
 
 View = MirrorView | EventsView
@@ -331,6 +338,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     except_column_list: Sequence[str] = (),
     track_history_column_list: Sequence[str] | None = None,
     track_history_except_column_list: Sequence[str] = (),
+    expect: Iterable[Expectation] = (),
 ) -> MirrorView:
     """Declares a mirror: the latest row of every key, or with `scd=2` every row that it ever had.
 
@@ -353,6 +361,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
         track_history_column_list: Columns whose change begins a new state of a history; all where
             nothing is said. A change of others is put into the state that it falls into.
         track_history_except_column_list: Columns whose change begins none; said instead.
+        expect: What its rows should be like, and what becomes of those that are not.
 
     Raises:
         DeclarationError: The name cannot be used or is taken, a store or policy is not known, or
@@ -377,6 +386,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             cache or DEFAULT_OPTIONS,
             searched(name, stores, search),
             _history(name, scd, stores, said),
+            expected(name, expect),
         )
     )
 
@@ -416,6 +426,7 @@ def events(
     to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
     *,
     search: SearchOptions | None = None,
+    expect: Iterable[Expectation] = (),
 ) -> EventsView:
     """Declares a view of events: one row for each, in each of the given stores.
 
@@ -429,13 +440,22 @@ def events(
         events: Which events, from a source: `shop.events(OrderPlaced)`.
         to: Any of `table`, `search`, `cache`.
         search: How its fields are indexed for search; from their types where nothing is said.
+        expect: What its rows should be like, and what becomes of those that are not.
 
     Raises:
         DeclarationError: The name cannot be used or is taken, or a store is not known.
     """
     stores = stores_of(name, to)
     options = searched(name, stores, search)
-    return _declare(EventsView(checked(name, "view"), events.source, events, stores, options))
+    found = expected(name, expect)
+    if any(each.on_fail is OnFail.FAIL for each in found):
+        # nobody reads events a second time, so it could not go on without a gap
+        raise DeclarationError(
+            f"view {name}: a view of events does not stand still for a row",
+            hint='on_fail="quarantine": the event waits, the others flow',
+        )
+    view = EventsView(checked(name, "view"), events.source, events, stores, options, found)
+    return _declare(view)
 
 
 def load(path: Path, *folders: Path) -> Declarations:

@@ -25,6 +25,8 @@ class ViewReport:
         applied_through: Position that the view says it has reached; None if it says nothing.
         examples: Keys of a few wrong rows.
         columns: Columns in which those examples differ.
+        withheld: Rows that the view is not to have, as they do not meet an expectation; they are
+            not among `rows`.
     """
 
     view: str
@@ -36,6 +38,7 @@ class ViewReport:
     applied_through: Lsn | None
     examples: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    withheld: int = 0
 
     @property
     def equal(self) -> bool:

@@ -35,6 +35,10 @@ ON CONFLICT (view) DO UPDATE
        left_to_read = excluded.left_to_read, kept_since = excluded.kept_since,
        read_id = excluded.read_id, paused = excluded.paused, updated_at = clock_timestamp()
 """
+_PAUSE: Final = """
+UPDATE headwater.view_shapes SET paused = %s, updated_at = clock_timestamp()
+ WHERE source = %s AND view = %s AND paused IS NULL
+"""
 _MARK: Final = """
 SELECT (SELECT max(id) FROM headwater.schema_changes),
        (SELECT jsonb_agg(jsonb_build_array(view, updated_at) ORDER BY view)
@@ -78,6 +82,7 @@ class ViewShape:
         kept_since: Rows of older versions complete no change that keeps values.
         read_id: Read of the whole table that the view waits for; None for none.
         paused: Why it is paused; None if it is not.
+        expected: What its rows had to be like to be in it, as `Expectation` prints it.
         updated_at: When any of that was decided; None before it is stored.
     """
 
@@ -92,6 +97,7 @@ class ViewShape:
     read_id: int | None = None
     paused: Fault | None = None
     updated_at: datetime | None = None
+    expected: tuple[str, ...] = ()
 
 
 def ready(connection: psycopg.Connection[Any]) -> bool:
@@ -115,13 +121,18 @@ def write(connection: psycopg.Connection[Any], source: str, shape: ViewShape) ->
         "tables": Jsonb([[table.schema, table.name] for table in shape.tables]),
         "change_id": shape.change_id,
         "shape_id": shape.shape_id,
-        "columns": Jsonb(_to_json(shape.schema)),
+        "columns": Jsonb({**_to_json(shape.schema), "expected": shape.expected}),
         "left_to_read": shape.left_to_read,
         "kept_since": shape.kept_since,
         "read_id": shape.read_id,
         "paused": paused,
     }
     connection.execute(_WRITE, values)
+
+
+def pause(connection: psycopg.Connection[Any], source: str, view: str, fault: Fault) -> None:
+    """Has a view stand still, unless it does."""
+    connection.execute(_PAUSE, (Jsonb(asdict(fault)), source, view))
 
 
 def note(
@@ -187,6 +198,7 @@ def _shape(view: str, oid: int, tables: list[list[str]], *rest: Any) -> ViewShap
         read_id,
         None if paused is None else Fault(**paused),
         at,
+        tuple(columns.get("expected", ())),
     )
 
 

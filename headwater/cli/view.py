@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -17,7 +17,7 @@ from headwater.project import open_project, settings_file
 from projections.published import Published
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from projections.fault import Fault
 
@@ -58,8 +58,9 @@ def status(
     """Show how far each view is in each store, and what became of its records.
 
     Records are those since the job started: each is applied, waits in quarantine, or is filtered
-    out. What waits now is counted beside it; what is unresolved waits for a value by itself. The
-    state is empty where all is well; a code says why a store is not written at the moment.
+    out; of the rows that they came to, those are counted that did not meet an expectation. What
+    waits now is counted beside it; what is unresolved waits for a value by itself. The state is
+    empty where all is well; a code says why a store is not written at the moment.
     """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
@@ -69,7 +70,8 @@ def status(
         platform.waiting(),
         platform.failing_stores(),
     )
-    rows = []
+    unexpected = platform.unexpected()
+    rows: list[dict[str, Any]] = []
     for position in platform.positions():
         place = position.view, str(position.store)
         rows.append(
@@ -81,8 +83,22 @@ def status(
                 "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
                 **records.get(place, _NO_RECORDS),
                 **dict(zip(("waiting", "unresolved"), waiting.get(place, (0, 0)), strict=True)),
+                "unexpected": unexpected.get(place, {}),
             }
         )
+    rows += [
+        {
+            **dict.fromkeys(rows[0] if rows else ()),
+            "view": view,
+            "store": store,
+            "state": "",
+            "unexpected": counts,
+        }
+        for (view, store), counts in unexpected.items()
+        if view in project.declarations.derived
+    ]
+    if not as_json:
+        rows = [{**row, "unexpected": _counts(row["unexpected"])} for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
     _tell_paused(paused.values())
 
@@ -102,13 +118,15 @@ def explain_view(
     if as_json:
         print_json(found)
         return
-    sinks = found.pop("sinks")
+    sinks, expectations = found.pop("sinks"), found.pop("expectations")
     for what, said in found.items():
         text = said if isinstance(said, str) else ", ".join(said) or "none"
         stdout().print(f"{what:<10}{text}", markup=False, soft_wrap=True)
     for store, lines in sinks.items():
         for place, line in enumerate(lines):
             stdout().print(f"{'' if place else store:<10}{line}", markup=False, soft_wrap=True)
+    for place, line in enumerate(expectations):
+        stdout().print(f"{'' if place else 'expects':<10}{line}", markup=False, soft_wrap=True)
 
 
 @app.command("versions")
@@ -179,6 +197,7 @@ def verify(
             "view": report.view,
             "store": report.store,
             "rows": report.rows,
+            "withheld": report.withheld,
             "missing": report.missing,
             "extra": report.extra,
             "different": report.different,
@@ -196,6 +215,10 @@ def verify(
     _tell_paused(view.fault for view in paused)
     if paused:
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in found.items())
 
 
 def _time(us: int) -> str:

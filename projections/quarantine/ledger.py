@@ -16,6 +16,7 @@ from projections.errors import (
     NoStoredRowError,
     QuarantineDownError,
     QuarantineFullError,
+    RowUnexpectedError,
     UnknownShapeError,
     WaitsBehindError,
 )
@@ -36,6 +37,9 @@ UNRESOLVED: Final = NoStoredRowError.code
 """Cause of a change that lacks a value; it waits for a row, not for a person."""
 
 BEHIND: Final = WaitsBehindError.code
+UNEXPECTED: Final = RowUnexpectedError.code
+"""Cause of a row that its view does not want as it is; it waits until it is another."""
+
 KEYS_AT_ONCE: Final = 1_000
 BYTES_AT_ONCE: Final = 32 << 20
 """Bounds of what is tried together: it has to fit the driver's memory beside its batches."""
@@ -250,7 +254,8 @@ def put(
         cursor.executemany(_PUT, places)
         for view, of_view in behind.items():
             place = {"source": source, "store": store, "view": view}
-            cursor.execute(_WAKE, {**place, "keys": of_view, "own_way": [UNRESOLVED, BEHIND]})
+            own_way = [UNRESOLVED, BEHIND, UNEXPECTED]
+            cursor.execute(_WAKE, {**place, "keys": of_view, "own_way": own_way})
         full = cursor.execute(_COUNT, (source, store, views, rows_max)).fetchone()
         if full is not None:
             view, count = full

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from projections.errors import SinkUnavailableError
+from projections.sinks.delta_log import refuse_torn, torn
 from projections.sinks.history import HistorySink
-from projections.sinks.table import TableSink
+from projections.sinks.table import TableSink, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,16 +28,42 @@ class WarehouseSink:
     """
 
     def __init__(self, root: Path) -> None:
+        self._root = root
         self._latest = TableSink(root)
         self._histories = HistorySink(root)
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes the view's tables; see `Sink.prepare`."""
+        """Makes the view's tables; see `Sink.prepare`.
+
+        Raises:
+            TableTornError: The log of one is torn.
+        """
+        refuse_torn(self._root, plan)
         self._of(plan).prepare(plan)
+
+    def mark(self, plan: ViewPlan) -> str | None:
+        """Returns what Delta itself tells the view's table by; None of no table, or of a torn one.
+
+        Raises:
+            SinkUnavailableError: It cannot be read for another reason.
+        """
+        path = str(self._root / plan.name)
+        try:
+            if not DeltaTable.is_deltatable(path):
+                return None
+            return str(DeltaTable(path).metadata().id)
+        except (DeltaError, OSError) as error:
+            if torn(self._root / plan.name, every=True) is not None:
+                return None
+            raise unavailable(plan, error) from None
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes; see `Sink.apply`."""
-        return self._of(plan).apply(plan, changes)
+        try:
+            return self._of(plan).apply(plan, changes)
+        except SinkUnavailableError:
+            refuse_torn(self._root, plan, every=True)
+            raise
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         """Looks keys up; see `Sink.versions`."""

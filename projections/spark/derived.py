@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from projections.plan import HISTORY_BOOKKEEPING, VERSION_COLUMN
 from projections.published import TableVersion
 from projections.search.fields import DELETED_FIELD
 from projections.sinks.derived_table import DerivedTable
+from projections.sinks.sieve import Sieve
 from projections.spark.derivation.analysis import analyse
 from projections.spark.derivation.comparison import differences
 from projections.spark.derivation.definition import definition_of_sql
@@ -34,14 +36,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from projections.derivation.strategy import Explanation
+    from projections.expectation.expectation import Expectation
     from projections.published import PublishedVersion
     from projections.spark.derivation.analysis import Derivation
     from projections.tenure import Tenure
     from projections.view import DerivedView
 
 _LSN_BITS: Final = 56
-_WRITTEN_DDL: Final = "kept long, gone long"
-_WRITTEN: Final = pa.schema([("kept", pa.int64()), ("gone", pa.int64())])
+_WRITTEN_DDL: Final = "kept long, gone long, failed map<string,long>"
+_WRITTEN: Final = pa.schema(
+    [("kept", pa.int64()), ("gone", pa.int64()), ("failed", pa.map_(pa.string(), pa.int64()))]
+)
 _OWN_COLUMNS: Final = (VERSION_COLUMN, *HISTORY_BOOKKEEPING)
 
 
@@ -56,6 +61,7 @@ class DerivedWriter:
         schema: Columns of what is given.
         version: Boundary at which it is so, as a number.
         anew: Whether it is all that the view has, in place of what it had.
+        expectations: What its rows should be like.
         tenure: The driver's right to write.
     """
 
@@ -65,21 +71,24 @@ class DerivedWriter:
     schema: pa.Schema
     version: int
     anew: bool
+    expectations: tuple[Expectation, ...] = ()
     tenure: Tenure | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes all batches of the one task; yields how many rows were kept, and are gone."""
+        """Writes all batches of the one task; yields how many rows were kept, gone, and failed."""
         given = list(batches)
         rows = (
             pa.Table.from_batches(given).cast(self.schema) if given else self.schema.empty_table()
         )
         table = DerivedTable(self.root, self.view, self.keys)
+        sieve = Sieve(self.view, self.expectations)
         try:
             with writing(self.tenure):
-                kept, gone = table.write(rows, self.version, anew=self.anew)
+                kept, gone = table.write(sieve.marked(rows), self.version, anew=self.anew)
         except ProjectionError as error:
             raise FaultError(error) from None
-        yield pa.RecordBatch.from_pydict({"kept": [kept], "gone": [gone]}, schema=_WRITTEN)
+        written = {"kept": [kept], "gone": [gone], "failed": [list(sieve.failed.items())]}
+        yield pa.RecordBatch.from_pydict(written, schema=_WRITTEN)
 
 
 @dataclass(slots=True)
@@ -90,12 +99,14 @@ class DerivedKeeper:
         session: Where.
         tables: Folder of the tables.
         view: The view.
+        failed: Rows computed so far that did not meet an expectation, by its name.
         tenure: The driver's right to write.
     """
 
     session: SparkSession
     tables: Path
     view: DerivedView
+    failed: Counter[str] = field(default_factory=Counter)
     tenure: Tenure | None = None
     _analysed: dict[Any, Derivation] = field(default_factory=dict)
 
@@ -179,10 +190,19 @@ class DerivedKeeper:
         found = to_arrow_schema(rows.schema, timezone="UTC")
         # of a deleted row the keys alone are there
         schema = pa.schema([each.with_nullable(True) for each in found])
+        view = self.view
         writer = DerivedWriter(
-            self.tables, self.view.name, self.view.keys, schema, number, anew, self.tenure
+            self.tables,
+            view.name,
+            view.keys,
+            schema,
+            number,
+            anew,
+            view.expectations,
+            self.tenure,
         )
-        rows.coalesce(1).mapInArrow(writer.write, _WRITTEN_DDL).collect()
+        for row in rows.coalesce(1).mapInArrow(writer.write, _WRITTEN_DDL).collect():
+            self.failed.update(row["failed"])
 
     def _analysis(self, new: Mapping[str, DataFrame]) -> Derivation:
         schemas = {name: frame.schema for name, frame in new.items()}
@@ -207,6 +227,14 @@ class DerivedKeeper:
         """Returns the view's query over its inputs at some versions of their tables."""
         new = {name: self.table(name, at) for name, at in versions.items()}
         return self._analysis(new).definition(new)
+
+    def expected(self, result: DataFrame) -> DataFrame:
+        """Returns those rows of a result that the view is to have."""
+        expectations = tuple(each for each in self.view.expectations if each.withholds)
+        if not expectations:
+            return result
+        sieve = Sieve(self.view.name, expectations)
+        return result.mapInArrow(sieve.passing, result.schema)
 
     def table(self, name: str, version: int) -> DataFrame:
         """Returns a view's rows at a version of its table."""
@@ -234,5 +262,6 @@ def _fingerprint(view: DerivedView) -> str:
     text = view.sql
     if text is None and view.function is not None:
         text = inspect.getsource(view.function)
-    said = "\n".join((text or "", *view.keys, *view.inputs))
+    expected = (str(each) for each in view.expectations)
+    said = "\n".join((text or "", *view.keys, *view.inputs, *expected))
     return hashlib.sha256(said.encode()).hexdigest()[:16]

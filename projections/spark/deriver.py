@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
+from projections.derivation.errors import ViewQueryError
 from projections.errors import ProjectionError, QueryFailedError, WriterFencedError
 from projections.fault import Fault
 from projections.published import Published
@@ -48,7 +49,7 @@ class Deriver(threading.Thread):
         self._published = Published(tables, spec.source)
         self._file = spec.derived_file
         self._spec = spec
-        self._keepers = [DerivedKeeper(session, tables, view, spec.tenure) for view in spec.derived]
+        self.keepers = [DerivedKeeper(session, tables, view, tenure=spec.tenure) for view in spec.derived]
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -76,7 +77,7 @@ class Deriver(threading.Thread):
         before = self._published.latest()
         known = dict(version.views)
         found: dict[str, TableVersion] = {}
-        for keeper in self._keepers:
+        for keeper in self.keepers:
             name = keeper.view.name
             own = before.views.get(name) if before is not None else None
             known.pop(name, None)
@@ -99,8 +100,9 @@ class Deriver(threading.Thread):
                 "seconds": round(self.seconds.get(keeper.view.name, 0.0), 3),
                 "error": asdict(fault) if (fault := self.faults.get(keeper.view.name)) else None,
                 **(asdict(keeper.explanation) if keeper.explanation else {}),
+                "failed": dict(keeper.failed),
             }
-            for keeper in self._keepers
+            for keeper in self.keepers
         }
         self._file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._file.with_suffix(".tmp")
@@ -110,6 +112,14 @@ class Deriver(threading.Thread):
     def _failed(self, view: str, error: Exception) -> None:
         if isinstance(error, ProjectionError):
             fault = Fault.of(error)
+        elif isinstance(error, AnalysisException):
+            fault = Fault.of(
+                ViewQueryError(
+                    f"the query of view {view} does not fit what it reads any more",
+                    detail=str(error).splitlines()[0][:300],
+                    hint="correct the query; until then the view stays at its last boundary",
+                )
+            )
         else:
             text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
             unknown = Fault(QueryFailedError.code, f"view {view} cannot be kept", text, None, True)

@@ -63,6 +63,7 @@ class QueryProgress:
         phases_ms: Where the time of its last batch went, in Spark's own words.
         views: By view, what became of its records in those batches: `records` is the sum of
             `applied`, `quarantined` and `filtered`, in each batch and so in all.
+        failed: By view and expectation, rows of those batches that did not meet it.
         recent: Its last batches.
     """
 
@@ -72,6 +73,7 @@ class QueryProgress:
     running: bool = False
     phases_ms: dict[str, int] = field(default_factory=dict)
     views: dict[str, dict[str, int]] = field(default_factory=dict)
+    failed: dict[str, dict[str, int]] = field(default_factory=dict)
     recent: deque[BatchFigures] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
 
     def record(self, batch_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -98,6 +100,9 @@ class QueryProgress:
             view = self.views.setdefault(row["view"], dict.fromkeys(_COUNTED, 0))
             for name in _COUNTED:
                 view[name] += int(row[name])
+            for name, rows_failed in (row["failed"] or {}).items():
+                of_view = self.failed.setdefault(row["view"], {})
+                of_view[name] = of_view.get(name, 0) + int(rows_failed)
 
     def follow(self, last: StreamingQueryProgress | None) -> None:
         """Takes the last batch of a query that Spark itself writes and counts."""
@@ -123,6 +128,7 @@ class QueryProgress:
             "batches": self.batches,
             "records": self.records,
             "views": {name: dict(counts) for name, counts in list(self.views.items())},
+            "failed": {name: dict(counts) for name, counts in list(self.failed.items())},
             "last_batch": asdict(recent[-1]) if recent else None,
             "records_per_s": round(records / seconds, 1) if seconds else None,
             "lag_p50_ms": _middle([batch.lag_p50_ms or 0 for batch in fresh]),

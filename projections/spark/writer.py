@@ -19,10 +19,10 @@ import pyarrow as pa
 from cdc.errors import CdcError
 from projections.boundary import divide
 from projections.delivery import Delivery
-from projections.errors import ProjectionError, QueryFailedError
+from projections.errors import ProjectionError, QueryFailedError, ViewHaltedError
 from projections.fault import FaultError
 from projections.published import Published
-from projections.quarantine import ledger
+from projections.quarantine import halting, ledger
 from projections.sinks.open import open_sink
 from projections.sinks.warehouse import WarehouseSink
 from projections.spec import writing
@@ -55,10 +55,12 @@ COUNTERS: Final = pa.schema(
         ("fresh_changes", pa.int64()),
         ("lag_p50_us", pa.int64()),
         ("lag_p99_us", pa.int64()),
+        ("failed", pa.map_(pa.string(), pa.int64())),
     ]
 )
+_DDL: Final = {pa.string(): "string", pa.int64(): "long"}
 COUNTERS_DDL: Final = ", ".join(
-    f"{name} {'string' if name == 'view' else 'long'}" for name in COUNTERS.names
+    f"{field.name} {_DDL.get(field.type, 'map<string,long>')}" for field in COUNTERS
 )
 
 # a merge costs the same for one change and for thousands; the others are best kept in motion, but
@@ -130,11 +132,16 @@ class BatchWriter:
             overlapped=self.store is Store.SEARCH,  # which needs most of the time for itself
         )
         runs = (run for batch in batches for run in _by_topic(batch))
-        with closing(delivery):
-            if self.store is Store.TABLE:
-                self._write_group(delivery, runs)
-            else:
-                _take(delivery, runs)
+        try:
+            with closing(delivery):
+                if self.store is Store.TABLE:
+                    self._write_group(delivery, runs)
+                else:
+                    _take(delivery, runs)
+        except ViewHaltedError as error:
+            if delivery.halted is not None:
+                halting.halt(self.ledger, delivery.halted, error)
+            raise
         if delivery.waiting or delivery.truncated:
             ledger.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
         return delivery.counts
@@ -232,6 +239,7 @@ def _counters(counts: Mapping[str, ViewCount]) -> pa.RecordBatch:
                 "fresh_changes": len(lags),
                 "lag_p50_us": lags[len(lags) // 2] if lags else None,
                 "lag_p99_us": lags[len(lags) * 99 // 100] if lags else None,
+                "failed": list(count.failed.items()),
             }
         )
     return pa.RecordBatch.from_pylist(rows, schema=COUNTERS)

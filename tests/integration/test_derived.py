@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from headwater.supply.jars import ensure
 from projections.published import Published
 from projections.sinks.table import FEED
+from projections.spark.derived_verification import verify_derived
 from projections.spark.deriver import Deriver
 from projections.spark.session import start_session
 from projections.spec import JobSpec
@@ -20,10 +21,12 @@ from projections.view import load
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from projections.published import PublishedVersion
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 VIEWS = """
-from headwater import source, view
+from headwater import expect, source, view
 
 shop = source("shop", tables=["public.customers", "public.orders", "public.items"])
 customers = view.mirror("customers", shop.customers, to=["table"])
@@ -45,6 +48,21 @@ by_status = view.aggregate(
     sums={"total": "total"},
     distinct={"customers": "customer_id"},
     top={"largest": view.Top("total", 2, ("id",))},
+)
+view.sql(
+    "large",
+    "-- CONSTRAINT large EXPECT (total > 4) ON VIOLATION DROP ROW\\nSELECT id, total FROM orders",
+    keys=["id"],
+    to=["table"],
+)
+several = expect("several", "orders > 1 AND status IS NOT NULL", on_fail="drop")
+view.aggregate("several", orders, by=["status"], to=["table"], count="orders", expect=[several])
+view.sql(
+    "small",
+    "SELECT id, total FROM orders",
+    keys=["id"],
+    to=["table"],
+    expect=[expect("small", "total < 100", on_fail="fail"), expect("odd", "total <> 4")],
 )
 
 
@@ -107,10 +125,11 @@ class Shop:
                 row |= {"order_id": chance.randint(1, 7), "line": chance.randint(1, 3)}
                 row |= {"sku": chance.choice(["x", "y"])}
             rows[tuple(row[key] for key in KEYS[name])] = row
+        self._give(name, list(rows.values()))
+
+    def _give(self, name: str, rows: list[dict[str, Any]]) -> None:
         schema = TABLES[name].append(pa.field("_version", pa.int64()))
-        given = pa.Table.from_pylist(
-            list(rows.values()), schema=schema.append(pa.field("_deleted", pa.bool_()))
-        )
+        given = pa.Table.from_pylist(rows, schema=schema.append(pa.field("_deleted", pa.bool_())))
         on = " AND ".join(f"t.{key} = s.{key}" for key in KEYS[name])
         (
             DeltaTable(str(self.tables / name))
@@ -121,10 +140,22 @@ class Shop:
             .execute()
         )
 
-    def publish(self) -> None:
+    def put_order(self, number: int, total: int) -> None:
+        row = {"id": number, "customer_id": 1, "status": "placed", "total": total}
+        self._give("orders", [{**row, "_deleted": False, "_version": self.lsn}])
+
+    def drop_column(self, name: str, column: str) -> None:
+        path = str(self.tables / name)
+        left = pa.table(DeltaTable(path).to_pyarrow_table()).drop_columns([column])
+        write_deltalake(path, left, mode="overwrite", schema_mode="overwrite")
+
+    def publish(self) -> PublishedVersion:
         self.lsn += 10
         versions = {name: DeltaTable(str(self.tables / name)).version() for name in TABLES}
         self.published.publish(1, self.lsn, versions, complete=False)
+        newest = self.published.newest()
+        assert newest is not None
+        return newest
 
 
 @pytest.fixture
@@ -168,11 +199,9 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     session = start_session(spec)
     shop = Shop(spec.addresses.tables, Random(11))  # noqa: S311
     deriver = Deriver(session, spec)
-    for _ in range(12):
+    for _ in range(8):
         shop.change()
-        shop.publish()
-        newest = shop.published.newest()
-        assert newest is not None
+        newest = shop.publish()
         shop.published.complete(newest, deriver.derived(newest))
         assert {} == deriver.faults
 
@@ -189,9 +218,51 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
         wanted = {
             "order_document": DOCUMENTS,
             "by_status": by_status,
+            "large": "SELECT id, total FROM orders WHERE total > 4",
+            "small": "SELECT id, total FROM orders",
+            "several": "SELECT status, count(*) AS orders FROM orders WHERE status IS NOT NULL"
+            " GROUP BY status HAVING count(*) > 1",
             "statuses_by_count": f"SELECT orders, max(status) AS status FROM ({by_status})"  # noqa: S608
             " GROUP BY orders",
         }
         for name, query in wanted.items():
             oracle = session.sql(query).toArrow().to_pylist()
             assert sorted(oracle, key=repr) == rows(shop.tables, shop.published, name)
+
+    reports = verify_derived(spec)
+    assert {report.view for report in reports} == {*wanted}
+    assert all(report.equal for report in reports)
+    withheld = {report.view: report.withheld for report in reports if report.withheld}
+    ids = session.sql("SELECT id FROM orders WHERE coalesce(total, 0) <= 4").count()
+    assert withheld.get("large", 0) == ids
+    failed = {keeper.view.name: keeper.failed for keeper in deriver.keepers}
+    assert failed["large"]["large"] > 0
+    assert failed["several"]["several"] > 0
+    assert failed["small"]["small"] == 0
+
+    # a row that halts a view halts it alone, until there is none
+    shop.put_order(7, 500)
+    newest = shop.publish()
+    shop.published.complete(newest, deriver.derived(newest))
+    fault = deriver.faults.pop("small")
+    assert (fault.code, fault.detail) == ("HW-P093", "expectation small")
+    assert {} == deriver.faults
+    assert 7 in {row["id"] for row in rows(shop.tables, shop.published, "large")}
+    assert 7 not in {row["id"] for row in rows(shop.tables, shop.published, "small")}
+    shop.put_order(7, 50)
+    newest = shop.publish()
+    shop.published.complete(newest, deriver.derived(newest))
+    assert {} == deriver.faults
+    assert {"id": 7, "total": 50} in rows(shop.tables, shop.published, "small")
+
+    # a view whose query names a column that is gone stays where it is, with what it had
+    document = rows(shop.tables, shop.published, "order_document")
+    shop.drop_column("items", "sku")
+    shop.put_order(8, 60)
+    newest = shop.publish()
+    shop.published.complete(newest, deriver.derived(newest))
+    fault = deriver.faults.pop("order_document")
+    assert (fault.code, "sku" in str(fault.detail)) == ("HW-P081", True)
+    assert {} == deriver.faults
+    assert document == rows(shop.tables, shop.published, "order_document")
+    assert {"id": 8, "total": 60} in rows(shop.tables, shop.published, "small")

@@ -7,6 +7,7 @@ with a store in memory.
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
 from projections.delivery import Delivery, Held, Waiting
-from projections.quarantine.ledger import BEHIND, UNRESOLVED, Case
+from projections.expectation.expectation import expect
+from projections.quarantine.ledger import BEHIND, UNEXPECTED, UNRESOLVED, Case
 from projections.quarantine.retry import try_again
 from projections.sinks.memory import MemorySink
 from projections.sinks.testing import SinkContract
@@ -24,6 +26,7 @@ from projections.sinks.testing import SinkContract
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from projections.plan import ViewPlan
     from projections.record import Record
     from projections.sinks.sink import Sink
 
@@ -38,7 +41,8 @@ class TestMemory(SinkContract):
 class Job:
     """Batches of one view, and what waits of it, as the job and its ledger have them."""
 
-    def __init__(self, changes_per_write: int = 2) -> None:
+    def __init__(self, changes_per_write: int = 2, plan: ViewPlan = PLAN) -> None:
+        self.plan = plan
         self.sink = MemorySink()
         self.changes_per_write = changes_per_write
         self.seen_lsn = 1 << 50  # where the log ends when something is set apart
@@ -48,7 +52,7 @@ class Job:
         """Takes a batch; a forgetful job is killed before it can write down what waits."""
         held = Held(frozenset(each.key for each in self.waiting.values()))
         delivery = Delivery(
-            [PLAN],
+            [self.plan],
             lambda: self.sink,
             {PLAN.name: held},
             changes_per_write=self.changes_per_write,
@@ -67,6 +71,8 @@ class Job:
             self.waiting.setdefault(each.record.offset, each)
         behind = {each.key for each in delivery.waiting if each.error.code == BEHIND}
         self.retry({key for key in behind if self._waits_for_a_value(key)})
+        if delivery.truncated:
+            self.retry({each.key for each in self.waiting.values()})
 
     def retry(self, keys: set[str]) -> None:
         cases = [
@@ -74,16 +80,19 @@ class Job:
             for offset, each in sorted(self.waiting.items())
             if each.key in keys
         ]
-        for verdict in try_again(PLAN, cases, lambda: self.sink, {}):
+        for verdict in try_again(self.plan, cases, lambda: self.sink, {}):
+            offset = verdict.case.record.offset
             if verdict.error is None:
-                del self.waiting[verdict.case.record.offset]
+                del self.waiting[offset]
+            else:
+                self.waiting[offset] = replace(self.waiting[offset], error=verdict.error)
 
     def rows(self) -> dict[int, Any]:
         return {row["id"]: row for row in self.sink.documents(PLAN)}
 
     def _waits_for_a_value(self, key: str) -> bool:
         codes = {each.error.code for each in self.waiting.values() if each.key == key}
-        return codes <= {BEHIND, UNRESOLVED}
+        return codes <= {BEHIND, UNRESOLVED, UNEXPECTED}
 
 
 def expected(source: Source) -> dict[int, Any]:
@@ -214,6 +223,71 @@ def test_a_read_of_the_whole_table_repairs_what_was_lost(
     reread = [source.read_now(int(key.removeprefix('{"id":')[:-1])) for key in sorted(waiting)]
     job.take(numbered([*records, *reread])[len(records) :])
     assert (expected(source), {}) == (job.rows(), job.waiting)
+
+
+CHOOSY = replace(
+    PLAN,
+    expectations=(
+        expect("even", "note LIKE '%2' OR note LIKE '%4' OR id = 1", on_fail="drop"),
+        expect("low", "id < 3 OR note IS NULL", on_fail="quarantine"),
+        expect("short", "length(big) < 3"),
+    ),
+)
+
+
+def left_out(key: int, row: Any) -> bool:
+    return not (row["note"][-1] in "24" or key == 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(source=sources(whole_rows=True), data=st.data())
+def test_a_view_has_the_newest_row_of_a_key_if_that_is_as_expected(
+    source: Source, data: st.DataObject
+) -> None:
+    last = len(source.states) - 1
+    reads = source.read(data.draw(st.integers(0, last)), data.draw(st.integers(0, last)))
+    records = source.topic + reads
+    again = data.draw(st.lists(st.sampled_from(records), max_size=8)) if records else []
+    job = Job(plan=CHOOSY)
+
+    for batch in batches(data, numbered(data.draw(st.permutations(records + again)))):
+        job.take(batch)
+
+    every = expected(source)
+    wanted = {key: row for key, row in every.items() if key < 3 and not left_out(key, row)}
+    assert wanted == job.rows()
+    assert {f'{{"id":{key}}}' for key in every if key >= 3} == {
+        each.key for each in job.waiting.values()
+    }
+    # once such rows are wanted, what waits is enough to have them
+    job.plan = replace(CHOOSY, expectations=CHOOSY.expectations[:1])
+    job.retry({each.key for each in job.waiting.values()})
+    wanted = {key: row for key, row in every.items() if not left_out(key, row)}
+    assert (wanted, {}) == (job.rows(), job.waiting)
+
+
+@settings(max_examples=300, deadline=None)
+@given(source=sources(), data=st.data())
+def test_rows_that_were_left_out_come_back_whole(source: Source, data: st.DataObject) -> None:
+    records = _topic(source, data)
+    on_big = expect("odd", "big LIKE '%1%' OR big LIKE '%3%' OR big LIKE '%5%'", on_fail="drop")
+    some = data.draw(st.sampled_from([CHOOSY.expectations[:1], (on_big,)]))
+    job = Job(data.draw(st.sampled_from([2, 100])), replace(PLAN, expectations=some))
+
+    for batch in batches(data, records):
+        if data.draw(st.booleans()):
+            job.take(batch[: data.draw(st.integers(0, len(batch)))], forgetful=True)
+        job.take(batch)
+    lacking = sorted({each.key for each in job.waiting.values()})
+    reread = [source.read_now(int(key.removeprefix('{"id":')[:-1])) for key in lacking]
+    job.take(numbered([*records, *reread])[len(records) :])
+
+    wanted = {
+        key: row
+        for key, row in expected(source).items()
+        if (not {*"135"}.isdisjoint(row["big"]) if some == (on_big,) else not left_out(key, row))
+    }
+    assert (wanted, {}) == (job.rows(), job.waiting)
 
 
 def _topic(source: Source, data: st.DataObject) -> list[Record]:
