@@ -64,11 +64,8 @@ def status(
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     paused = {view.name: view.fault for view in platform.bound().paused}
-    records, waiting, failing = (
-        platform.view_records(),
-        platform.waiting(),
-        platform.failing_stores(),
-    )
+    records, waiting = platform.view_records(), platform.waiting()
+    failing, derived = platform.failing_stores(), platform.failing_derived()
     rows = []
     for position in platform.positions():
         place = position.view, str(position.store)
@@ -76,7 +73,9 @@ def status(
             {
                 "view": position.view,
                 "store": position.store,
-                "state": "paused" if position.view in paused else failing.get(place[1], ""),
+                "state": "paused"
+                if position.view in paused
+                else derived.get(place) or failing.get(place[1], ""),
                 "applied_through": str(position.applied_through),
                 "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
                 **records.get(place, _NO_RECORDS),

@@ -104,7 +104,7 @@ class BatchWriter:
             for plan in self.plans:
                 sink.prepare(plan)
         except Exception as error:  # noqa: BLE001  # the edge of the process
-            raise _crossing(error) from None
+            raise crossing(error) from None
         yield _counters({})
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ class BatchWriter:
             with _collecting_rarely():
                 counts = self._write(batches)
         except Exception as error:  # noqa: BLE001  # the edge of the process
-            raise _crossing(error) from None
+            raise crossing(error) from None
         yield _counters(counts)
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
@@ -165,10 +165,15 @@ class BatchWriter:
         return {plan.name: sink.version(plan) for plan in self.plans if plan.name in whole}
 
     def _sink(self) -> Sink:
-        place = self.store, self.addresses
-        if place not in _sinks:
-            _sinks[place] = open_sink(*place)
-        return _sinks[place]
+        return kept_sink(self.store, self.addresses)
+
+
+def kept_sink(store: Store, addresses: StoreAddresses) -> Sink:
+    """Returns this process's sink of a store; the first use connects."""
+    place = store, addresses
+    if place not in _sinks:
+        _sinks[place] = open_sink(*place)
+    return _sinks[place]
 
 
 def _take(delivery: Delivery, runs: Iterable[Run]) -> None:
@@ -187,8 +192,8 @@ def _collecting_rarely() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _crossing(error: Exception) -> FaultError:
-    """What crosses to the driver: never the text of an error not ours, which may show a value."""
+def crossing(error: Exception) -> FaultError:
+    """Returns what crosses to the driver: never a foreign error's text, which may show a value."""
     if isinstance(error, CdcError | ProjectionError):
         return FaultError(error)
     places = traceback.extract_tb(error.__traceback__)
