@@ -47,6 +47,7 @@ class ColumnKind(StrEnum):
     TIMESTAMP = "timestamp"  # without time zone
     TIMESTAMPTZ = "timestamptz"
     BYTES = "bytes"
+    NESTED = "nested"  # lists, structs and maps: of views made from others only, never of a table
 
 
 @dataclass(frozen=True, slots=True)

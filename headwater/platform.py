@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.positions import ViewPosition
     from projections.trace import Trace
-    from projections.view import View
+    from projections.view import DerivedView, View
     from projections.view_report import ViewReport
 
 _POLL_S = 0.2
@@ -240,7 +240,7 @@ class Platform:
                 repaired=False,
                 hint="the job builds it: headwater down, then headwater up",
             )
-            for view in self._views()
+            for view in (*self._views(), *self._derived())
             for store in sorted(view.to)
             if (view.name, store) not in kept
         ]
@@ -342,6 +342,17 @@ class Platform:
             if query.get("error")
         }
 
+    def failing_derived(self) -> dict[tuple[str, str], str]:
+        """Returns by view and store the error's code of a derived view that is not kept there."""
+        said = read_json(self.project.home.run / "derived.json") or {}
+        found = {}
+        for view, told in said.items():
+            stores = {"table": told, **told.get("stores", {})}
+            for store, state in stores.items():
+                if error := state["error"] or told["error"]:
+                    found[view, store] = error["code"]
+        return found
+
     def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Returns by view and store how many records wait, and how many keys for a value only."""
         from projections.quarantine import desk  # noqa: PLC0415
@@ -365,6 +376,7 @@ class Platform:
         def behind() -> list[str]:
             # a view that is paused meanwhile is not waited for
             wanted = {(plan.name, store) for plan in self.plans() for store in plan.to}
+            wanted |= {(view.name, store) for view in self._derived() for store in view.to}
             reached = {(p.view, p.store) for p in self.positions() if p.applied_through >= lsn}
             return sorted(f"{name} in {store}" for name, store in wanted - reached)
 
@@ -374,7 +386,11 @@ class Platform:
             raise UnhealthyError(error.message, detail=", ".join(behind())) from None
 
     def verify(self) -> list[ViewReport]:
-        """Compares every view in every store with the source; the source must be at rest."""
+        """Compares every view in every store with the source; the source must be at rest.
+
+        Of a view made from others, the table is compared with its query over theirs, and what the
+        other stores have with its table.
+        """
         from projections import verify  # noqa: PLC0415
 
         spec = job_spec(self.project, self.plans(), self.source_dsn, self.endpoints)
@@ -406,6 +422,9 @@ class Platform:
 
     def _views(self) -> list[View]:
         return list(self.project.declarations.views.values())
+
+    def _derived(self) -> list[DerivedView]:
+        return list(self.project.declarations.derived.values())
 
     def job_runs(self) -> bool:
         """Whether the job keeps the views at this moment."""

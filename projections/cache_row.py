@@ -36,7 +36,12 @@ ROW_SIZE_MAX: Final = 64 * 1024 * 1024
 _SUM_MAX: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of UTC, as documents have it
 _MICROSECOND: Final = timedelta(microseconds=1)
-_JSON_KINDS: Final = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.FLOAT)
+_JSON_KINDS: Final = (
+    ColumnKind.BOOLEAN,
+    ColumnKind.INTEGER,
+    ColumnKind.FLOAT,
+    ColumnKind.NESTED,
+)
 _WORDS: Final = ("NaN", "Infinity", "-Infinity")
 
 LOOKUP: Final = "l"

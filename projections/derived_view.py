@@ -17,12 +17,14 @@ from projections.view import (
     Store,
     checked,
     collected,
+    load,
     searched,
     stores_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from projections.cache_options import CacheOptions
     from projections.expectation.expectation import Expectation
@@ -50,6 +52,46 @@ class Top:
     by: str
     rows: int
     columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFunction:
+    """A function that makes a view; sent to another process, it is found there in its module.
+
+    Attributes:
+        made: It.
+        view: Name of the view.
+        module: The module that declares it; None outside one.
+        folders: Further places of modules that that one imports.
+    """
+
+    made: Callable[..., Any]
+    view: str
+    module: Path | None
+    folders: tuple[Path, ...] = ()
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Returns the view, made from a DataFrame of each of its inputs."""
+        return self.made(*inputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.module is None:
+            raise DeclarationError(
+                f"view {self.view} is a function of no module, and cannot be sent to a job",
+                hint="declare it in the module of views",
+            )
+        return _found_again, (self.view, self.module, self.folders)
+
+    @property
+    def text(self) -> str:
+        """What tells it from another: all of its module, as it may call what stands beside it."""
+        return (
+            inspect.getsource(self.made) if self.module is None else self.module.read_text("utf-8")
+        )
+
+
+def _found_again(view: str, module: Path, folders: tuple[Path, ...]) -> object:
+    return load(module, *folders).derived[view].function
 
 
 def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
@@ -165,8 +207,11 @@ def function(  # noqa: PLR0913
 
     def declare(made: Callable[..., Any]) -> DerivedView:
         inputs = list(inspect.signature(made).parameters)
+        called = name or made.__name__
+        known = collected()
+        sent = ViewFunction(made, called, known.module, known.folders)
         said = [*expect, *of_function(made)]
-        return _declare(name or made.__name__, keys, to, inputs, search, cache, said, made=made)
+        return _declare(called, keys, to, inputs, search, cache, said, made=sent)
 
     return declare
 
@@ -181,7 +226,7 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     expect: Iterable[Expectation],
     *,
     text: str | None = None,
-    made: Callable[..., Any] | None = None,
+    made: ViewFunction | None = None,
 ) -> DerivedView:
     places = stores_of(name, to)
     if not keys or len(set(keys)) < len(keys):
@@ -206,6 +251,7 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
         made,
         searched(name, places, search),
         cache or DEFAULT_OPTIONS,
+        "" if made is None else made.text,
         expectations,
     )
     known.derived[name] = declared
@@ -237,8 +283,8 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
 def _text(name: str, query: str) -> str:
     if _SELECT.match(query):
         return query
-    folder = collected().folder
-    path = None if folder is None else folder / query
+    module = collected().module
+    path = None if module is None else module.parent / query
     if not query.endswith(".sql") or path is None or not path.is_file():
         raise DeclarationError(
             f"view {name} has no query",

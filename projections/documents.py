@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
 
 SEPARATOR = ":"
+NULL_TEXT = r"\N"
+"""Text of NULL in a key. In a longer key no value has it, as each `\\` of a value is escaped."""
+
 _PLAIN = (ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID)
 _ESCAPES = str.maketrans({"\\": "\\\\", SEPARATOR: "\\" + SEPARATOR})
 
@@ -39,6 +42,8 @@ def key_text(parts: Sequence[object]) -> str:
 
 def key_part(part: object) -> str:
     """Returns the text of one part of a longer key."""
+    if part is None:
+        return NULL_TEXT
     return _text(part).translate(_ESCAPES)
 
 
@@ -55,7 +60,9 @@ class DocumentForm:
         by_name = plan.schema.by_name
         columns = () if plan.append_only else tuple(by_name[name] for name in plan.keys)
         self._encode_key = encoder(TableSchema(plan.schema.table, columns))
-        self._plain = len(columns) == 1 and columns[0].kind in _PLAIN
+        # a key of a derived view can be NULL
+        derived = any(column.nullable for column in columns)
+        self._plain = len(columns) == 1 and columns[0].kind in _PLAIN and not derived
 
     def name(self, change: RowChange) -> str:
         """Returns the text of a change's key."""
@@ -78,4 +85,6 @@ class DocumentForm:
 
 
 def _text(part: object) -> str:
+    if part is None:
+        return NULL_TEXT
     return part if isinstance(part, str) else orjson.dumps(part).decode()

@@ -190,6 +190,15 @@ class IndexLostError(SinkError):
     retriable = False
 
 
+class FeedLostError(SinkError):
+    """A derived view's table does not tell all that has changed since a store was written.
+
+    All its rows are given to the store anew, and what is older is removed there.
+    """
+
+    code = "HW-P083"
+
+
 class CacheError(SinkUnavailableError):
     """The cache cannot be relied on, or cannot be written, until somebody or time repairs it."""
 

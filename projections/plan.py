@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cdc.schema_change.shape import TableHistory
-    from cdc.table import TableName
+    from cdc.table import Column, TableName
     from projections.expectation.expectation import Expectation
     from projections.search.options import SearchOptions
     from projections.view import HistoryColumns, MirrorView, Store, View
@@ -100,6 +100,23 @@ class HistoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Nested:
+    """What the values of a nested column are made of.
+
+    Attributes:
+        many: Whether they are lists.
+        columns: Parts of a struct, or of each struct in the list.
+        inner: What parts are made of that are nested themselves, by name.
+        value: Of a list of plain values, what each is; with neither, a map.
+    """
+
+    many: bool
+    columns: tuple[Column, ...] = ()
+    inner: Mapping[str, Nested] = field(default_factory=dict)
+    value: Column | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ViewPlan:
     """A view with all a job needs to keep it.
 
@@ -125,6 +142,7 @@ class ViewPlan:
         history: Of a history, what it keeps; None of all other views.
         feeds: Whether other views are made from its table.
         expectations: What its rows should be like.
+        nested: What those of its columns are made of that are no plain values.
     """
 
     name: str
@@ -145,6 +163,7 @@ class ViewPlan:
     history: HistoryPlan | None = None
     feeds: bool = False
     expectations: tuple[Expectation, ...] = ()
+    nested: Mapping[str, Nested] = field(default_factory=dict)
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:

@@ -17,9 +17,12 @@ import orjson
 import psycopg
 
 from projections import positions, source_rows
-from projections.documents import key_text
+from projections.derived_delivery import DerivedDelivery, plan_at
+from projections.documents import DocumentForm, key_text
 from projections.errors import NotCaughtUpError, VerificationError
+from projections.published import Published
 from projections.sinks.open import open_sink
+from projections.view import Store
 from projections.view_report import ViewReport
 
 if TYPE_CHECKING:
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
-    from projections.view import Store
 
 EXAMPLES: Final = 5
 """Keys named in a report; one is enough to begin a search, five show a pattern."""
@@ -65,7 +67,24 @@ def verify(
                 columns = _columns(spec, plan, store, found, connection)
                 report = _report(plan, store, truth, found, columns, reached)
                 reports.append(replace(report, withheld=len(withheld)))
-    return reports
+    return [*reports, *_delivered(spec, reached)]
+
+
+def _delivered(spec: JobSpec, reached: Mapping[tuple[str, Store], Lsn]) -> Iterator[ViewReport]:
+    """Compares derived views in the other stores with their tables, as these are published."""
+    latest = Published(spec.addresses.tables, spec.source).latest()
+    for view in spec.derived if latest is not None else ():
+        stores = sorted(view.to - {Store.TABLE})
+        if not stores or latest is None or view.name not in latest.views:
+            continue
+        version = latest.views[view.name].version
+        plan = plan_at(spec, view, version)
+        form = DocumentForm(plan)
+        rows = DerivedDelivery(spec.addresses.tables, plan, version, 0, None).changes()
+        truth = _Rows.of(plan, (form.fields(c.row) for part in rows for c in part if c.row))
+        for store in stores:
+            found = _compare(spec, plan, store, truth)
+            yield _report(plan, store, truth, found, (), reached)
 
 
 @dataclass(slots=True)
@@ -232,6 +251,7 @@ def _positions(spec: JobSpec) -> list[positions.ViewPosition]:
 
 def _await(spec: JobSpec, through: Lsn, deadline_s: float) -> None:
     wanted = {(plan.name, store) for plan in spec.plans for store in plan.to}
+    wanted |= {(view.name, store) for view in spec.derived for store in (*view.to, Store.TABLE)}
     deadline = time.monotonic() + deadline_s
     while True:
         reached = {(p.view, p.store) for p in _positions(spec) if p.applied_through >= through}

@@ -224,6 +224,7 @@ class DerivedView:
         inputs: Views that it reads.
         sql: Its query, as text of Spark's; None if it is a function.
         function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
+        text: Of a function, what tells it from another: the text of its module.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expectations: What its rows should be like.
@@ -237,6 +238,7 @@ class DerivedView:
     function: Callable[..., Any] | None = None
     search: SearchOptions = DERIVED
     cache: CacheOptions = DEFAULT_OPTIONS
+    text: str = ""
     expectations: tuple[Expectation, ...] = ()
 
 
@@ -252,13 +254,15 @@ class Declarations:
         sources: Sources.
         views: Views of one table each, or of events.
         derived: Views that are made from other views.
-        folder: Where the module lies; files that it names lie beside it.
+        module: Where it lies; files that it names lie beside it.
+        folders: Further places of modules that it imports.
     """
 
     sources: dict[str, Source] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
     derived: dict[str, DerivedView] = field(default_factory=dict)
-    folder: Path | None = None
+    module: Path | None = None
+    folders: tuple[Path, ...] = ()
 
     def refuse_taken(self, name: str) -> None:
         """Refuses a second view of one name.
@@ -477,7 +481,7 @@ def load(path: Path, *folders: Path) -> Declarations:
         if str(folder.resolve()) not in sys.path:
             # last, so that no module of a user's hides one of ours
             sys.path.append(str(folder.resolve()))
-    declarations = Declarations(folder=path.parent)
+    declarations = Declarations(module=path.resolve(), folders=folders)
     token = _current.set(declarations)
     try:
         runpy.run_path(str(path), run_name="headwater_views")

@@ -65,11 +65,8 @@ def status(
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     paused = {view.name: view.fault for view in platform.bound().paused}
-    records, waiting, failing = (
-        platform.view_records(),
-        platform.waiting(),
-        platform.failing_stores(),
-    )
+    records, waiting = platform.view_records(), platform.waiting()
+    failing, derived = platform.failing_stores(), platform.failing_derived()
     unexpected = platform.unexpected()
     rows: list[dict[str, Any]] = []
     for position in platform.positions():
@@ -78,7 +75,9 @@ def status(
             {
                 "view": position.view,
                 "store": position.store,
-                "state": "paused" if position.view in paused else failing.get(place[1], ""),
+                "state": "paused"
+                if position.view in paused
+                else derived.get(place) or failing.get(place[1], ""),
                 "applied_through": str(position.applied_through),
                 "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
                 **records.get(place, _NO_RECORDS),

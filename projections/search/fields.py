@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from projections.errors import SearchFieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 DELETED_FIELD: Final = "_deleted"
 """Field that marks the lasting memory of a delete where it shares an index with live rows."""
@@ -48,7 +48,18 @@ class SearchField:
 def fields_of(mappings: Mapping[str, Any]) -> dict[str, SearchField]:
     """Returns the fields of an index by name, as its mapping tells them."""
     found = mappings.get("properties", {})
-    return {name: _field(name, told) for name, told in found.items() if name != DELETED_FIELD}
+    return {name: _field(name, told) for name, told in _told(found) if name != DELETED_FIELD}
+
+
+def _told(
+    properties: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """All fields, those within structs as `items.name`."""
+    for name, told in properties.items():
+        if "properties" in told:
+            yield from _told(told["properties"], f"{above}{name}.")
+        else:
+            yield above + name, told
 
 
 def field_named(fields: Mapping[str, SearchField], name: str, view: str) -> SearchField:

@@ -71,16 +71,22 @@ class CacheEpoch:
         url: The server.
         prefix: Namespace of the project.
         file: Where the memory is kept.
+        name: Of several that write to one cache, which this is.
     """
 
-    def __init__(self, url: str, prefix: str, file: Path) -> None:
+    def __init__(self, url: str, prefix: str, file: Path, name: str = "_epoch") -> None:
         self.lost = threading.Event()
         self._server = CacheServer(url, prefix)
         self._client: Any = self._server.client
-        self._key = f"{prefix}_epoch"
+        self._key = f"{prefix}{name}"
         self._file = file
         self._memory = self._read()
         self._warned = False
+
+    @property
+    def id(self) -> str:
+        """What tells the cache since its last beginning from others; empty before `look`."""
+        return "" if self._memory is None else self._memory.id
 
     def look(self) -> str | None:
         """Returns what has happened to the cache, and sets `lost`; None if it has everything.

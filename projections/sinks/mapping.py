@@ -6,6 +6,7 @@ tells whether stored values still have the right form, and how much it counts in
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.table import ColumnKind
@@ -14,8 +15,10 @@ from projections.search.fields import BOOST, DELETED_FIELD, KIND
 from projections.search.options import Keyword, Stored, Text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from cdc.table import Column
-    from projections.plan import ViewPlan
+    from projections.plan import Nested, ViewPlan
     from projections.search.options import SearchOptions
 
 KEYWORD_CHARACTERS: Final = 8191
@@ -86,7 +89,7 @@ def index_body(plan: ViewPlan) -> dict[str, Any]:
             hint="leave search out of the view's stores, or rename the column",
         )
     options = plan.search
-    properties = {column.name: field_mapping(column, options) for column in plan.schema.columns}
+    properties = _properties(plan.schema.columns, plan.nested, options)
     properties[DELETED_FIELD] = {"type": "boolean"}
     settings: dict[str, Any] = {
         "number_of_shards": 1,
@@ -107,12 +110,44 @@ def fields_limit(properties: dict[str, Any]) -> int:
 
     A field counts with those below it: its exact text, and four that suggestions need.
     """
-    return max(FIELDS_LEAST, 6 * len(properties))
+    return max(FIELDS_LEAST, 6 * _count(properties))
 
 
-def field_mapping(column: Column, options: SearchOptions) -> dict[str, Any]:
+def _count(properties: Mapping[str, Any]) -> int:
+    return sum(1 + _count(field.get("properties", {})) for field in properties.values())
+
+
+def _properties(
+    columns: Iterable[Column],
+    nested: Mapping[str, Nested],
+    options: SearchOptions,
+    above: str = "",
+) -> dict[str, Any]:
+    return {
+        column.name: _nested_mapping(nested[column.name], options, above + column.name)
+        if column.name in nested
+        else field_mapping(column, options, above)
+        for column in columns
+    }
+
+
+def _nested_mapping(nested: Nested, options: SearchOptions, path: str) -> dict[str, Any]:
+    if nested.value is not None:  # the engine knows no lists: a field has one value or several
+        return field_mapping(replace(nested.value, name=path), options)
+    if not nested.columns:
+        return {"type": "object", "enabled": False}  # the names within are values
+    found: dict[str, Any] = {
+        "properties": _properties(nested.columns, nested.inner, options, f"{path}.")
+    }
+    if nested.many:
+        # each struct is searched as one, and its words are found like those of any other field
+        found |= {"type": "nested", "include_in_root": True}
+    return found
+
+
+def field_mapping(column: Column, options: SearchOptions, above: str = "") -> dict[str, Any]:
     """Returns the mapping of a column, in the form in which the engine tells it again."""
-    option = options.fields.get(column.name)
+    option = options.fields.get(above + column.name)
     meta = {KIND: str(column.kind)}
     if isinstance(option, Text | Keyword) and option.boost != 1:
         meta[BOOST] = f"{option.boost:g}"

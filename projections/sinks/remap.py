@@ -141,7 +141,7 @@ def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
 def _shown(field: Mapping[str, Any]) -> str:
     said = [f"{key}={value}" for key, value in _bare(field).items() if key in _TELLING]
     below = [f"+{name}" for name in field.get("fields", {})]
-    return " ".join([str(field["type"]), *said, *below])
+    return " ".join([str(field.get("type", "object")), *said, *below])
 
 
 def _as_told(setting: Any) -> Any:
@@ -167,7 +167,7 @@ def _same_form(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether values are written alike, though they may be indexed in another way."""
     kind = had.get("meta", {}).get(KIND)
     if kind is None:  # made when the type said it all
-        return bool(had["type"] == wanted["type"])
+        return bool(had.get("type") == wanted.get("type"))
     return bool(kind == wanted.get("meta", {}).get(KIND))
 
 

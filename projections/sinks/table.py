@@ -85,7 +85,13 @@ class TableSink:
     @staticmethod
     def _feed(plan: ViewPlan, table: DeltaTable) -> None:
         """Has a table keep its changes from now on if others are made from them."""
-        if plan.feeds and FEED.items() - table.metadata().configuration.items():
+        if not plan.feeds:
+            return
+        # a merge that keeps changes checks also what it leaves out: a delete of no row is all NULL
+        for field in table.schema().fields:
+            if not field.nullable:
+                table.alter.drop_column_not_null(field.name)
+        if FEED.items() - table.metadata().configuration.items():
             table.alter.set_table_properties(dict(FEED), raise_if_not_exists=False)
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:

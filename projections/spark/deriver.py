@@ -17,14 +17,18 @@ from projections.errors import ProjectionError, QueryFailedError, WriterFencedEr
 from projections.fault import Fault
 from projections.published import Published
 from projections.spark.derived import DerivedKeeper
+from projections.spark.follower import Follower
+from projections.view import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cdc.lsn import Lsn
     from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec
 
 _TICK_S: Final = 0.1
+_END_S: Final = 60.0
 _POOL: Final = "derived"
 _log = structlog.get_logger(__name__)
 
@@ -49,28 +53,49 @@ class Deriver(threading.Thread):
         self._published = Published(tables, spec.source)
         self._file = spec.derived_file
         self._spec = spec
-        self.keepers = [DerivedKeeper(session, tables, view, tenure=spec.tenure) for view in spec.derived]
+        self.keepers = [
+            DerivedKeeper(session, tables, view, tenure=spec.tenure) for view in spec.derived
+        ]
+        self._followers = {
+            store: Follower(session, spec, store)
+            for store in (Store.SEARCH, Store.CACHE)
+            if any(store in view.to for view in spec.derived)
+        }
+        self._said = b""
         self._stopped = threading.Event()
 
     def run(self) -> None:
         """Follows the boundaries until stopped."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        for follower in self._followers.values():
+            follower.start()
         while not self._stopped.wait(_TICK_S):
-            version = self._published.newest()
-            if version is None or version.complete:
-                continue
             try:
-                made = self.derived(version)
-                with self._spec.writing():
-                    self._published.complete(version, made)
                 self._tell()
+                version = self._published.newest()
+                if version is not None and not version.complete:
+                    made = self.derived(version)
+                    with self._spec.writing():
+                        self._published.complete(version, made)
             except (Py4JError, OSError, WriterFencedError) as error:
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
+        for follower in self._followers.values():
+            follower.join(_END_S)
 
     def stop(self) -> None:
-        """Ends the thread after what it is at."""
+        """Ends the thread, and those of the other stores, after what they are at."""
         self._stopped.set()
+        for follower in self._followers.values():
+            follower.stop()
+
+    def reached(self) -> dict[tuple[str, Store], Lsn]:
+        """Returns where each view is in each store beside the tables."""
+        return {
+            (view, store): lsn
+            for store, follower in self._followers.items()
+            for view, lsn in dict(follower.reached).items()
+        }
 
     def derived(self, version: PublishedVersion) -> dict[str, TableVersion]:
         """Brings every view to a boundary; returns their tables there, as far as there are any."""
@@ -101,13 +126,22 @@ class Deriver(threading.Thread):
                 "error": asdict(fault) if (fault := self.faults.get(keeper.view.name)) else None,
                 **(asdict(keeper.explanation) if keeper.explanation else {}),
                 "failed": dict(keeper.failed),
+                "stores": {
+                    str(store): found
+                    for store, follower in self._followers.items()
+                    if (found := follower.told(keeper.view.name)) is not None
+                },
             }
             for keeper in self.keepers
         }
+        text = orjson.dumps(said)
+        if text == self._said:
+            return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._file.with_suffix(".tmp")
-        draft.write_bytes(orjson.dumps(said))
+        draft.write_bytes(text)
         draft.replace(self._file)
+        self._said = text
 
     def _failed(self, view: str, error: Exception) -> None:
         if isinstance(error, ProjectionError):

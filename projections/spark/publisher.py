@@ -73,15 +73,21 @@ class Publisher(threading.Thread):
         spec: The job.
         tables: Tells whether its views have to be bound to their tables anew.
         committed: Gives the offsets that a store's query has finished; None while it is down.
+        derived: Tells where views made from others are in stores other than their tables.
     """
 
     def __init__(
-        self, spec: JobSpec, tables: TableWatch, committed: Callable[[Store], Offsets | None]
+        self,
+        spec: JobSpec,
+        tables: TableWatch,
+        committed: Callable[[Store], Offsets | None],
+        derived: Callable[[], Mapping[tuple[str, Store], Lsn]] | None = None,
     ) -> None:
         super().__init__(name="publisher", daemon=True)
         self._spec = spec
         self._tables = tables
         self._committed = committed
+        self._delivered = derived
         self._stopped = threading.Event()
         self._topics = spec.topics_in(Store.TABLE).union(*(plan.topics for plan in spec.plans))
         # one for each view: a table that cannot be read holds up its own views only
@@ -161,6 +167,9 @@ class Publisher(threading.Thread):
             reached = frontier.advance(finished) if finished else None
             if reached is not None:
                 found[reached].append((view, store))
+        if self._delivered is not None:
+            for place, reached in self._delivered().items():
+                found[reached].append(place)
         for reached, views in (*found.items(), *self._of_tables().items()):
             with self._spec.writing():
                 positions.publish(connection, self._spec.source, views, reached)

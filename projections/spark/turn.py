@@ -82,8 +82,9 @@ class Turn:
             if spec.plans_in(store)
         }
         self._caretaker = Caretaker(spec, self._guards, self._committed, epoch)
-        self._publisher = Publisher(spec, tables, self._committed)
         self._deriver = Deriver(session, spec) if spec.derived else None
+        reached = None if self._deriver is None else self._deriver.reached
+        self._publisher = Publisher(spec, tables, self._committed, reached)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if spec.plans_in(store):
                 self._add(store, partial(self._start_store, store))

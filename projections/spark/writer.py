@@ -177,10 +177,15 @@ class BatchWriter:
         return {plan.name: sink.version(plan) for plan in self.plans if plan.name in whole}
 
     def _sink(self) -> Sink:
-        place = self.store, self.addresses
-        if place not in _sinks:
-            _sinks[place] = open_sink(*place)
-        return _sinks[place]
+        return kept_sink(self.store, self.addresses)
+
+
+def kept_sink(store: Store, addresses: StoreAddresses) -> Sink:
+    """Returns this process's sink of a store; the first use connects."""
+    place = store, addresses
+    if place not in _sinks:
+        _sinks[place] = open_sink(*place)
+    return _sinks[place]
 
 
 def _take(delivery: Delivery, runs: Iterable[Run]) -> None:
@@ -200,7 +205,7 @@ def _collecting_rarely() -> Iterator[None]:
 
 
 def crossing(error: Exception) -> FaultError:
-    """Returns what crosses to the driver: never the text of a foreign error, it may show values."""
+    """Returns what crosses to the driver: never a foreign error's text, which may show a value."""
     if isinstance(error, CdcError | ProjectionError):
         return FaultError(error)
     places = traceback.extract_tb(error.__traceback__)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
+from projections.derived_view import ViewFunction
 from projections.errors import DeclarationError, PlanError
 from projections.event_form import KEY, STORED
 from projections.plan import ROW_ID_COLUMN, Facts, HistoryPlan, facts_of, plan_views
@@ -270,3 +272,37 @@ def test_a_history_needs_a_key_and_names_of_its_own() -> None:
         history_of(TableSchema(PRICES.table, PRICES.columns), scd=2)
     with pytest.raises(PlanError, match="column valid_to is reserved"):
         history_of(TableSchema(PRICES.table, (*PRICES.columns, reserved), ("id",)), scd=2)
+
+
+def test_a_view_by_a_function_is_found_again_in_its_module_wherever_it_is_sent(
+    tmp_path: Path,
+) -> None:
+    path = module(
+        tmp_path,
+        'shop = source("shop", tables=["public.orders"])\n'
+        'orders = view.mirror("orders", shop.orders)\n'
+        '@view(keys=["id"])\n'
+        "def doubled(orders):\n"
+        "    return twice(orders)\n"
+        "def twice(orders):\n"
+        "    return orders * 2\n",
+    )
+    declared = load(path).derived["doubled"]
+
+    sent = pickle.loads(pickle.dumps(declared))  # noqa: S301
+
+    assert sent.function is not None
+    assert "abab" == sent.function("ab")
+    path.write_text(path.read_text().replace("* 2", "* 3"))
+    assert load(path).derived["doubled"].text != declared.text == sent.text
+
+
+def test_a_view_by_a_function_of_no_module_cannot_be_sent() -> None:
+    def doubled(orders: str) -> str:
+        return orders * 2
+
+    made = ViewFunction(doubled, "doubled", None)
+
+    assert "abab" == made("ab")
+    with pytest.raises(DeclarationError, match="of no module"):
+        pickle.dumps(made)

@@ -1,0 +1,315 @@
+"""Follower: takes the derived views of a source from their tables into one other store.
+
+What the store has of each view is kept in a file beside the checkpoints, which is written after the
+store: whoever is killed in between gives the same again, with the same versions or greater ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import psycopg
+import pyarrow as pa
+import structlog
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from msgspec import structs
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from projections import positions
+from projections.derived_delivery import COMMITS_MAX, Delivered, DerivedDelivery, plan_at
+from projections.derived_form import derived_plan, form_of
+from projections.errors import FeedLostError, IndexLostError, ProjectionError, QueryFailedError
+from projections.fault import Fault
+from projections.marks import Marked
+from projections.published import Published
+from projections.sinks.cache import CacheSink
+from projections.sinks.cache_epoch import CacheEpoch
+from projections.sinks.open import open_sink
+from projections.spark.writer import crossing, kept_sink
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from cdc.lsn import Lsn
+    from projections.plan import ViewPlan
+    from projections.published import PublishedVersion, TableVersion
+    from projections.spec import JobSpec, StoreAddresses
+    from projections.view import DerivedView
+
+_TICK_S: Final = 0.1
+_PAUSE_S: Final = 2.0
+_POOL: Final = "derived"
+_DDL: Final = "upserted long, deleted long, refused long, error string"
+_COUNTS: Final = pa.schema(
+    [
+        ("upserted", pa.int64()),
+        ("deleted", pa.int64()),
+        ("refused", pa.int64()),
+        ("error", pa.string()),
+    ]
+)
+_CONNECT_S: Final = 5
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTask:
+    """A delivery as one of Spark's workers makes it.
+
+    Attributes:
+        delivery: It.
+        store: Where to.
+        addresses: Where that answers.
+    """
+
+    delivery: DerivedDelivery
+    store: Store
+    addresses: StoreAddresses
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Delivers; yields how many rows were written, are gone, and were refused, and why."""
+        for _ in batches:
+            pass
+        try:
+            applied = self.delivery.deliver(kept_sink(self.store, self.addresses))
+        except Exception as error:  # noqa: BLE001  # the edge of the process
+            raise crossing(error) from None
+        refused = applied.refused
+        why = str(crossing(refused[0].error)) if refused else None
+        counts = {
+            "upserted": [applied.upserted],
+            "deleted": [applied.deleted],
+            "refused": [len(refused)],
+            "error": [why],
+        }
+        yield pa.RecordBatch.from_pydict(counts, schema=_COUNTS)
+
+
+class Follower(threading.Thread):
+    """Keeps the derived views of one store where their published tables are.
+
+    A view that cannot be delivered stays where it is and is tried again; the others go on. What
+    the store refuses key by key is counted, and given again when its row changes.
+
+    Args:
+        session: Where.
+        spec: The job.
+        store: Search or cache.
+    """
+
+    def __init__(self, session: SparkSession, spec: JobSpec, store: Store) -> None:
+        super().__init__(name=f"derived {store}", daemon=True)
+        self.faults: dict[str, Fault] = {}
+        self.reached: dict[str, Lsn] = {}
+        self._session = session
+        self._spec = spec
+        self._store = store
+        self._views = [view for view in spec.derived if store in view.to]
+        self._published = Published(spec.addresses.tables, spec.source)
+        self._file = spec.checkpoint(store).with_name(f"{store}.derived.json")
+        self._had = self._read()
+        self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
+        self._at: dict[str, int] = {}  # versions of tables that this has brought or found there
+        self._stopped = threading.Event()
+        self._epoch: CacheEpoch | None = None
+        if store is Store.CACHE:
+            addresses = spec.addresses
+            file = spec.checkpoint(store).with_suffix(".derived.epoch")
+            self._epoch = CacheEpoch(
+                addresses.cache_url, addresses.cache_prefix, file, "_epoch_derived"
+            )
+
+    def run(self) -> None:
+        """Follows the published versions until stopped."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        done, wait_s = 0, _TICK_S
+        while not self._stopped.wait(wait_s):
+            version = self._published.latest()
+            if version is None or version.number == done:
+                continue
+            wait_s = _PAUSE_S
+            if self.follow(version):
+                done, wait_s = version.number, _TICK_S
+        if self._epoch is not None:
+            self._epoch.close()
+
+    def told(self, view: str) -> dict[str, Any] | None:
+        """Says how a view is in the store; None of one that is not to be there."""
+        if all(each.name != view for each in self._views):
+            return None
+        fault, had = self.faults.get(view), self._had.get(view)
+        return {
+            "error": None if fault is None else asdict(fault),
+            "refused": 0 if had is None else had.refused,
+        }
+
+    def stop(self) -> None:
+        """Ends the thread after what it is at."""
+        self._stopped.set()
+
+    def follow(self, version: PublishedVersion) -> bool:
+        """Brings every view to a version; returns whether all of them have come there."""
+        try:
+            self._look_at_cache(version)
+        except (ProjectionError, psycopg.Error) as error:
+            for view in self._views:
+                self._failed(view.name, error)
+            return False
+        whole = True
+        for view in self._views:
+            table = version.views.get(view.name)
+            if table is None or self._stopped.is_set():
+                whole = whole and table is None
+                continue
+            try:
+                whole &= self._deliver(view, table, version)
+            except (ProjectionError, PySparkException, Py4JError, DeltaError, OSError) as error:
+                whole = False
+                self._failed(view.name, error)
+        return whole
+
+    def _deliver(self, view: DerivedView, table: TableVersion, version: PublishedVersion) -> bool:
+        """Brings a view to a version; returns whether it is there."""
+        if self._at.get(view.name) == table.version:
+            self.reached[view.name] = table.applied_through
+            return True
+        tables = self._spec.addresses.tables
+        found = DeltaTable(str(tables / view.name), version=table.version)
+        plan = derived_plan(view, self._spec.source, pa.schema(found.schema().to_arrow()))
+        form, had = form_of(plan), self._had.get(view.name)
+        place = self._place(plan, form)
+        wanted = Delivered(
+            str(found.metadata().id), table.version, version.epoch, version.lsn, form, place
+        )
+        after = _after(had, wanted)
+        if had is None or after is None or after < wanted.version:
+            if after is None and had is not None and had.place == place:
+                if had.number >= wanted.number:
+                    return False  # what is written anew has to be newer: the next boundary is
+                if self._store is Store.CACHE and not plan.cache.linked:
+                    self._rid(plan)
+            delivery = DerivedDelivery(tables, plan, wanted.version, wanted.number, after)
+            self._write(delivery, wanted, 0 if had is None or after is None else had.refused)
+        elif not had.refused:
+            self.faults.pop(view.name, None)
+        self._at[view.name] = table.version
+        self.reached[view.name] = table.applied_through
+        return True
+
+    def _write(self, delivery: DerivedDelivery, wanted: Delivered, refused: int) -> None:
+        plan = delivery.plan
+        task = StoreTask(delivery, self._store, self._spec.addresses)
+        if self._epoch is not None:
+            self._epoch.beat()
+        (row,) = self._session.range(1, numPartitions=1).mapInArrow(task.run, _DDL).collect()
+        if self._epoch is not None:
+            self._epoch.beat()
+            if delivery.after is None:
+                self._epoch.built(plan)
+        self._had[plan.name] = structs.replace(wanted, refused=refused + row["refused"])
+        self._keep()
+        why = None if row["error"] is None else Fault.find(row["error"])
+        if why is None:
+            self.faults.pop(plan.name, None)
+        else:
+            self._note(plan.name, why)
+
+    def _place(self, plan: ViewPlan, form: str) -> str:
+        """Sees to it that there is a place for a view in the store; returns its mark."""
+        with closing(open_sink(self._store, self._spec.addresses)) as sink:
+            if self._prepared.get(plan.name) != form:
+                sink.prepare(plan)
+                self._prepared[plan.name] = form
+            if isinstance(sink, Marked):
+                mark = sink.mark(plan)
+                if mark is None:
+                    self._prepared.pop(plan.name)
+                    raise IndexLostError(
+                        f"view {plan.name} has lost its place in {self._store}",
+                        hint="it is made and filled anew by itself",
+                    )
+                return mark
+        return "" if self._epoch is None else self._epoch.id
+
+    def _look_at_cache(self, version: PublishedVersion) -> None:
+        """Notices a cache that has forgotten something: all is then given anew."""
+        if self._epoch is None:
+            return
+        reason = self._epoch.look()
+        if reason is None:
+            return
+        _log.warning("derived views of the cache are given anew", why=reason)
+        views = [view for view in self._views if view.name in version.views]
+        with psycopg.connect(self._spec.source_dsn, connect_timeout=_CONNECT_S) as connection:
+            positions.withdraw(connection, [view.name for view in views], Store.CACHE)
+        self.reached.clear()
+        self._prepared.clear()
+        self._at.clear()
+        self._epoch.renew([plan_at(self._spec, view) for view in views])
+
+    def _rid(self, plan: ViewPlan) -> None:
+        """Removes what lies beside the rows of a view that has nothing there any more."""
+        addresses = self._spec.addresses
+        with closing(CacheSink(addresses.cache_url, addresses.cache_prefix)) as sink:
+            sink.drop_beside(plan)
+
+    def _failed(self, view: str, error: Exception) -> None:
+        if isinstance(error, ProjectionError):
+            fault = Fault.of(error)
+        else:
+            unknown = Fault(
+                QueryFailedError.code,
+                f"view {view} cannot be delivered",
+                type(error).__name__,
+                None,
+                True,
+            )
+            fault = Fault.find(str(error)) or unknown
+        if fault.code == IndexLostError.code:
+            self._prepared.pop(view, None)
+        if fault.code == FeedLostError.code:
+            self._had[view] = structs.replace(self._had[view], table="")
+        self._note(view, fault)
+
+    def _note(self, view: str, fault: Fault) -> None:
+        if self.faults.get(view) != fault:
+            _log.warning(
+                "a view is not delivered",
+                view=view,
+                store=str(self._store),
+                code=fault.code,
+                what=fault.message,
+            )
+        self.faults[view] = fault
+
+    def _read(self) -> dict[str, Delivered]:
+        if not self._file.is_file():
+            return {}
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Delivered])
+        except msgspec.DecodeError:  # torn by a power cut: all is given anew
+            return {}
+
+    def _keep(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(self._had))
+        draft.replace(self._file)
+
+
+def _after(had: Delivered | None, wanted: Delivered) -> int | None:
+    """Version of the table from which on changes are given; None where all rows are."""
+    if had is None:
+        return None
+    same = (had.table, had.form, had.place) == (wanted.table, wanted.form, wanted.place)
+    near = had.version <= wanted.version <= had.version + COMMITS_MAX
+    return had.version if same and near else None

@@ -1,0 +1,240 @@
+"""Derived views as the job keeps them: from the log of real tables into every store."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from headwater import query
+from projections.cache_reader import CacheReader
+from projections.published import Published
+from projections.search.client import Searcher
+from projections.search.request import SearchQuery
+from projections.spark.derived_verification import verify_derived
+from projections.view import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from projections.published import PublishedVersion
+    from tests.fix_capture import Captured
+    from tests.fix_spark import ViewJob
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+]
+
+TABLES = """
+CREATE TABLE customers (id int PRIMARY KEY, name text);
+CREATE TABLE orders (
+    id int PRIMARY KEY, customer_id int, status text, total numeric(12,2) NOT NULL
+);
+CREATE TABLE items (
+    order_id int REFERENCES orders ON UPDATE CASCADE ON DELETE CASCADE, line int,
+    product text NOT NULL, amount numeric(12,2) NOT NULL, PRIMARY KEY (order_id, line)
+);
+INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 30) n;
+INSERT INTO orders SELECT n, n % 40, 'placed', 2 * n FROM generate_series(1, 200) n;
+INSERT INTO items SELECT n, line, 'chair ' || n % 7, n
+  FROM generate_series(1, 200) n, generate_series(1, 2) line
+"""
+VIEWS = """
+from headwater import CacheOptions, source, view
+
+shop = source("{name}", tables=["public.customers", "public.orders", "public.items"])
+customers = view.mirror("customers", shop.customers, to=["table"])
+orders = view.mirror("orders", shop.orders, to=["table"])
+items = view.mirror("items", shop["public.items"], to=["table"])
+
+view.document("{name}_document", "document.sql", keys=["id"])
+view.aggregate(
+    "{name}_by_status",
+    orders,
+    by=["status"],
+    count="orders",
+    sums={{"total": "total"}},
+    distinct={{"customers": "customer_id"}},
+    cache=CacheOptions(leaderboards={{"most": "total"}}),
+)
+
+
+@view(keys=["status"], to=["search"])
+def {name}_large({name}_by_status):
+    return large({name}_by_status)
+
+
+def large(by_status):
+    return by_status.where("orders > 50").select("status", "orders")
+"""
+DOCUMENT = """
+SELECT o.id, o.status, o.total, c.name AS customer, i.items
+  FROM orders o
+  LEFT JOIN customers c ON c.id = o.customer_id
+  LEFT JOIN (SELECT order_id, sort_array(collect_list(struct(line, product, amount))) AS items
+               FROM items GROUP BY order_id) i ON i.order_id = o.id
+"""
+DOCUMENTS_AT_THE_SOURCE = """
+SELECT o.id, o.status, o.total, c.name AS customer,
+       (SELECT array_agg((line || ' ' || product || ' ' || amount)::text ORDER BY line)
+          FROM items i WHERE i.order_id = o.id) AS items
+  FROM orders o LEFT JOIN customers c ON c.id = o.customer_id ORDER BY o.id
+"""
+BY_STATUS_AT_THE_SOURCE = """
+SELECT status, count(*) AS orders, sum(total) AS total,
+       count(DISTINCT customer_id) AS customers
+  FROM orders GROUP BY status
+"""
+MONEY = """
+SELECT (SELECT sum(total) FROM orders), (SELECT sum(amount) FROM items),
+       (SELECT sum(total) FROM {name}_document), (SELECT sum(total) FROM {name}_by_status)
+"""
+
+
+@pytest.fixture
+def job(
+    capture: Callable[..., Captured],
+    view_job: Callable[..., ViewJob],
+    database: str,
+    tmp_path: Path,
+) -> ViewJob:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES)
+    captured = capture("public.customers", "public.orders", "public.items")
+    module = tmp_path / "project" / "views.py"
+    module.parent.mkdir()
+    module.write_text(VIEWS.format(name=captured.spec.name))
+    (module.parent / "document.sql").write_text(DOCUMENT)
+    declared = load(module)
+    views = list(declared.views.values())
+    return view_job(captured, views=views, derived=tuple(declared.derived.values()))
+
+
+def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: ViewJob) -> None:
+    name = job.spec.source
+    with writing(job.spec.source_dsn):
+        job.start()
+        await_published(job, 3)
+        job.kill()
+        assert job.orphans() == []
+        job.start()
+        await_published(job, 4)
+
+    assert job.catch_up(600) == []  # in search and cache, too
+    assert all(report.equal for report in verify_derived(job.bound()))
+    with psycopg.connect(job.spec.source_dsn, row_factory=dict_row) as connection:
+        documents = connection.execute(DOCUMENTS_AT_THE_SOURCE).fetchall()
+        by_status = connection.execute(BY_STATUS_AT_THE_SOURCE).fetchall()
+    assert documents == [flat(row) for row in read(job, f"{name}_document", "id")]
+    assert sorted(by_status, key=repr) == sorted(read(job, f"{name}_by_status"), key=repr)
+    large = [row["status"] for row in by_status if row["orders"] > 50]
+    assert large
+    assert sorted(large, key=repr) == sorted(
+        (row["status"] for row in read(job, f"{name}_large")), key=repr
+    )
+    chairs = {document["id"] for document in documents if "chair 3" in str(document["items"])}
+    with Searcher(job.spec.search_url) as searcher:
+        asked = SearchQuery('"chair 3"', size=500, fields=("items.product",), syntax=True)
+        found = searcher.search(f"{name}_document", asked)
+    assert chairs == {int(hit.key) for hit in found.hits}
+    cache = CacheReader(job.spec.cache_url, f"{name}:", f"{name}_by_status")
+    totals = {row["status"] or r"\N": row["total"] for row in by_status}
+    assert totals == {rank.key: rank.score for rank in cache.top("most")}
+    assert not cache.building
+    # each transaction changes an order and its items by the same amount
+    tables = job.spec.addresses.tables
+    published = Published(tables, name).all()
+    assert len(published) > 7
+    for version in published:
+        (money,) = query.run(
+            MONEY.format(name=name), tables, as_of=str(version.applied_through)
+        ).to_pylist()
+        assert len(set(money.values())) == 1, (version.number, money)
+    assert job.stop() == 0
+
+
+def read(job: ViewJob, view: str, order: str = "1") -> list[dict[str, Any]]:
+    sql = f"SELECT * FROM {view} ORDER BY {order}"  # noqa: S608
+    rows = query.run(sql, job.spec.addresses.tables).to_pylist()
+    return [{name: v for name, v in row.items() if name != "_version"} for row in rows]
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    items = row["items"] and [f"{i['line']} {i['product']} {i['amount']}" for i in row["items"]]
+    return {**row, "items": items}
+
+
+def newest(job: ViewJob) -> PublishedVersion | None:
+    return Published(job.spec.addresses.tables, job.spec.source).latest()
+
+
+def await_published(job: ViewJob, more: int) -> None:
+    """Waits until so many further boundaries are published with all views."""
+    names = {view.name for view in job.spec.derived}
+    before = newest(job)
+    wanted = more + (before.number if before is not None else 0)
+
+    def reached(_: dict[str, Any]) -> bool:
+        version = newest(job)
+        return version is not None and version.number >= wanted and names <= version.views.keys()
+
+    job.wait(reached, timeout_s=600)
+
+
+@contextmanager
+def writing(dsn: str) -> Iterator[None]:
+    enough = threading.Event()
+    thread = threading.Thread(target=write, args=(dsn, enough, Random(6)))  # noqa: S311
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def write(dsn: str, enough: threading.Event, chance: Random) -> None:
+    """Changes orders with their items, and customers, until told to stop."""
+    with psycopg.connect(dsn) as connection:
+        while not enough.wait(0.03):
+            order, amount = chance.randint(1, 220), chance.randint(1, 50)
+            kind = chance.random()
+            if kind < 0.2:
+                connection.execute("DELETE FROM orders WHERE id = %s", (order,))
+            elif kind < 0.3:  # under another key, and perhaps back some time
+                move = "UPDATE orders SET id = 221 - id WHERE id = %s AND NOT EXISTS"
+                connection.execute(
+                    f"{move} (SELECT FROM orders WHERE id = 221 - %s)",
+                    (order, order),
+                )
+            elif kind < 0.4:
+                connection.execute(
+                    "UPDATE customers SET name = name || %s WHERE id = %s", (amount, order % 30)
+                )
+            elif kind < 0.5:
+                status = chance.choice(["paid", "placed", None])
+                connection.execute(
+                    "UPDATE orders SET status = %s, customer_id = customer_id + 1 WHERE id = %s",
+                    (status, order),
+                )
+            else:
+                connection.execute(
+                    "INSERT INTO orders VALUES (%s, %s, 'paid', %s) ON CONFLICT (id)"
+                    " DO UPDATE SET total = orders.total + excluded.total",
+                    (order, order % 40, amount),
+                )
+                connection.execute(
+                    "INSERT INTO items SELECT %s, coalesce(max(line), 0) + 1, 'table', %s"
+                    "  FROM items WHERE order_id = %s",
+                    (order, amount, order),
+                )
+            connection.rollback() if chance.random() < 0.1 else connection.commit()

@@ -1,0 +1,208 @@
+"""Derived views on their way from their tables into a store, whatever is given twice or late."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from cdc.table import ColumnKind
+from projections.cache_options import CacheOptions
+from projections.derived_delivery import DerivedDelivery
+from projections.derived_form import derived_plan, form_of
+from projections.documents import DocumentForm
+from projections.errors import FeedLostError, PlanError
+from projections.search.options import SearchOptions, Text
+from projections.sinks.derived_table import DerivedTable
+from projections.sinks.mapping import index_body
+from projections.sinks.memory import MemorySink
+from projections.view import DerivedView, Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.plan import ViewPlan
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("status", pa.string()),
+        ("total", pa.decimal128(12, 2)),
+        (
+            "items",
+            pa.list_(pa.struct([("line", pa.int32()), ("sku", pa.string()), ("at", pa.date32())])),
+        ),
+    ]
+)
+VIEW = DerivedView("documents", ("id",), frozenset(Store), ("orders",), "SELECT 1")
+PLAN = derived_plan(VIEW, "shop", SCHEMA)
+
+
+class Kept:
+    """A derived view's table, changed key by key, and what it should hold."""
+
+    def __init__(self, tables: Path) -> None:
+        self.tables = tables
+        self.table = DerivedTable(tables, VIEW.name, VIEW.keys)
+        self.rows: dict[int | None, dict[str, Any]] = {}
+
+    @property
+    def version(self) -> int:
+        return DeltaTable(str(self.tables / VIEW.name)).version()
+
+    def write(self, number: int, *changes: dict[str, Any], anew: bool = False) -> None:
+        if anew:
+            self.rows.clear()
+        schema = SCHEMA.append(pa.field("_deleted", pa.bool_()))
+        rows = [{"_deleted": False, **change} for change in changes]
+        for row in rows:
+            if row["_deleted"]:
+                self.rows.pop(row["id"], None)
+            else:
+                self.rows[row["id"]] = {name: row.get(name) for name in SCHEMA.names}
+        self.table.write(pa.Table.from_pylist(rows, schema=schema), number, anew=anew)
+
+    def deliver(
+        self, sink: MemorySink, number: int, after: int | None, through: int | None = None
+    ) -> int:
+        """Delivers up to a version of the table; returns it."""
+        version = self.version if through is None else through
+        DerivedDelivery(self.tables, PLAN, version, number, after).deliver(sink)
+        return version
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        return sorted((document(row) for row in self.rows.values()), key=repr)
+
+
+def document(row: dict[str, Any]) -> dict[str, Any]:
+    """As search and cache have a row."""
+    items = row["items"] and [
+        {**item, "at": item["at"] and item["at"].isoformat()} for item in row["items"]
+    ]
+    total = None if row["total"] is None else f"{row['total']:.2f}"
+    return {**row, "total": total, "items": items}
+
+
+def stored(sink: MemorySink, plan: ViewPlan = PLAN) -> list[Any]:
+    return sorted(sink.documents(plan), key=repr)
+
+
+def changes(chance: Random) -> list[dict[str, Any]]:
+    keys: list[int | None] = [None, *range(8)]
+    return [
+        {"id": key, "_deleted": True}
+        if chance.random() < 0.4
+        else {
+            "id": key,
+            "status": chance.choice(["paid", "", None]),
+            "total": chance.choice([Decimal("9.90"), None]),
+            "items": chance.choice([None, [], [{"line": 1, "sku": "a", "at": None}]]),
+        }
+        for key in chance.sample(keys, chance.randint(1, 5))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_store_has_what_the_table_has_however_often_and_late_it_is_given(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = Random(seed)  # noqa: S311
+    kept, sink = Kept(tmp_path), MemorySink()
+    kept.write(10, *changes(chance), anew=True)
+    at = kept.deliver(sink, 10, None)
+    given = [(10, None, at)]
+    for number in range(11, 31):
+        for _ in range(chance.randint(0, 3)):
+            anew = chance.random() < 0.1
+            found = changes(chance)
+            kept.write(number, *(c for c in found if not (anew and "status" not in c)), anew=anew)
+        if chance.random() < 0.3:
+            continue  # a boundary that came while the store was busy
+        given.append((number, at, kept.version))
+        if chance.random() < 0.3:
+            # killed after the store was written, before that was noted
+            kept.deliver(sink, number, at)
+            continue
+        at = kept.deliver(sink, number, at)
+        late, after, through = chance.choice(given)
+        kept.deliver(sink, late, after, through)  # by one that was stopped, and woke
+
+        assert kept.documents == stored(sink)
+
+
+def test_all_rows_given_anew_leave_nothing_older(tmp_path: Path) -> None:
+    kept, sink = Kept(tmp_path), MemorySink()
+    kept.write(10, {"id": 1}, {"id": 2}, anew=True)
+    kept.deliver(sink, 10, None)
+    kept.write(11, {"id": 1, "_deleted": True})
+
+    kept.deliver(sink, 12, None)
+
+    assert kept.documents == stored(sink)
+
+
+def test_a_table_that_does_not_tell_its_changes_any_more_says_so(tmp_path: Path) -> None:
+    kept, sink = Kept(tmp_path), MemorySink()
+    kept.write(10, {"id": 1}, {"id": 2}, anew=True)
+    at = kept.deliver(sink, 10, None)
+    kept.write(11, {"id": 1, "status": "paid"})
+    for file in (tmp_path / VIEW.name / "_change_data").iterdir():
+        file.unlink()
+
+    with pytest.raises(FeedLostError):
+        kept.deliver(sink, 11, at)
+
+
+def test_a_key_that_is_null_has_a_name_of_its_own(tmp_path: Path) -> None:
+    schema = pa.schema([("status", pa.string()), ("orders", pa.int64())])
+    view = DerivedView("by_status", ("status",), frozenset(Store), ("orders",), "SELECT 1")
+    plan = derived_plan(view, "shop", schema)
+    table = DerivedTable(tmp_path, view.name, view.keys)
+    statuses = [None, "None", "null", r"\N"]
+    rows = [{"status": status, "orders": 1, "_deleted": False} for status in statuses]
+    given = schema.append(pa.field("_deleted", pa.bool_()))
+    table.write(pa.Table.from_pylist(rows, schema=given), 10, anew=True)
+    version = DeltaTable(str(tmp_path / view.name)).version()
+    form = DocumentForm(plan)
+
+    sink = MemorySink()
+    applied = DerivedDelivery(tmp_path, plan, version, 10, None).deliver(sink)
+
+    assert [(r"\N",)] == [refused.change.key for refused in applied.refused]
+    assert {"None", "null", r"\N"} == {form.name_of(key) for key in sink.views[view.name].rows}
+
+
+def test_nested_columns_are_found_in_search_as_structs_and_by_their_words() -> None:
+    search = SearchOptions(fields={"items.sku": Text(analyzer="english")})
+    view = DerivedView("d", ("id",), frozenset({Store.SEARCH}), ("o",), "SELECT 1", search=search)
+
+    plan = derived_plan(view, "shop", SCHEMA)
+
+    properties = index_body(plan)["mappings"]["properties"]
+    assert "nested" == properties["items"]["type"]
+    assert properties["items"]["include_in_root"]
+    assert "english" == properties["items"]["properties"]["sku"]["analyzer"]
+    assert ColumnKind.NUMERIC is plan.schema.by_name["total"].kind
+    assert form_of(plan) != form_of(PLAN)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ({"keys": ("items",)}, "cannot be a key"),
+        ({"search": SearchOptions(fields={"items.skus": Text()})}, "it has not"),
+        ({"cache": CacheOptions(leaderboards={"top": "items"})}, "cannot rank"),
+    ],
+    ids=["key", "search", "cache"],
+)
+def test_what_is_said_of_a_view_has_to_fit_its_columns(said: dict[str, Any], what: str) -> None:
+    fields: dict[str, Any] = {"keys": ("id",), **said}
+    view = DerivedView("d", to=frozenset(Store), inputs=("o",), sql="SELECT 1", **fields)
+
+    with pytest.raises(PlanError, match=what):
+        derived_plan(view, "shop", SCHEMA)
