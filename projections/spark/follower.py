@@ -7,7 +7,7 @@ store: whoever is killed in between gives the same again, with the same versions
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,13 @@ from pyspark.errors import PySparkException
 from projections import positions
 from projections.derived_delivery import COMMITS_MAX, Delivered, DerivedDelivery, plan_at
 from projections.derived_form import derived_plan, form_of
-from projections.errors import FeedLostError, IndexLostError, ProjectionError, QueryFailedError
+from projections.errors import (
+    FeedLostError,
+    IndexLostError,
+    ProjectionError,
+    QueryFailedError,
+    WriterFencedError,
+)
 from projections.fault import Fault
 from projections.marks import Marked
 from projections.published import Published
@@ -32,6 +38,7 @@ from projections.sinks.cache import CacheSink
 from projections.sinks.cache_epoch import CacheEpoch
 from projections.sinks.open import open_sink
 from projections.spark.writer import crossing, kept_sink
+from projections.spec import writing
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec, StoreAddresses
+    from projections.tenure import Tenure
     from projections.view import DerivedView
 
 _TICK_S: Final = 0.1
@@ -69,18 +77,21 @@ class StoreTask:
         delivery: It.
         store: Where to.
         addresses: Where that answers.
+        tenure: The driver's right to write.
     """
 
     delivery: DerivedDelivery
     store: Store
     addresses: StoreAddresses
+    tenure: Tenure | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Delivers; yields how many rows were written, are gone, and were refused, and why."""
         for _ in batches:
             pass
         try:
-            applied = self.delivery.deliver(kept_sink(self.store, self.addresses))
+            with writing(self.tenure):
+                applied = self.delivery.deliver(kept_sink(self.store, self.addresses))
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise crossing(error) from None
         refused = applied.refused
@@ -137,8 +148,9 @@ class Follower(threading.Thread):
             if version is None or version.number == done:
                 continue
             wait_s = _PAUSE_S
-            if self.follow(version):
-                done, wait_s = version.number, _TICK_S
+            with suppress(WriterFencedError), self._spec.writing():  # which ends the job
+                if self.follow(version):
+                    done, wait_s = version.number, _TICK_S
         if self._epoch is not None:
             self._epoch.close()
 
@@ -207,7 +219,7 @@ class Follower(threading.Thread):
 
     def _write(self, delivery: DerivedDelivery, wanted: Delivered, refused: int) -> None:
         plan = delivery.plan
-        task = StoreTask(delivery, self._store, self._spec.addresses)
+        task = StoreTask(delivery, self._store, self._spec.addresses, self._spec.tenure)
         if self._epoch is not None:
             self._epoch.beat()
         (row,) = self._session.range(1, numPartitions=1).mapInArrow(task.run, _DDL).collect()
