@@ -194,6 +194,24 @@ def rows(tables: Path, published: Published, name: str) -> list[dict[str, Any]]:
     return sorted(found.select(columns).to_pylist(), key=repr)
 
 
+BY_STATUS = (
+    "SELECT status, count(*) AS orders, sum(total) AS total,"
+    " count(DISTINCT customer_id) AS customers,"
+    " slice(sort_array(collect_list(struct(total, id)), false), 1, 2) AS largest"
+    " FROM orders GROUP BY status"
+)
+QUERIES = {
+    "order_document": DOCUMENTS,
+    "by_status": BY_STATUS,
+    "large": "SELECT id, total FROM orders WHERE total > 4",
+    "small": "SELECT id, total FROM orders",
+    "several": "SELECT status, count(*) AS orders FROM orders WHERE status IS NOT NULL"
+    " GROUP BY status HAVING count(*) > 1",
+    "statuses_by_count": f"SELECT orders, max(status) AS status FROM ({BY_STATUS})"  # noqa: S608
+    " GROUP BY orders",
+}
+
+
 def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Path) -> None:
     spec = job(folder)
     session = start_session(spec)
@@ -209,28 +227,12 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
             reader = session.read.format("delta").option("versionAsOf", version.version)
             table = reader.load(str(shop.tables / name)).drop("_version")
             table.createOrReplaceTempView(name)
-        by_status = (
-            "SELECT status, count(*) AS orders, sum(total) AS total,"
-            " count(DISTINCT customer_id) AS customers,"
-            " slice(sort_array(collect_list(struct(total, id)), false), 1, 2) AS largest"
-            " FROM orders GROUP BY status"
-        )
-        wanted = {
-            "order_document": DOCUMENTS,
-            "by_status": by_status,
-            "large": "SELECT id, total FROM orders WHERE total > 4",
-            "small": "SELECT id, total FROM orders",
-            "several": "SELECT status, count(*) AS orders FROM orders WHERE status IS NOT NULL"
-            " GROUP BY status HAVING count(*) > 1",
-            "statuses_by_count": f"SELECT orders, max(status) AS status FROM ({by_status})"  # noqa: S608
-            " GROUP BY orders",
-        }
-        for name, query in wanted.items():
+        for name, query in QUERIES.items():
             oracle = session.sql(query).toArrow().to_pylist()
             assert sorted(oracle, key=repr) == rows(shop.tables, shop.published, name)
 
     reports = verify_derived(spec)
-    assert {report.view for report in reports} == {*wanted}
+    assert {report.view for report in reports} == {*QUERIES}
     assert all(report.equal for report in reports)
     withheld = {report.view: report.withheld for report in reports if report.withheld}
     ids = session.sql("SELECT id FROM orders WHERE coalesce(total, 0) <= 4").count()

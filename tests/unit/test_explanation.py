@@ -16,10 +16,10 @@ def plans() -> dict[str, ViewPlan]:
     (source,) = declared.sources.values()
     table = source["orders"].table
     columns = (
-        Column("id", "bigint", ColumnKind.INTEGER, nullable=False),
-        Column("customer_id", "uuid", ColumnKind.UUID, nullable=False),
-        Column("status", "order_status", ColumnKind.TEXT, nullable=False),
-        Column("total", "numeric", ColumnKind.NUMERIC, nullable=False, precision=12, scale=2),
+        Column("id", ColumnKind.INTEGER, "bigint", nullable=False),
+        Column("customer_id", ColumnKind.UUID, "uuid", nullable=False),
+        Column("status", ColumnKind.TEXT, "order_status", nullable=False),
+        Column("total", ColumnKind.NUMERIC, "numeric", nullable=False, precision=12, scale=2),
     )
     schemas = {table: TableSchema(table, columns, ("id",))}
     views = [view for view in declared.views.values() if view.table == table]
