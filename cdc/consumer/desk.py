@@ -243,9 +243,9 @@ class Desk:
     # -- the end
 
     @property
-    def stopping(self) -> bool:
-        """Whether it is to end."""
-        return self._stopping
+    def closed(self) -> bool:
+        """Whether outcomes of what is in hand count no longer."""
+        return self._closed
 
     def stop(self) -> None:
         """Hands out nothing more. May be called from a signal handler."""

@@ -83,7 +83,8 @@ class Feed:
     def _run(self) -> None:
         try:
             try:
-                while not self._desk.stopping:
+                # to the very end: what is in hand when it is stopped may still be acknowledged
+                while not self._desk.closed:
                     self._turn()
                 self._finish()
             finally:

@@ -253,6 +253,23 @@ def test_what_no_connector_wrote_is_parked_and_the_group_goes_on(
     assert [0] * 5 == [key.attempts for key in parked]
 
 
+def test_what_is_in_hand_when_it_is_stopped_still_counts(database: str, capture: Capture) -> None:
+    create(database)
+    captured = capture("public.orders")
+    captured.execute("INSERT INTO orders VALUES (1, 1)", "INSERT INTO orders VALUES (2, 2)")
+    with orders(captured) as changes:
+        in_hand = [changes.take(60), changes.take(60)]
+        changes.stop()
+        (feed,) = (each for each in threading.enumerate() if each.name == "changes-feed")
+        feed.join(2)
+        assert feed.is_alive()  # it keeps its place in the group, and commits there
+        assert changes.take() is None
+        assert [True, True] == [change.ack() for change in in_hand if change is not None]
+
+    (place,) = changes.lag()
+    assert 0 == place.consumer_lag_records
+
+
 def test_a_new_group_begins_where_it_is_told_to_and_an_old_one_where_it_was(
     database: str, capture: Capture
 ) -> None:
