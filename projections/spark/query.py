@@ -12,8 +12,10 @@ from pyspark.sql import functions as fn
 from cdc.broker import extent
 from cdc.broker.errors import BrokerError
 from projections import checkpoint
+from projections.batch_turn import BatchTurn
 from projections.errors import ProjectionError, UnknownShapeError
 from projections.fault import FaultError
+from projections.published import Published
 from projections.spark.columns import record_columns
 from projections.spark.writer import COUNTERS_DDL, BatchWriter
 from projections.view import Store
@@ -110,8 +112,7 @@ def start_query(
         gate: What a batch passes before it is written.
         on_batch: Called with a batch's id and its counters once the batch is in the store.
     """
-    plans = spec.plans_in(store)
-    writer = BatchWriter(store, plans, spec.addresses, spec.ledger, derives=bool(spec.derived))
+    writer = replace(_writer(spec, store), derives=bool(spec.derived))
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
     tasks = 1 if store is Store.TABLE else spec.tasks
     topics = sorted(spec.topics_in(store))
@@ -122,12 +123,14 @@ def start_query(
         # which records the batch has is fixed by now: what they follow has happened
         if gate.tables.look():
             raise FaultError(_CHANGED)
-        reached = None
+        writing = writer
         if store is Store.TABLE:
             reached = gate.reach(checkpoint.batch_end(spec.checkpoint(store), batch_id))
+            turn = BatchTurn(Published(spec.addresses.tables, spec.source).folder).begin()
+            writing = replace(writer, reach=reached, turn=turn)
         with gate.guard.lock:
             gate.beat()
-            counters = _written(gate.guard, replace(writer, reach=reached), batch)
+            counters = _written(gate.guard, writing, batch)
             gate.beat()
         on_batch(batch_id, counters)
 
@@ -160,8 +163,12 @@ def start_archive(session: SparkSession, spec: JobSpec) -> StreamingQuery:
 
 def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
     """Makes the places of a store's views, in a worker process, which is then warm."""
-    writer = BatchWriter(store, spec.plans_in(store), spec.addresses, spec.ledger)
+    writer = _writer(spec, store)
     session.range(1, numPartitions=1).mapInArrow(writer.prepare, COUNTERS_DDL).collect()
+
+
+def _writer(spec: JobSpec, store: Store) -> BatchWriter:
+    return BatchWriter(store, spec.plans_in(store), spec.addresses, spec.ledger, mark=spec.mark)
 
 
 def committed_offsets(query: StreamingQuery) -> Offsets:
