@@ -91,11 +91,18 @@ class ViewCount:
     lags_us: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reader:
     topic: str
     plans: list[ViewPlan]
-    reducer: TopicReducer
+    made: TopicReducer | None = None
+
+    @property
+    def reducer(self) -> TopicReducer:
+        """Made when the first record comes: of many topics most are idle."""
+        if self.made is None:
+            self.made = reducer(self.plans, self.topic)
+        return self.made
 
 
 class Delivery:
@@ -154,7 +161,7 @@ class Delivery:
             SinkError: The store refuses everything or cannot be reached.
         """
         for reader in chain.from_iterable(self._readers.values()):
-            if reader.reducer.records:
+            if reader.made is not None and reader.made.records:
                 self._flush(reader)
         self._settle()
 
@@ -366,8 +373,7 @@ def _readers(plans: Iterable[ViewPlan]) -> dict[str, list[_Reader]]:
             else:
                 group.append(plan)
     return {
-        topic: [_Reader(topic, group, reducer(group, topic)) for group in of_topic]
-        for topic, of_topic in groups.items()
+        topic: [_Reader(topic, group) for group in of_topic] for topic, of_topic in groups.items()
     }
 
 
