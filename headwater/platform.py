@@ -269,10 +269,11 @@ class Platform:
     def run_job(self) -> int:
         """Keeps the views in this process until told to stop; returns its exit code."""
         from projections.spark import job  # noqa: PLC0415  # only the job's process loads Spark
-        from projections.spark.session import start_session  # noqa: PLC0415
 
-        # Spark takes as long to start as the servers do: it need not wait for them
-        start_session(job_spec(self.project, (), "", runtime.Endpoints()))
+        # Spark takes as long to start as the servers do: it need not wait for them, except for
+        # those that are its own
+        endpoints = self.endpoints if self._spec.spark else runtime.Endpoints()
+        job.begin(job_spec(self.project, (), "", endpoints))
         self._await_capture()
         return job.run(job_spec(self.project, self.plans(), self.source_dsn, self.endpoints))
 

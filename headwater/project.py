@@ -29,10 +29,12 @@ class Project:
     Attributes:
         settings: What `headwater.toml` says.
         declarations: What its module of views says.
+        profile: Profile of the settings that was asked for.
     """
 
     settings: Settings
     declarations: Declarations
+    profile: str | None = None
 
     @property
     def home(self) -> Home:
@@ -65,7 +67,8 @@ def open_project(
     if config is None and path != Path(DEFAULT_FILE):
         home = home or Path(HOME_FOLDER)
     settings = load(path, home=home, profile=profile)
-    project = Project(settings, load_declarations(settings.views_path, settings.root))
+    declarations = load_declarations(settings.views_path, settings.root)
+    project = Project(settings, declarations, profile)
     _check_sources(project)
     return project
 

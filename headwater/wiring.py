@@ -10,7 +10,14 @@ from cdc.capture import CaptureSpec
 from cdc.retention import Retention
 from cdc.table import TableName
 from headwater.runtime.connect import secrets_folder
-from headwater.runtime.spec import CommandSpec, External, RuntimeSpec, ServiceName, Spawned
+from headwater.runtime.spec import (
+    CommandSpec,
+    External,
+    RuntimeSpec,
+    ServiceName,
+    SparkCluster,
+    Spawned,
+)
 from headwater.supply import jars
 from headwater.supply.java import find_java
 from projections.spec import JobSpec
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 
     from headwater.project import Project
     from headwater.runtime import Endpoints
-    from headwater.settings import ServiceSettings, SourceSettings
+    from headwater.settings import ServiceSettings, SourceSettings, SparkSettings
     from projections.plan import ViewPlan
     from projections.view import View
 
@@ -34,6 +41,10 @@ WATCH = "capture"
 _EXITS_FOR_GOOD = (2, 3, 4)
 """Usage, unhealthy for a reason that a restart does not cure, a program missing."""
 
+_EXECUTOR_OPTIONS = (
+    # other servers live on the same machine
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.net.preferIPv4Stack=true"
+)
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
 _COMMAND_START_S = 300.0
@@ -75,6 +86,7 @@ def runtime_spec(project: Project, config: Path, *, lifeline: bool) -> RuntimeSp
             _command(project, config, JOB, "run"),
             _command(project, config, WATCH, "source", "watch"),
         ),
+        spark=_cluster(settings.spark),
         java_home=str(settings.java_home) if settings.java_home else None,
         disk_free_min_bytes=settings.disk_free_min_mib * _MIB,
         lifeline=lifeline,
@@ -136,11 +148,12 @@ def job_spec(
         cache_url=endpoints.cache_url,
         search_url=endpoints.search_url,
         jars=tuple(jars.ensure("spark")),
-        master=settings.spark.master,
+        master=endpoints.spark_url or settings.spark.master,
+        tasks=settings.spark.tasks,
         driver_memory_mib=settings.spark.driver_memory_mib,
         load_rows_min=settings.spark.load_rows_min,
         java_home=java_home(project),
-        conf=settings.spark.conf,
+        conf=_spark_conf(settings.spark),
         ready_file=ready_file(project, JOB),
         code=_code(project),
         quarantine_rows_max=settings.quarantine.rows_max,
@@ -189,13 +202,35 @@ def _service(settings: ServiceSettings) -> External | Spawned:
     return Spawned(settings.port, settings.memory_mib)
 
 
+def _cluster(settings: SparkSettings) -> SparkCluster | None:
+    if not settings.workers:
+        return None
+    return SparkCluster(settings.workers, settings.worker_cores, settings.worker_memory_mib)
+
+
+def _spark_conf(settings: SparkSettings) -> dict[str, str]:
+    """Spark's settings as far as they follow from ours; those of the file win."""
+    if not settings.workers:
+        return settings.conf
+    memory = f"{settings.worker_memory_mib}m"
+    ours = {
+        "spark.executor.memory": memory,
+        "spark.executor.extraJavaOptions": _EXECUTOR_OPTIONS,
+    }
+    return ours | settings.conf
+
+
 def _command(project: Project, config: Path, name: str, *words: str) -> CommandSpec:
-    place = ("--config", str(config.resolve()), "--home", str(project.settings.home))
+    place = ["--config", str(config.resolve()), "--home", str(project.settings.home)]
+    if project.profile is not None:
+        place += ["--profile", project.profile]
+    cluster = _cluster(project.settings.spark)
+    executors = cluster.worker_names if name == JOB and cluster else ()
     return CommandSpec(
         name=name,
         argv=(sys.executable, "-m", "headwater", *words, *place),
         # after the servers: on two cores a Spark that starts beside them doubles their start
-        depends_on=(ServiceName.CONNECT, ServiceName.SEARCH, ServiceName.CACHE),
+        depends_on=(ServiceName.CONNECT, ServiceName.SEARCH, ServiceName.CACHE, *executors),
         ready_file=ready_file(project, name),
         start_timeout_s=_COMMAND_START_S,
         final_exit_codes=_EXITS_FOR_GOOD,

@@ -101,11 +101,18 @@ class ViewCount:
     failed: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reader:
     topic: str
     plans: list[ViewPlan]
-    reducer: TopicReducer
+    made: TopicReducer | None = None
+
+    @property
+    def reducer(self) -> TopicReducer:
+        """Made when the first record comes: of many topics most are idle."""
+        if self.made is None:
+            self.made = reducer(self.plans, self.topic)
+        return self.made
 
 
 class Delivery:
@@ -169,7 +176,7 @@ class Delivery:
             ViewHaltedError: The view `halted` has to stand still.
         """
         for reader in chain.from_iterable(self._readers.values()):
-            if reader.reducer.records:
+            if reader.made is not None and reader.made.records:
                 self._flush(reader)
         self._settle()
 
@@ -451,8 +458,7 @@ def _readers(plans: Iterable[ViewPlan]) -> dict[str, list[_Reader]]:
             else:
                 group.append(plan)
     return {
-        topic: [_Reader(topic, group, reducer(group, topic)) for group in of_topic]
-        for topic, of_topic in groups.items()
+        topic: [_Reader(topic, group) for group in of_topic] for topic, of_topic in groups.items()
     }
 
 

@@ -29,7 +29,12 @@ ProjectionError
 │   ├── QueryFailedError     HW-P025  a streaming query fails again and again
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
 │   ├── EventUnreadableError HW-P027  an event is not what this program's declarations say
-│   └── RecordsLostError     HW-P028  records that a query wants next are gone
+│   ├── RecordsLostError     HW-P028  records that a query wants next are gone
+│   └── ClusterError         HW-P100  the cluster that is to run the job cannot be used
+│       ├── MasterUnreachableError HW-P101  no master of that cluster answers
+│       ├── NoExecutorsError       HW-P102  the cluster gives the job no executor
+│       ├── FolderNotSharedError   HW-P103  an executor does not see the folder of the tables
+│       └── BatchSupersededError   HW-P104  a later batch has begun meanwhile
 ├── QuarantineError          HW-P040  what waits could not be kept or looked at
 │   ├── QuarantineFullError  HW-P041  more records wait than one view may have waiting
 │   ├── QuarantineDownError  HW-P042  the database that keeps what waits does not answer
@@ -293,6 +298,41 @@ class RecordsLostError(JobError):
     """
 
     code = "HW-P028"
+
+
+class ClusterError(JobError):
+    """The cluster that is to run the job cannot be used; the detail is Spark's own word."""
+
+    code = "HW-P100"
+    retriable = True
+
+
+class MasterUnreachableError(ClusterError):
+    """No master of the cluster that `spark.master` names answers."""
+
+    code = "HW-P101"
+
+
+class NoExecutorsError(ClusterError):
+    """The cluster gives the job no executor: no worker is there, or none has room for one."""
+
+    code = "HW-P102"
+
+
+class FolderNotSharedError(ClusterError):
+    """An executor does not see the home folder that the driver sees, or cannot write there.
+
+    Tables, archive and checkpoints lie in it, so all machines of a cluster need it under one path.
+    """
+
+    code = "HW-P103"
+    retriable = False
+
+
+class BatchSupersededError(ClusterError):
+    """A task of a batch comes too late: a later batch of the tables has begun elsewhere."""
+
+    code = "HW-P104"
 
 
 class QuarantineError(ProjectionError):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 # a position never falls back: a job that starts again knows less than the one before it
 _PUBLISH = """
 INSERT INTO headwater.view_positions AS p (view, store, source, applied_through, updated_at)
-VALUES (%s, %s, %s, %s::pg_lsn, now())
+SELECT given.view, given.store, %s, %s::pg_lsn, now()
+FROM unnest(%s::text[], %s::text[]) AS given (view, store)
 ON CONFLICT (view, store) DO UPDATE
 SET source = excluded.source, applied_through = excluded.applied_through, updated_at = now()
 WHERE p.applied_through IS NULL OR p.applied_through < excluded.applied_through
@@ -65,9 +66,10 @@ def publish(
     applied_through: Lsn,
 ) -> None:
     """Publishes a position for views; one that is not ahead of theirs changes nothing."""
-    rows = [(view, str(store), source, str(applied_through)) for view, store in sorted(views)]
-    with connection.transaction(), connection.cursor() as cursor:
-        cursor.executemany(_PUBLISH, rows)
+    names, stores = zip(*sorted(views), strict=True)
+    # one statement: with many views a row each would keep the source busy, most of them idle
+    given = source, str(applied_through), list(names), list(map(str, stores))
+    connection.execute(_PUBLISH, given)
 
 
 def withdraw(connection: psycopg.Connection[Any], views: Sequence[str], store: Store) -> None:

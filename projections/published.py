@@ -139,6 +139,11 @@ class Published:
     def __init__(self, tables: Path, source: str) -> None:
         self._folder = tables / _FOLDER / source
 
+    @property
+    def folder(self) -> Path:
+        """Where the versions are."""
+        return self._folder
+
     def begin(self) -> None:
         """Says that the tables are to be read by published versions only, also before the first."""
         self._folder.mkdir(parents=True, exist_ok=True)

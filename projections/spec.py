@@ -93,6 +93,8 @@ class JobSpec:
         java_home: Java to run Spark with; None for the one on the path.
         conf: Further Spark settings, which win over ours.
         tasks: Tasks of one batch of cache and search; one costs least on two cores.
+        mark: The driver's mark in the folder of the tables, which executors look for; none where
+            they are the driver's own process.
         ready_file: Written once all queries run.
         code: Folders of modules that executors import: those that declare events.
         views: Mirrors among the views, as they are declared: the job binds them anew whenever
@@ -124,6 +126,7 @@ class JobSpec:
     java_home: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     tasks: int = 1
+    mark: str | None = None
     ready_file: Path | None = None
     code: tuple[Path, ...] = ()
     views: tuple[MirrorView, ...] = ()
@@ -138,6 +141,11 @@ class JobSpec:
     def writing(self) -> AbstractContextManager[None]:
         """Keeps other drivers out while something is written; see `Tenure.writing`."""
         return writing(self.tenure)
+
+    @property
+    def local(self) -> bool:
+        """Whether driver and executors are one process."""
+        return self.master == "local" or self.master.startswith("local[")
 
     @property
     def ledger(self) -> LedgerAddress:

@@ -26,6 +26,7 @@ class Victim(StrEnum):
     KAFKA = "kafka"
     CONNECT = "connect"
     SPARK = "spark"
+    SPARK_WORKER = "spark-worker-1"
 
 
 def register(app: typer.Typer) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.demo.port import Stack
     from headwater.runtime import ServiceStatus
 
-COMPONENTS: Final = ("kafka", "connect", "spark")
+COMPONENTS: Final = ("kafka", "connect", "spark", "spark-worker-1")
 _BACK_S: Final = 120.0
 _CAUGHT_UP_S: Final = 180.0
 _POLL_S: Final = 0.1
@@ -32,7 +32,7 @@ class Chaos:
 
     Attributes:
         stack: What it is done to.
-        component: `kafka`, `connect`, or `spark` (the driver's JVM).
+        component: `kafka`, `connect`, `spark` (the driver's JVM), or `spark-worker-1` of a cluster.
         say: Told of each step.
     """
 

@@ -1,4 +1,4 @@
-"""The local runtime: Postgres, Kafka, Connect, OpenSearch and Valkey as supervised processes."""
+"""The local runtime: Postgres, Kafka, Connect, OpenSearch, Valkey and Spark, supervised."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from headwater.runtime.spec import (
     External,
     RuntimeSpec,
     ServiceName,
+    SparkCluster,
     Spawned,
 )
 from headwater.runtime.status import RuntimeStatus, ServiceState, ServiceStatus, StatusEvent
@@ -24,6 +25,7 @@ __all__ = [
     "ServiceName",
     "ServiceState",
     "ServiceStatus",
+    "SparkCluster",
     "Spawned",
     "StatusEvent",
     "down",

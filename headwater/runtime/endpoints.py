@@ -17,6 +17,7 @@ class Endpoints:
         connect_url: Base URL of Kafka Connect's REST interface, without a trailing slash.
         search_url: Base URL of OpenSearch, without a trailing slash.
         cache_url: ``redis://host:port/0``.
+        spark_url: ``spark://host:port`` of a cluster of ours.
     """
 
     postgres_dsn: str | None = field(default=None, repr=False)
@@ -24,3 +25,4 @@ class Endpoints:
     connect_url: str = ""
     search_url: str = ""
     cache_url: str = ""
+    spark_url: str = ""

@@ -21,7 +21,17 @@ from headwater.runtime.opensearch import HEAP_MB as SEARCH_HEAP_MB
 from headwater.runtime.opensearch import OpenSearch
 from headwater.runtime.postgres import MEMORY_MB as POSTGRES_MEMORY_MB
 from headwater.runtime.postgres import Postgres
-from headwater.runtime.spec import HOST, CommandSpec, External, RuntimeSpec, ServiceName, Spawned
+from headwater.runtime.spark import SparkMaster, SparkWorker
+from headwater.runtime.spec import (
+    HOST,
+    SPARK_MASTER,
+    CommandSpec,
+    External,
+    RuntimeSpec,
+    ServiceName,
+    SparkCluster,
+    Spawned,
+)
 from headwater.runtime.valkey import MEMORY_MB as CACHE_MEMORY_MB
 from headwater.runtime.valkey import Valkey
 
@@ -69,6 +79,7 @@ class Plan:
                     for name, service in spec.services.items()
                 },
                 "commands": [asdict(command) for command in spec.commands],
+                "spark": asdict(spec.spark) if spec.spark else None,
                 "log_bytes_max": spec.log_bytes_max,
                 "ports": dict(self.ports),
                 "java": self.java,
@@ -86,6 +97,7 @@ class Plan:
             home=Path(value["home"]),
             services={ServiceName(n): _service(s) for n, s in value["services"].items()},
             commands=tuple(_command(command) for command in value["commands"]),
+            spark=SparkCluster(**value["spark"]) if value["spark"] else None,
             log_bytes_max=value["log_bytes_max"],
         )
         java = Path(value["java"]) if value["java"] else None
@@ -95,7 +107,23 @@ class Plan:
     def services(self) -> list[SpawnedService]:
         """The servers to run, in start order."""
         spawned = self.spec.spawned
-        return [self._build(name, spawned[name]) for name in START_ORDER if name in spawned]
+        servers = [self._build(name, spawned[name]) for name in START_ORDER if name in spawned]
+        return [*servers, *self._spark()]
+
+    def _spark(self) -> list[SpawnedService]:
+        cluster = self.spec.spark
+        if cluster is None:
+            return []
+        home, program = Home(self.spec.home), self._program("spark")
+        port, page_port = self.ports[SPARK_MASTER], self.ports[f"{SPARK_MASTER}-page"]
+        master = SparkMaster(home, port, page_port, program)
+        return [
+            master,
+            *(
+                SparkWorker(home, name, self.ports[name], master, cluster)
+                for name in cluster.worker_names
+            ),
+        ]
 
     def _build(self, name: ServiceName, wanted: Spawned) -> SpawnedService:
         home = Home(self.spec.home)

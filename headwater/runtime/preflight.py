@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headwater.runtime import postgres, valkey
+from headwater.runtime import postgres, spark, valkey
 from headwater.runtime.errors import DiskNearlyFullError
 from headwater.runtime.external import check_external, external_services
 from headwater.runtime.plan import Plan
 from headwater.runtime.ports import PortBook
-from headwater.runtime.spec import RuntimeSpec, ServiceName
+from headwater.runtime.spec import SPARK_MASTER, RuntimeSpec, ServiceName
 from headwater.supply.jars import ensure
 from headwater.supply.java import find_java
 
@@ -38,8 +38,10 @@ def make_plan(home: Home, spec: RuntimeSpec, *, progress: bool) -> Plan:
     """
     check_disk(home.root, spec.disk_free_min_bytes)
     envs = sorted({_JAR_ENV[name] for name in spec.spawned if name in _JAR_ENV})
-    java = find_java(spec.java_home) if envs else None
+    java = find_java(spec.java_home) if envs or spec.spark else None
     jars = {env: tuple(ensure(env, progress=progress)) for env in envs}
+    if spec.spark is not None:
+        jars["spark"] = (spark.class_path(),)
     if ServiceName.POSTGRES in spec.spawned:
         postgres.binaries()
     if ServiceName.CACHE in spec.spawned:
@@ -79,6 +81,9 @@ def choose_ports(home: Home, spec: RuntimeSpec) -> dict[str, int]:
     for name, second in _SECOND_PORT.items():
         if name in spec.spawned:
             ports[second] = book.choose(second)
+    if spec.spark is not None:
+        for program in (*spec.spark.names, f"{SPARK_MASTER}-page"):
+            ports[program] = book.choose(program)
     return ports
 
 

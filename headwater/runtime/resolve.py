@@ -7,7 +7,7 @@ from headwater.runtime.errors import ServiceFailedError
 from headwater.runtime.home import Home
 from headwater.runtime.ports import PortBook
 from headwater.runtime.postgres import Postgres
-from headwater.runtime.spec import HOST, External, RuntimeSpec, ServiceName
+from headwater.runtime.spec import HOST, SPARK_MASTER, External, RuntimeSpec, ServiceName
 
 _SHAPE = {
     ServiceName.KAFKA: "{host}:{port}",
@@ -39,6 +39,7 @@ def resolve_endpoints(spec: RuntimeSpec) -> Endpoints:
         connect_url=address(ServiceName.CONNECT),
         search_url=address(ServiceName.SEARCH),
         cache_url=address(ServiceName.CACHE),
+        spark_url=f"spark://{HOST}:{_port(book, SPARK_MASTER)}" if spec.spark else "",
     )
 
 
@@ -51,7 +52,7 @@ def _postgres(spec: RuntimeSpec, book: PortBook) -> str | None:
     return Postgres(Home(spec.home.resolve()), _port(book, ServiceName.POSTGRES)).dsn()
 
 
-def _port(book: PortBook, name: ServiceName) -> int:
+def _port(book: PortBook, name: str) -> int:
     port = book.get(name)
     if port is None:
         raise ServiceFailedError(f"{name} was never started in this folder", hint="headwater up")

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 """Spawned services listen on loopback only."""
 
+SPARK_MASTER: Final = "spark-master"
+"""Name of the cluster's master among the supervised programs."""
+
 DISK_FREE_MIN_BYTES: Final = 2 * 1024**3
 """Kafka stops its broker on a full disk; Postgres stops on full WAL. Refuse well before."""
 
@@ -55,6 +58,31 @@ class Spawned:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkCluster:
+    """A standalone Spark cluster that the supervisor runs on loopback.
+
+    Attributes:
+        workers: Worker processes, beside one master.
+        cores: Tasks that each of them takes at once.
+        memory_mb: Heap that each of them has to give to executors.
+    """
+
+    workers: int
+    cores: int
+    memory_mb: int
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """Names of the workers among the supervised programs."""
+        return tuple(f"spark-worker-{number}" for number in range(1, self.workers + 1))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of master and workers, in start order."""
+        return (SPARK_MASTER, *self.worker_names)
+
+
+@dataclass(frozen=True, slots=True)
 class CommandSpec:
     """A program of ours that runs beside the services, under the same supervision.
 
@@ -92,6 +120,7 @@ class RuntimeSpec:
         home: The ``.headwater`` folder.
         services: Which servers, each spawned or external; a server not named does not run.
         commands: Programs of ours under the same supervision.
+        spark: A Spark cluster of ours for the job among them; absent where it needs none.
         java_home: Value of ``JAVA_HOME``, if set.
         disk_free_min_bytes: Floor below which a start is refused.
         log_bytes_max: Cap of each log file; one older part of the same size is kept.
@@ -101,6 +130,7 @@ class RuntimeSpec:
     home: Path
     services: Mapping[ServiceName, External | Spawned]
     commands: tuple[CommandSpec, ...] = ()
+    spark: SparkCluster | None = None
     java_home: str | None = None
     disk_free_min_bytes: int = DISK_FREE_MIN_BYTES
     log_bytes_max: int = 20 * 1024**2
@@ -123,6 +153,8 @@ class RuntimeSpec:
             for name, service in self.services.items()
         }
         parts |= {command.name: asdict(command) for command in self.commands}
+        if self.spark is not None:
+            parts |= dict.fromkeys(self.spark.names, asdict(self.spark))
         return {
             name: hashlib.sha256(json.dumps(part, sort_keys=True, default=str).encode()).hexdigest()
             for name, part in sorted(parts.items())

@@ -127,6 +127,9 @@ class Supervisor:
         by_name = {unit.name: unit for unit in self._units}
         # A command may depend on an earlier one, never on a later one.
         groups = [[u] for u in reversed(self._units) if u.program.kind == "command"]
+        if self._plan.spec.spark is not None:
+            master, *workers = self._plan.spec.spark.names
+            groups += [[by_name[name] for name in workers], [by_name[master]]]
         groups += [[by_name[n] for n in names if n in by_name] for names in _STOP_ORDER]
         for group in groups:
             self._stop_group(group)

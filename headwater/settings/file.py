@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from headwater.settings.errors import SettingsError, UnknownSettingError, UnsetVariableError
+from headwater.settings.errors import (
+    ConflictingSettingsError,
+    SettingsError,
+    UnknownSettingError,
+    UnsetVariableError,
+)
 from headwater.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -44,6 +49,7 @@ def load(
         SettingsError: The file is missing, is not TOML, or a value has the wrong type.
         UnknownSettingError: A key is not a setting.
         UnsetVariableError: A `${NAME}` is not set.
+        ConflictingSettingsError: A cluster is named and another is to be started.
     """
     environ = _dotenv(path.parent / ".env") | dict(os.environ if environ is None else environ)
     fields = _read(path)
@@ -57,9 +63,15 @@ def load(
         "java_home": java_home or None,
     }
     try:
-        return Settings.model_validate(fields)
+        settings = Settings.model_validate(fields)
     except ValidationError as error:
         raise _explained(error, path) from None
+    if settings.spark.workers and "master" in settings.spark.model_fields_set:
+        raise ConflictingSettingsError(
+            f"{path.name}: spark.master and spark.workers exclude each other",
+            hint="master names a cluster that runs already, workers starts one here",
+        )
+    return settings
 
 
 def _read(path: Path) -> dict[str, Any]:

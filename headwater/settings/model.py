@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 Port = Annotated[int, Field(ge=1024, le=65535)]
 Mebibytes = Annotated[int, Field(ge=64, le=1_048_576)]
 
+_EXECUTOR_MIN_MIB = 450
+"""Spark refuses an executor with less."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -102,6 +105,12 @@ class SparkSettings(_Section):
     Attributes:
         master: Spark's own word: `local[4]`, `spark://…`, `yarn`, `k8s://…`. Four threads on two
             cores, because a task that waits for a store needs no core.
+        workers: Worker processes of a standalone cluster that is started here, beside its master,
+            for the job to run on; with none the job runs where `master` says.
+        worker_cores: Tasks that each of them takes at once.
+        worker_memory_mib: Heap of the executor that each of them runs; Python comes on top.
+        tasks: Tasks of one batch of cache and of search, each with some of the partitions of the
+            topics. One costs least on two cores; a cluster wants as many as its cores.
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: Rows of a table from which on a new view of it gets its Delta table straight
             from the source; of fewer the stream makes short work, too.
@@ -109,6 +118,10 @@ class SparkSettings(_Section):
     """
 
     master: str = "local[4]"
+    workers: int = Field(default=0, ge=0, le=64)
+    worker_cores: int = Field(default=2, ge=1, le=1_024)
+    worker_memory_mib: Annotated[int, Field(ge=_EXECUTOR_MIN_MIB, le=1_048_576)] = 640
+    tasks: int = Field(default=1, ge=1, le=1_000)
     driver_memory_mib: Mebibytes = 1_024
     load_rows_min: int = Field(default=200_000, ge=1)
     conf: dict[str, str] = Field(default_factory=dict)

@@ -322,9 +322,13 @@ class TableSink:
             else:
                 table = DeltaTable.create(path, schema, configuration=dict(CONFIGURATION))
             self._tables[name] = table
-        else:
+        elif self._later(name, table).is_file():
             table.update_incremental()
         return table
+
+    def _later(self, name: str, table: DeltaTable) -> Path:
+        """The commit after the one that is known; it lies in the folder under its number."""
+        return self._root / name / "_delta_log" / f"{table.version() + 1:020}.json"
 
     def _both(self, plan: ViewPlan) -> list[tuple[str, pa.Schema]]:
         tables = [(plan.name, table_schema(plan))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from projections.published import Published
 from projections.search.fields import DELETED_FIELD
 from projections.spark.derivation.comparison import differences
 from projections.spark.derived import DerivedKeeper
-from projections.spark.session import start_session
+from projections.spark.session import BESIDE, start_session
 from projections.view import Store
 from projections.view_report import ViewReport
 
@@ -39,7 +40,7 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
     latest = Published(spec.addresses.tables, spec.source).latest()
     if latest is None or not spec.derived:
         return []
-    session = start_session(spec)
+    session = start_session(spec if spec.local else replace(spec, master=BESIDE))
     return [
         _report(DerivedKeeper(session, spec.addresses.tables, view), latest.views[view.name])
         for view in spec.derived

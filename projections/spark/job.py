@@ -20,6 +20,7 @@ from cdc.errors import CdcError
 from projections import cache_recovery, newcomers
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
+from projections.spark import cluster
 from projections.spark.progress import JobState, write_status
 from projections.spark.session import hold, start_session
 from projections.spark.turn import Turn
@@ -43,6 +44,20 @@ _BIND_S: Final = 2.0
 _log = structlog.get_logger(__name__)
 
 
+def begin(spec: JobSpec) -> SparkSession:
+    """Starts Spark; `run` joins it. The status file says so if it cannot be started.
+
+    Raises:
+        ClusterError: The cluster cannot be used.
+    """
+    write_status(spec.status_file, JobState.STARTING, {}, None)
+    try:
+        return start_session(spec)
+    except ProjectionError as error:
+        write_status(spec.status_file, JobState.FAILED, {}, Fault.of(error))
+        raise
+
+
 def run(spec: JobSpec) -> int:
     """Keeps the views until told to stop by SIGTERM or SIGINT, or until a query is given up.
 
@@ -52,6 +67,7 @@ def run(spec: JobSpec) -> int:
     Raises:
         WriterLockedError: Another driver keeps the views of this home, or has left behind what
             might still write.
+        ClusterError: The cluster cannot be used.
     """
     with taken(spec.home) as tenure:
         return _Job(replace(spec, tenure=tenure)).run()
@@ -75,15 +91,17 @@ class _Job:
         self._turn: Turn | None = None
         self._error: Fault | None = None
         self._held: object = None
+        self._executors: cluster.ExecutorWatch | None = None
+        self._mark: str | None = None
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        self._tell()
-        session = start_session(self._spec)
+        session = begin(self._spec)
         try:
             # kept as long as this process lives
             self._held = None if self._spec.tenure is None else hold(session, self._spec.tenure)
+            self._meet_executors(session)
             while not self._stop.is_set() and self._error is None:
                 self._take_turn(session)
         except ProjectionError as error:
@@ -102,6 +120,13 @@ class _Job:
             return 1
         return 130 if self._signal == signal.SIGINT else 0
 
+    def _meet_executors(self, session: SparkSession) -> None:
+        """Makes sure of executors that are not this process, now and as long as the job runs."""
+        if self._spec.local:
+            return
+        self._mark = cluster.shared(session, self._spec.addresses.tables)
+        self._executors = cluster.ExecutorWatch(session)
+
     def _take_turn(self, session: SparkSession) -> None:
         """Keeps the views until there is a reason to end, or until they have to be bound anew."""
         spec = self._patiently(self._tables.bind)
@@ -112,6 +137,7 @@ class _Job:
         if spec is None:
             return
         epoch = self._epoch if spec.plans_in(Store.CACHE) else None
+        spec = replace(spec, mark=self._mark)
         turn = self._turn = Turn(session, spec, self._tables, self._progress, epoch)
         turn.start()
         self._watch(turn)
@@ -144,6 +170,8 @@ class _Job:
             if self._state is JobState.STARTING and turn.running:
                 self._ready()
             self._tell()
+            if self._executors is not None:
+                self._executors.check()
             if self._tables.look():
                 _log.info("tables have changed, views are bound anew")
                 return

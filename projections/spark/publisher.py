@@ -159,8 +159,12 @@ class Publisher(threading.Thread):
         self._sample_group(seen, position, ends)
         committed = {store: self._committed(store) for _, store in self._frontiers}
         found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
+        by_topic: dict[str, Offsets] = defaultdict(dict)
+        for place, end in ends.items():
+            by_topic[place[0]][place] = end
         for (view, store), frontier in self._frontiers.items():
-            frontier.sample(None if seen.late(self._plans[view], store) else position, ends)
+            own = {place: end for t in frontier.topics for place, end in by_topic[t].items()}
+            frontier.sample(None if seen.late(self._plans[view], store) else position, own)
             if seen.swept_later(self._plans[view], store):
                 continue
             finished = committed[store]

@@ -12,8 +12,10 @@ from cdc.broker import extent, topics
 from cdc.broker.errors import BrokerError
 from projections import checkpoint
 from projections.archive import GIVEN, Retention
+from projections.batch_turn import BatchTurn
 from projections.errors import ProjectionError, UnknownShapeError, WriterFencedError
 from projections.fault import FaultError
+from projections.published import Published
 from projections.spark.archiver import ADDED_DDL, Archiver
 from projections.spark.columns import epoch_column, record_columns
 from projections.spark.writer import COUNTERS_DDL, BatchWriter
@@ -111,9 +113,7 @@ def start_query(
         gate: What a batch passes before it is written.
         on_batch: Called with a batch's id and its counters once the batch is in the store.
     """
-    plans = spec.plans_in(store)
-    derives, tenure = bool(spec.derived), spec.tenure
-    writer = BatchWriter(store, plans, spec.addresses, spec.ledger, derives=derives, tenure=tenure)
+    writer = replace(_writer(spec, store), derives=bool(spec.derived))
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
     tasks = 1 if store is Store.TABLE else spec.tasks
     wanted = sorted(spec.topics_in(store))
@@ -124,13 +124,17 @@ def start_query(
         # which records the batch has is fixed by now: what they follow has happened
         if gate.tables.look():
             raise FaultError(_CHANGED)
-        reached = None
+        writing = writer
         if store is Store.TABLE:
             reached = gate.reach(checkpoint.batch_end(spec.checkpoint(store), batch_id))
+            writing = replace(writer, reach=reached)
         try:
             with gate.guard.writing():
+                if store is Store.TABLE:
+                    turns = BatchTurn(Published(spec.addresses.tables, spec.source).folder)
+                    writing = replace(writing, turn=turns.begin())
                 gate.beat()
-                counters = _written(gate.guard, replace(writer, reach=reached), batch)
+                counters = _written(gate.guard, writing, batch)
                 gate.beat()
         except WriterFencedError as error:
             raise FaultError(error) from None
@@ -168,9 +172,15 @@ def _identities(spec: JobSpec, ends: Offsets) -> dict[str, str]:
 
 def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
     """Makes the places of a store's views, in a worker process, which is then warm."""
-    plans = spec.plans_in(store)
-    writer = BatchWriter(store, plans, spec.addresses, spec.ledger, tenure=spec.tenure)
+    writer = _writer(spec, store)
     session.range(1, numPartitions=1).mapInArrow(writer.prepare, COUNTERS_DDL).collect()
+
+
+def _writer(spec: JobSpec, store: Store) -> BatchWriter:
+    plans = spec.plans_in(store)
+    return BatchWriter(
+        store, plans, spec.addresses, spec.ledger, tenure=spec.tenure, mark=spec.mark
+    )
 
 
 def committed_offsets(query: StreamingQuery) -> Offsets:

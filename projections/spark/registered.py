@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from projections.spark.session import SparkSession, start_session
+from projections.spark.session import BESIDE, SparkSession, start_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ def registered(
         folders: Folder of each view's table.
         versions: Which version of it is read; None for the newest.
     """
-    session = start_session(spec)
+    session = start_session(spec if spec.local else replace(spec, master=BESIDE))
     for name, version in versions.items():
         reader = session.read.format("delta")
         if version is not None:

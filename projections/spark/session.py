@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from projections.errors import WriterLockedError
+from projections.spark import cluster
 
 if TYPE_CHECKING:
     from projections.spec import JobSpec
     from projections.tenure import Tenure
 
-__all__ = ["SparkSession", "hold", "start_session"]
+__all__ = ["BESIDE", "SparkSession", "hold", "settings", "start_session"]
+
+BESIDE = "local[4]"
+"""Where whoever only reads runs Spark: a cluster may have all its cores with the job."""
+
+_LOOPBACK = "127.0.0.1"
+_PYTHON = "spark.pyspark.python"
 
 _JAVA_OPTIONS = (
     # one collector thread and a heap that shrinks: other servers live on the same machine
@@ -30,6 +37,8 @@ _CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
+    # home, checkpoints and tables are paths of a file system, whatever a cluster's default is
+    "spark.hadoop.fs.defaultFS": "file:///",
     # a batch of one store never stands behind a batch of another
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
@@ -62,24 +71,41 @@ _CONF = {
 
 
 def start_session(spec: JobSpec) -> SparkSession:
-    """Starts the driver's JVM, or joins the one that this process has."""
+    """Starts the driver's JVM, or joins the one that this process has.
+
+    Raises:
+        ClusterError: The cluster does not answer, does not take the job, or gives it no executor;
+            each has a code of its own.
+    """
     # Spark's own launcher and its workers are told through the environment, by Spark's design
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = spec.conf.get(_PYTHON, sys.executable)
     if spec.java_home is not None:
         os.environ["JAVA_HOME"] = str(spec.java_home)
     builder = SparkSession.builder.appName(f"headwater {spec.source}").master(spec.master)
-    builder = builder.config("spark.driver.memory", f"{spec.driver_memory_mib}m")
-    builder = builder.config("spark.jars", ",".join(str(jar) for jar in spec.jars))
-    builder = builder.config("spark.sql.warehouse.dir", str(spec.home / "data" / "spark"))
-    if spec.code:
-        code = os.pathsep.join(map(str, spec.code))
-        builder = builder.config("spark.executorEnv.PYTHONPATH", code)
-    if spec.master.startswith("local"):
-        builder = builder.config("spark.driver.host", "127.0.0.1")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    for name, value in (_CONF | dict(spec.conf)).items():
+    for name, value in settings(spec).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    if spec.local:
+        return builder.getOrCreate()
+    cluster.await_master(spec.master)
+    with cluster.refusals(spec.master):
+        session = builder.getOrCreate()
+    cluster.await_executors(session)
+    return session
+
+
+def settings(spec: JobSpec) -> dict[str, str]:
+    """Returns Spark's settings for a job; those of the project win over ours."""
+    found = {
+        "spark.driver.memory": f"{spec.driver_memory_mib}m",
+        "spark.jars": ",".join(map(str, spec.jars)),
+        "spark.sql.warehouse.dir": str(spec.home / "data" / "spark"),
+    }
+    if spec.code:
+        found["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, spec.code))
+    if spec.local or cluster.near(spec.master):
+        found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    return found | _CONF | dict(spec.conf)
 
 
 def hold(session: SparkSession, tenure: Tenure) -> Any:

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from cdc.errors import CdcError
+from projections.batch_turn import BatchTurn
 from projections.boundary import divide
 from projections.delivery import Delivery
 from projections.errors import ProjectionError, QueryFailedError, ViewHaltedError
 from projections.fault import FaultError
 from projections.published import Published
 from projections.quarantine import halting, ledger
+from projections.shared_folder import SharedFolder
 from projections.sinks.open import open_sink
 from projections.sinks.warehouse import WarehouseSink
 from projections.spec import writing
@@ -90,6 +92,8 @@ class BatchWriter:
         reach: Of tables, how far a batch and those before it have all there is.
         derives: Whether views are made from these, so that a boundary is not readable before.
         tenure: The driver's right to write.
+        mark: The driver's mark in the folder of the tables; None where nobody else could be.
+        turn: Of tables, the turn of the batch.
     """
 
     store: Store
@@ -100,6 +104,8 @@ class BatchWriter:
     reach: Reach | None = None
     derives: bool = False
     tenure: Tenure | None = None
+    mark: str | None = None
+    turn: int = 0
 
     def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Makes the views' places in the store; the batches say nothing."""
@@ -135,7 +141,9 @@ class BatchWriter:
         try:
             with closing(delivery):
                 if self.store is Store.TABLE:
-                    self._write_group(delivery, runs)
+                    published = Published(self.addresses.tables, self.ledger.source)
+                    with BatchTurn(published.folder).taken(self.turn):
+                        self._write_group(published, delivery, runs)
                 else:
                     _take(delivery, runs)
         except ViewHaltedError as error:
@@ -146,13 +154,12 @@ class BatchWriter:
             ledger.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
         return delivery.counts
 
-    def _write_group(self, delivery: Delivery, runs: Iterable[Run]) -> None:
+    def _write_group(self, published: Published, delivery: Delivery, runs: Iterable[Run]) -> None:
         """Writes up to a boundary, and publishes the tables as they stand there.
 
         What lies beyond waits for the next batch. Whoever is killed has published nothing that is
         not there; records that wait are kept before the batch counts as done.
         """
-        published = Published(self.addresses.tables, self.ledger.source)
         topics = frozenset(topic for plan in self.plans for topic in plan.topics)
         kept = published.beyond()
         division = divide(chain(kept.waiting, runs), topics, self.reach, kept.ahead)
@@ -177,6 +184,9 @@ class BatchWriter:
         return {plan.name: sink.version(plan) for plan in self.plans if plan.name in whole}
 
     def _sink(self) -> Sink:
+        opened = (self.store, self.addresses) in _sinks
+        if self.store is Store.TABLE and self.mark is not None and not opened:
+            SharedFolder(self.addresses.tables, self.mark).check()
         return kept_sink(self.store, self.addresses)
 
 

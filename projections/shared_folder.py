@@ -1,0 +1,88 @@
+"""SharedFolder: whether this machine's folder is the one that the driver means.
+
+A path says nothing: on another machine the same path may be another disk, where a task would begin
+new tables and lose what it writes. So the driver leaves a mark, and who works there looks for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from projections.errors import FolderNotSharedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MARK: Final = ".mark"
+_REPLY: Final = ".reply-"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFolder:
+    """A folder as the driver marked it.
+
+    Attributes:
+        root: The folder.
+        mark: What the driver wrote there.
+    """
+
+    root: Path
+    mark: str
+
+    @classmethod
+    def marked(cls, root: Path) -> SharedFolder:
+        """Marks a folder, as its driver."""
+        root.mkdir(parents=True, exist_ok=True)
+        mark = secrets.token_hex(8)
+        (root / _MARK).write_text(mark, "ascii")
+        return cls(root, mark)
+
+    def check(self) -> None:
+        """Looks for the mark, from whatever machine this runs on.
+
+        Raises:
+            FolderNotSharedError: It is not there, or is that of another driver.
+        """
+        try:
+            found = (self.root / _MARK).read_text("ascii")
+        except (OSError, UnicodeDecodeError):
+            found = ""
+        if found != self.mark:
+            raise not_shared(self.root, "the driver's mark is not seen")
+
+    def reply(self) -> str:
+        """Leaves something for the driver to find; returns its name.
+
+        Raises:
+            FolderNotSharedError: The folder is not the driver's, or cannot be written.
+        """
+        self.check()
+        name = _REPLY + secrets.token_hex(8)
+        try:
+            (self.root / name).touch()
+        except OSError as error:
+            raise not_shared(self.root, f"it cannot be written: {error.strerror}") from None
+        return name
+
+    def take(self, reply: str) -> None:
+        """Takes a reply away, as the driver.
+
+        Raises:
+            FolderNotSharedError: It is not there.
+        """
+        try:
+            (self.root / reply).unlink()
+        except OSError:
+            raise not_shared(self.root, "what an executor wrote is not seen") from None
+
+
+def not_shared(root: Path, seen: str) -> FolderNotSharedError:
+    """Says that machines of a cluster do not see the same folder."""
+    return FolderNotSharedError(
+        "an executor does not work in the driver's folder",
+        detail=f"{root}: {seen}",
+        hint="put the home folder (--home) on storage that all machines of the cluster mount "
+        "under the same path and may write",
+    )

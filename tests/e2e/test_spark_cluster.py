@@ -1,0 +1,106 @@
+"""GlobalShop on a Spark cluster of two worker processes, one of which is killed amid traffic."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from rich.console import Console
+
+from cdc.broker import extent
+from headwater.demo.demo import run_demo
+from headwater.demo.options import DemoOptions
+from headwater.demo.result import STORES
+from headwater.runtime import ServiceState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headwater.demo.port import Stack
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+WORKERS = ("spark-worker-1", "spark-worker-2")
+PARTITIONS = 3
+
+
+def test_globalshop_is_kept_by_two_workers_one_of_which_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWATER_PROFILE", "cluster")
+    home = tmp_path / ".headwater"
+    options = DemoOptions(seconds=12.0, scale=0.1, home=home, chaos=WORKERS[0])
+    working: dict[str, list[psutil.Process]] = {}
+
+    result = run_demo(
+        options,
+        Console(file=io.StringIO()),
+        before_comparison=lambda stack, _places: look(stack, working),
+    )
+
+    assert result.verified
+    assert {view.store for view in result.views} == set(STORES)
+    assert all(view.rows > 0 for view in result.views)
+    assert result.recovery is not None
+    assert WORKERS[0] == result.recovery.killed
+    assert result.changes > 500
+    assert WORKERS == tuple(working)
+    assert [] == psutil.wait_procs([each for below in working.values() for each in below], 30)[1]
+
+
+def look(stack: Stack, working: dict[str, list[psutil.Process]]) -> None:
+    """Notes which processes of each worker do the work; the driver does none of it itself."""
+    found = stack.status()
+    assert found is not None
+    driver = found.service("projections")
+    assert driver is not None
+    assert [] == pythons(driver.pid)
+    deadline = time.monotonic() + 60
+    for name in WORKERS:
+        while not (below := executors(stack, name)):
+            # the one that was killed gets its executor back
+            assert time.monotonic() < deadline, f"{name} has no executor"
+            time.sleep(0.2)
+        working[name] = below
+    assert any(pythons(executor.pid) for below in working.values() for executor in below)
+    killed = found.service(WORKERS[0])
+    assert killed is not None
+    assert (ServiceState.READY, 1) == (killed.state, killed.restarts)
+    topic = "shop.public.orders"
+    assert PARTITIONS == len(extent.bounds(stack.endpoints.kafka_bootstrap, frozenset([topic])))
+
+
+def executors(stack: Stack, worker: str) -> list[psutil.Process]:
+    """The JVMs below a worker."""
+    found = stack.status()
+    service = found.service(worker) if found else None
+    if service is None or service.pid is None:
+        return []
+    return [child for child in children(service.pid) if "Executor" in " ".join(cmdline(child))]
+
+
+def pythons(pid: int | None) -> list[int]:
+    """Pids of Spark's Python workers below a process."""
+    return [child.pid for child in children(pid) if "pyspark.daemon" in " ".join(cmdline(child))]
+
+
+def children(pid: int | None) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

@@ -1,0 +1,136 @@
+"""A Spark cluster of ours: what a job meets there, and what becomes of it when parts of it die."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headwater import runtime
+from headwater.runtime import RuntimeSpec, SparkCluster
+from headwater.supply.jars import ensure
+from projections.spec import JobSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+CLUSTER = SparkCluster(workers=2, cores=1, memory_mb=512)
+SCENARIO = """
+import json, os, pickle, signal, sys, time
+from headwater import runtime
+from projections.errors import ClusterError, FolderNotSharedError
+from projections.shared_folder import SharedFolder
+from projections.spark import cluster
+from projections.spark.session import start_session
+
+spec, wide = pickle.load(sys.stdin.buffer)
+found = {}
+
+def until(reached, what):
+    deadline = time.monotonic() + 90
+    while not reached():
+        if time.monotonic() > deadline:
+            sys.exit(f"{what} is not reached")
+        time.sleep(0.1)
+
+def killed(name):
+    service = runtime.status(spec.home).service(name)
+    os.kill(service.pid, signal.SIGKILL)
+    def back():
+        now = runtime.status(spec.home).service(name)
+        return now.restarts > service.restarts and now.ready
+    until(back, f"{name} to be back")
+
+def counted():
+    return session.range(1000, numPartitions=4).selectExpr("id % 7 AS k").distinct().count()
+
+cluster.EXECUTORS_WAIT_S = 4.0
+try:
+    start_session(wide)
+except ClusterError as error:
+    found["no room"] = error.code
+    import pyspark.sql
+    pyspark.sql.SparkSession.getActiveSession().stop()
+cluster.EXECUTORS_WAIT_S = 90.0
+session = start_session(spec)
+until(lambda: cluster.executors(session) == 2, "both executors")
+mark = cluster.shared(session, spec.addresses.tables)
+SharedFolder(spec.addresses.tables, mark).check()
+found["left in the folder"] = sorted(os.listdir(spec.addresses.tables))
+find = cluster.SharedFolder.marked
+cluster.SharedFolder.marked = classmethod(lambda kind, root: kind(find(root).root, "another"))
+try:
+    cluster.shared(session, spec.addresses.tables)
+except FolderNotSharedError as error:
+    found["another folder"] = error.code
+found["at first"] = counted()
+killed("spark-master")
+found["without its first master"] = counted()
+killed("spark-worker-1")
+until(lambda: cluster.executors(session) == 2, "an executor from the worker that came back")
+found["on a worker that came back"] = counted()
+session.stop()
+print(json.dumps(found))
+"""
+
+
+def test_a_job_goes_on_when_master_and_worker_are_killed_and_is_told_what_it_cannot_have(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / ".headwater"
+    endpoints = runtime.up(
+        RuntimeSpec(home=home, services={}, spark=CLUSTER, lifeline=True), timeout_s=240
+    )
+    try:
+        spec = job(home, endpoints.spark_url)
+        too_wide = replace(spec, conf={"spark.executor.memory": "9g"})
+        done = subprocess.run(
+            [sys.executable, "-c", SCENARIO],
+            input=pickle.dumps((spec, too_wide)),
+            capture_output=True,
+            timeout=600,
+            check=False,
+        )
+    finally:
+        runtime.down(home)
+
+    assert 0 == done.returncode, done.stderr.decode()[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "no room": "HW-P102",
+        "left in the folder": [".mark"],
+        "another folder": "HW-P103",
+        "at first": 7,
+        "without its first master": 7,
+        "on a worker that came back": 7,
+    }
+    found = runtime.status(home)
+    assert found is not None
+    assert not found.running
+
+
+def job(home: Path, master: str) -> JobSpec:
+    return JobSpec(
+        source="shop",
+        plans=(),
+        bootstrap="",
+        source_dsn="",
+        slot="",
+        home=home,
+        cache_url="",
+        search_url="",
+        jars=tuple(ensure("spark", progress=False)),
+        master=master,
+        conf={"spark.executor.memory": "512m"},
+    )
