@@ -1,0 +1,117 @@
+"""The page on views is run as it stands."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from headwater import query
+from headwater.supply.jars import ensure
+from projections.published import Published
+from projections.sinks.table import FEED
+from projections.spark.deriver import Deriver
+from projections.spark.session import start_session
+from projections.spec import JobSpec
+from projections.view import load
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "views.md"
+VERSION = pa.field("_version", pa.int64())
+ID = pa.field("id", pa.int64())
+TABLES = {
+    "customers": (("id",), pa.schema([ID, ("name", pa.string())])),
+    "orders": (
+        ("id",),
+        pa.schema(
+            [
+                ID,
+                ("customer_id", pa.int64()),
+                ("status", pa.string()),
+                ("total", pa.decimal128(12, 2)),
+            ]
+        ),
+    ),
+    "items": (
+        ("order_id", "line"),
+        pa.schema([("order_id", pa.int64()), ("line", pa.int64()), ("product", pa.string())]),
+    ),
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+class Shop:
+    """The tables of the page's mirrors, and the views made from them."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "views.py").write_text("\n".join(blocks("python")))
+        (folder / "order_document.sql").write_text("\n".join(blocks("sql")))
+        derived = tuple(load(folder / "views.py").derived.values())
+        nowhere = "redis://127.0.0.1:1"
+        places = (nowhere, "", "", folder, nowhere, "", tuple(ensure("spark")))
+        self.spec = JobSpec("shop", (), *places, master="local[2]", derived=derived)
+        self.tables = self.spec.addresses.tables
+        self.published = Published(self.tables, "shop")
+        self.deriver = Deriver(start_session(self.spec), self.spec)
+        self.lsn = 100
+        for name, (_, schema) in TABLES.items():
+            path, whole = str(self.tables / name), schema.append(VERSION)
+            DeltaTable.create(path, whole, configuration=dict(FEED))
+
+    def commit(self, name: str, **values: Any) -> None:
+        if "total" in values:
+            values["total"] = Decimal(values["total"])
+        merge = self._merge(name, values)
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def delete(self, name: str, **values: Any) -> None:
+        self._merge(name, values).when_matched_delete().execute()
+
+    def _merge(self, name: str, values: dict[str, Any]) -> Any:
+        keys, schema = TABLES[name]
+        row = dict.fromkeys(schema.names) | values | {"_version": self.lsn}
+        given = pa.Table.from_pylist([row], schema=schema.append(VERSION))
+        on = " AND ".join(f"t.{key} = s.{key}" for key in keys)
+        table = DeltaTable(str(self.tables / name))
+        return table.merge(given, on, source_alias="s", target_alias="t", streamed_exec=False)
+
+    def publish(self) -> None:
+        self.lsn += 10
+        versions = {name: DeltaTable(str(self.tables / name)).version() for name in TABLES}
+        version = self.published.publish(1, self.lsn, versions, complete=False)
+        assert version is not None
+        self.published.complete(version, self.deriver.derived(version))
+        assert {} == self.deriver.faults
+
+    def ask(self, sql: str) -> None:
+        for row in query.run(sql, self.tables).to_pylist():
+            values = (str(v) if isinstance(v, Decimal) else v for v in row.values())
+            print(tuple(values))  # noqa: T201
+
+    def kept(self, name: str) -> str:
+        (keeper,) = (each for each in self.deriver.keepers if each.view.name == name)
+        said = keeper.explanation
+        assert said is not None
+        return f"{said.strategy} by {', '.join(said.by)}"
+
+
+def test_the_page_on_views_is_right(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    names = {name: getattr(shop, name) for name in ("commit", "delete", "publish", "ask", "kept")}
+    parser, failed = doctest.DocTestParser(), []
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    examples = parser.get_doctest("\n".join(blocks("pycon")), names, "views.md", str(PAGE), 0)
+    runner.run(examples, out=failed.append)
+
+    assert failed == []
+    assert len(examples.examples) > 10
