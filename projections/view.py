@@ -20,7 +20,7 @@ from eventstore.registry import EventTypes
 from eventstore.registry import declared as declared_events
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.errors import DeclarationError
-from projections.expectation.expectation import Expectation, OnFail, expected
+from projections.expectation.expectation import Expectation, OnFail, deletes, expected
 from projections.search.options import DERIVED, SearchOptions
 
 if TYPE_CHECKING:
@@ -342,6 +342,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     except_column_list: Sequence[str] = (),
     track_history_column_list: Sequence[str] | None = None,
     track_history_except_column_list: Sequence[str] = (),
+    apply_as_deletes: str | None = None,
     expect: Iterable[Expectation] = (),
 ) -> MirrorView:
     """Declares a mirror: the latest row of every key, or with `scd=2` every row that it ever had.
@@ -365,6 +366,8 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
         track_history_column_list: Columns whose change begins a new state of a history; all where
             nothing is said. A change of others is put into the state that it falls into.
         track_history_except_column_list: Columns whose change begins none; said instead.
+        apply_as_deletes: A condition on a row; where it is true, the row counts as deleted, as
+            `deleted_at IS NOT NULL` says of one that is only marked.
         expect: What its rows should be like, and what becomes of those that are not.
 
     Raises:
@@ -379,6 +382,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     said = HistoryColumns(
         tracked, tuple(track_history_except_column_list), tuple(except_column_list), sequence_by
     )
+    marked = [] if apply_as_deletes is None else [deletes(apply_as_deletes)]
     return _declare(
         MirrorView(
             checked(name, "view"),
@@ -390,7 +394,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             cache or DEFAULT_OPTIONS,
             searched(name, stores, search),
             _history(name, scd, stores, said),
-            expected(name, expect),
+            expected(name, [*marked, *expect]),
         )
     )
 

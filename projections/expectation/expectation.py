@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _ATTRIBUTE: Final = "headwater_expectations"
+DELETES: Final = "apply_as_deletes"
+"""What rows that count as deleted are counted under."""
 
 
 class OnFail(StrEnum):
@@ -104,6 +106,19 @@ def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation
             f"expectation {name}: {error.message}", detail=error.detail, hint=error.hint
         ) from None
     return Expectation(name, condition, outcome)
+
+
+def deletes(condition: str) -> Expectation:
+    """Says which rows count as deleted, as `apply_as_deletes` of Spark's pipelines does.
+
+    Args:
+        condition: A condition of SQL on the columns of one row; where it is NULL, the row stays.
+
+    Raises:
+        DeclarationError: It cannot be read.
+    """
+    expect(DELETES, condition)  # by itself, so that brackets close where they were opened
+    return Expectation(DELETES, f"({condition}) IS NOT TRUE", OnFail.DROP)
 
 
 def of_function(function: Any) -> tuple[Expectation, ...]:

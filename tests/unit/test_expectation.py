@@ -21,6 +21,8 @@ from projections.errors import (
     ViewHaltedError,
 )
 from projections.expectation.condition import Type, fitted
+from projections.expectation.expectation import deletes
+from projections.expectation.inspection import Inspection
 from projections.expectation.syntax import parse
 from projections.plan import plan_views
 from projections.sinks.memory import MemorySink
@@ -232,6 +234,28 @@ def test_what_fails_is_counted_by_expectation() -> None:
     count = delivery.counts["things"]
     assert dict(count.failed) == {"low": 2, "high": 3}
     assert (count.records, count.applied, count.quarantined) == (4, 4, 0)
+
+
+def test_rows_that_are_marked_count_as_deleted_and_those_nobody_knows_of_stay(
+    tmp_path: Path,
+) -> None:
+    views = tmp_path / "views.py"
+    views.write_text(
+        "from headwater import source, view\n"
+        "shop = source('shop', tables=['public.orders'])\n"
+        "view.mirror('orders', shop.orders, apply_as_deletes=\"note = 'gone' OR paid\")\n"
+    )
+    (marked,) = load(views).views["orders"].expectations
+    types = {"note": Type.TEXT, "paid": Type.BOOLEAN}
+    inspection = Inspection("orders", [marked], types)
+    rows = [("gone", False), ("here", True), ("here", False), (None, None), (None, True)]
+
+    assert [True, True, False, False, True] == [
+        inspection.unmet({"note": note, "paid": paid}) is marked for note, paid in rows
+    ]
+    assert {"apply_as_deletes": 3} == dict(inspection.failed)
+    with pytest.raises(DeclarationError, match="apply_as_deletes"):
+        deletes("paid) OR (true")
 
 
 def test_rows_of_a_view_made_from_others_pass_the_same_sieve() -> None:
