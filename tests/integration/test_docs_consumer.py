@@ -55,12 +55,12 @@ def test_every_example_of_the_guide_does_what_it_shows(
     }
     found = doctest.DocTestParser().get_doctest(examples, names, "consumer.md", str(GUIDE), 0)
     told: list[str] = []
-    with structlog.testing.capture_logs():
+    with structlog.testing.capture_logs() as logs:
         done = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST, verbose=False).run(
             found, out=told.append, clear_globs=False
         )
     if told:
         found.globs["changes"].close()
 
-    assert [] == told
+    assert [] == told, logs
     assert len(found.examples) == done.attempted > 40
