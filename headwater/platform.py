@@ -148,7 +148,8 @@ class Platform:
         plans, derived = self._kept(), self.project.declarations.derived
         if name in derived:
             said = (read_json(self.project.home.run / "derived.json") or {}).get(name, {})
-            return explain_derived(derived[name], said, [*plans, *derived])
+            source = next(plan.source for plan in plans.values())
+            return explain_derived(derived[name], source, said, [*plans, *derived])
         return explain(_named(plans, name), plans.values())
 
     def trace(self, name: str, key: Sequence[str], changes_max: int) -> Trace:

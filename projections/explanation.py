@@ -61,18 +61,19 @@ def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
         plan.keys,
         _strategy(plan),
         tuple(tables) if Store.TABLE in plan.to else (),
-        {str(store): _sink(plan, store) for store in sorted(plan.to)},
+        {str(store): _sink(plan, plan.source, store) for store in sorted(plan.to)},
         tuple(str(each) for each in plan.expectations),
     )
 
 
 def explain_derived(
-    view: DerivedView, said: Mapping[str, Any], group: Iterable[str]
+    view: DerivedView, source: str, said: Mapping[str, Any], group: Iterable[str]
 ) -> ViewExplanation:
     """Says how a view is kept that is made from others.
 
     Args:
         view: The view.
+        source: Name of its source.
         said: What the job said of it; empty if it has not kept it yet.
         group: The views whose tables are published together with its own.
     """
@@ -82,10 +83,6 @@ def explain_derived(
         strategy = f"by {', '.join(said['by'])}; " + "; ".join(ways)
     elif said.get("strategy"):
         strategy = f"computed as a whole: {said['reason']}"
-    sinks: dict[str, tuple[str, ...]] = {
-        str(store): (_PLACES[store].format(name=view.name, source="<source>"),)
-        for store in sorted(view.to)
-    }
     return ViewExplanation(
         view.name,
         "derived",
@@ -93,7 +90,7 @@ def explain_derived(
         view.keys,
         strategy,
         tuple(sorted(group)),
-        sinks,
+        {str(store): _sink(view, source, store) for store in sorted(view.to)},
         tuple(str(each) for each in view.expectations),
     )
 
@@ -116,12 +113,12 @@ def _strategy(plan: ViewPlan) -> str:
     return f"every state of each key, valid since {by}"
 
 
-def _sink(plan: ViewPlan, store: Store) -> tuple[str, ...]:
-    found = [_PLACES[store].format(name=plan.name, source=plan.source)]
+def _sink(view: ViewPlan | DerivedView, source: str, store: Store) -> tuple[str, ...]:
+    found = [_PLACES[store].format(name=view.name, source=source)]
     if store is Store.SEARCH:
-        found += [f"{name}: {option}" for name, option in sorted(plan.search.fields.items())]
-    if store is Store.CACHE and plan.cache != DEFAULT_OPTIONS:
-        cache = plan.cache
+        found += [f"{name}: {option}" for name, option in sorted(view.search.fields.items())]
+    if store is Store.CACHE and view.cache != DEFAULT_OPTIONS:
+        cache = view.cache
         found += [f"layout {cache.layout}"]
         found += [] if cache.ttl is None else [f"gone {cache.ttl} after its last change"]
         found += [f"lookup {pattern}" for pattern in cache.lookups]

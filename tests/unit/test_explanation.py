@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.table import Column, ColumnKind, TableSchema
-from projections.explanation import explain
+from projections.cache_options import CacheOptions
+from projections.explanation import explain, explain_derived
 from projections.plan import ViewPlan, plan_views
-from projections.view import Store, load
+from projections.view import DerivedView, Store, load
 
 GLOBALSHOP = Path(__file__).parents[2] / "examples" / "globalshop" / "views.py"
 
@@ -49,3 +50,26 @@ def test_a_history_says_since_when_its_states_are_valid() -> None:
     assert "history" == history.kind
     assert "every state of each key, valid since the commit" == history.strategy
     assert {"table": ("Delta table orders_history",)} == history.sinks
+
+
+def test_a_view_made_from_others_says_how_its_keys_are_found_and_where_it_is() -> None:
+    view = DerivedView(
+        "by_status",
+        ("status",),
+        frozenset({Store.TABLE, Store.CACHE}),
+        ("orders",),
+        sql="SELECT status, count(*) AS orders FROM orders GROUP BY status",
+        cache=CacheOptions(layout="hash"),
+    )
+    unseen = explain_derived(view, "shop", {}, ["orders", "by_status"])
+    said = {"strategy": "keyed", "by": ["status"], "paths": {"orders": ["its own columns"]}}
+    kept = explain_derived(view, "shop", said, ["orders", "by_status"])
+
+    assert ("derived", ("orders",), ("status",)) == (unseen.kind, unseen.inputs, unseen.keys)
+    assert "not known before the job has kept it" == unseen.strategy
+    assert "by status; orders: its own columns" == kept.strategy
+    assert ("by_status", "orders") == kept.group
+    assert {
+        "cache": ("keys shop:by_status:<key>", "layout hash"),
+        "table": ("Delta table by_status",),
+    } == kept.sinks

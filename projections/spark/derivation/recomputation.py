@@ -181,7 +181,9 @@ def outcome(
         before, how = rows.select(*derivation.keys), "full_outer"
     before = before.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
     same = _same((f"_was_{name}", name) for name in derivation.keys)
-    joined = (fn.broadcast(before) if keys.count else before).join(present, same, how)
+    # where the view is kept by its keys, few keys have few rows; no full join can be told so
+    few = bool(keys.count) and how == "left_outer"
+    joined = before.join(fn.broadcast(present) if few else present, same, how)
     gone = fn.col(_PRESENT).isNull()
     return joined.select(
         *(
