@@ -93,23 +93,26 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
 
 
 def print_error(error: PlatformError, *, as_json: bool) -> None:
-    """Prints what failed, what was seen, and what repairs it."""
+    """Prints what failed, what was seen, and what repairs it.
+
+    An example is a row's own, for the person who asks; no log has it.
+    """
+    example: tuple[str, ...] = getattr(error, "example", ())
     if as_json:
-        print_json(
-            {
-                "error": {
-                    "code": error.code,
-                    "message": error.message,
-                    "detail": error.detail,
-                    "hint": error.hint,
-                    "retriable": error.retriable,
-                }
-            }
-        )
+        said = {
+            "code": error.code,
+            "message": error.message,
+            "detail": error.detail,
+            "hint": error.hint,
+            "retriable": error.retriable,
+        }
+        print_json({"error": {**said, "example": list(example)} if example else said})
         return
     stderr.print(f"[bold red]error[/] [dim]{error.code}[/] {escape(error.message)}", soft_wrap=True)
     if error.detail:
         stderr.print(f"  [dim]seen[/]   {escape(error.detail)}", soft_wrap=True)
+    if example:
+        stderr.print(f"  [dim]such as[/] {escape(', '.join(example))}", soft_wrap=True)
     if error.hint:
         stderr.print(f"  [dim]repair[/] {escape(error.hint)}", soft_wrap=True)
 

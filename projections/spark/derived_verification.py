@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 
 from projections.published import Published
 from projections.search.fields import DELETED_FIELD
-from projections.spark.derivation.comparison import differences
+from projections.spark.derivation.comparison import differences, require_unique
 from projections.spark.derived import DerivedKeeper
 from projections.spark.session import BESIDE, start_session
 from projections.view import Store
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from projections.published import TableVersion
+    from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec
 
 
@@ -36,16 +36,32 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
 
     Returns:
         A report for each view that is published.
+
+    Raises:
+        DuplicateKeyError: A view is not kept as its key does not identify its rows; it has an
+            example.
     """
     latest = Published(spec.addresses.tables, spec.source).latest()
     if latest is None or not spec.derived:
         return []
     session = start_session(spec if spec.local else replace(spec, master=BESIDE))
-    return [
-        _report(DerivedKeeper(session, spec.addresses.tables, view), latest.views[view.name])
-        for view in spec.derived
-        if view.name in latest.views
-    ]
+    reports = []
+    for view in spec.derived:
+        keeper = DerivedKeeper(session, spec.addresses.tables, view)
+        _require_unique(keeper, latest)
+        if view.name in latest.views:
+            reports.append(_report(keeper, latest.views[view.name]))
+    return reports
+
+
+def _require_unique(keeper: DerivedKeeper, latest: PublishedVersion) -> None:
+    """Looks at the rows of a view that has stayed behind its inputs."""
+    view, own = keeper.view, latest.views.get(keeper.view.name)
+    if not latest.views.keys() >= set(view.inputs):
+        return
+    newest = {name: latest.views[name].version for name in view.inputs}
+    if own is None or own.made_from != newest:
+        require_unique(keeper.expected(keeper.result(newest)), view.keys, view.name)
 
 
 def _report(keeper: DerivedKeeper, table: TableVersion) -> ViewReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,14 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from headwater.supply.jars import ensure
+from projections.derivation.errors import DuplicateKeyError
 from projections.published import Published
 from projections.sinks.table import FEED
 from projections.spark.derived_verification import verify_derived
 from projections.spark.deriver import Deriver
 from projections.spark.session import start_session
 from projections.spec import JobSpec
-from projections.view import load
+from projections.view import DerivedView, Store, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,6 +196,15 @@ def rows(tables: Path, published: Published, name: str) -> list[dict[str, Any]]:
     return sorted(found.select(columns).to_pylist(), key=repr)
 
 
+def refuse_twice(spec: JobSpec) -> None:
+    """A view that its key does not identify is refused with an example to whoever asks."""
+    sql = "SELECT coalesce(status, 'none') AS status, id % 2 AS half FROM orders"
+    twice = DerivedView("twice", ("half",), frozenset({Store.TABLE}), ("orders",), sql)
+    with pytest.raises(DuplicateKeyError, match="twice") as caught:
+        verify_derived(replace(spec, derived=(twice,)))
+    assert caught.value.example in {("0",), ("1",)}
+
+
 BY_STATUS = (
     "SELECT status, count(*) AS orders, sum(total) AS total,"
     " count(DISTINCT customer_id) AS customers,"
@@ -234,6 +245,7 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     reports = verify_derived(spec)
     assert {report.view for report in reports} == {*QUERIES}
     assert all(report.equal for report in reports)
+    refuse_twice(spec)
     withheld = {report.view: report.withheld for report in reports if report.withheld}
     ids = session.sql("SELECT id FROM orders WHERE coalesce(total, 0) <= 4").count()
     assert withheld.get("large", 0) == ids

@@ -9,8 +9,10 @@ from deltalake import write_deltalake
 
 from headwater import scaffold
 from headwater.cli import main, services
+from headwater.cli.output import print_error
 from headwater.errors import UsageError
 from headwater.project import EXAMPLE
+from projections.derivation.errors import DuplicateKeyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +78,21 @@ def test_an_error_is_one_json_document_for_programs(project: Path, run: Run) -> 
 
     error = json.loads(out)["error"]
     assert (2, "HW-Q002", False) == (code, error["code"], error["retriable"])
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_example_is_shown_to_whoever_asked(
+    capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    error = DuplicateKeyError("a key has two rows", hint="add columns", example=("7", "[red]"))
+
+    print_error(error, as_json=as_json)
+
+    shown = capsys.readouterr()
+    if as_json:
+        assert ["7", "[red]"] == json.loads(shown.out)["error"]["example"]
+    else:
+        assert "7, [red]" in shown.err
 
 
 def test_a_misspelt_command_or_option_is_a_usage_error(folder: Path, run: Run) -> None:
