@@ -68,13 +68,13 @@ class Shop:
             path, whole = str(self.tables / name), schema.append(VERSION)
             DeltaTable.create(path, whole, configuration=dict(FEED))
 
-    def commit(self, name: str, **values: Any) -> None:
+    def commit(self, name: str, /, **values: Any) -> None:
         if "total" in values:
             values["total"] = Decimal(values["total"])
         merge = self._merge(name, values)
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
-    def delete(self, name: str, **values: Any) -> None:
+    def delete(self, name: str, /, **values: Any) -> None:
         self._merge(name, values).when_matched_delete().execute()
 
     def _merge(self, name: str, values: dict[str, Any]) -> Any:
