@@ -62,6 +62,17 @@ def _command(name: str, code: str, *arguments: str, **settings: object) -> Comma
     return CommandSpec(name, (sys.executable, "-c", code, *arguments), **settings)  # type: ignore[arg-type]
 
 
+def _dying(home: Path, exit_code: int, **settings: object) -> tuple[CommandSpec, Path]:
+    """A command that ends once a file is there; one that ends sooner is refused by `up` itself."""
+    mark = home.with_name("mark")
+    code = (
+        "import pathlib, time\n"
+        f"while not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)\n"
+        f"raise SystemExit({exit_code})"
+    )
+    return _command("job", code, **settings), mark
+
+
 def _records(home: Path) -> list[ProcessRecord]:
     found = [ProcessRecord.from_json(read_json(f)) for f in Home(home).run.glob("*.pid")]
     return [record for record in found if record is not None]
@@ -196,9 +207,9 @@ def test_a_command_waits_for_what_it_depends_on_and_for_its_ready_file(
 
 
 def test_a_command_that_keeps_dying_spends_its_budget_and_is_named(home: Path) -> None:
-    job = _command("job", "import time; time.sleep(0.3); raise SystemExit(7)", restarts_max=1)
-
+    job, mark = _dying(home, 7, restarts_max=1)
     runtime.up(RuntimeSpec(home, CACHE, commands=(job,)))
+    mark.touch()
     failed = _wait_for(home, "job", lambda s: s.state is ServiceState.FAILED)
 
     with pytest.raises(ServiceFailedError, match="job could not be started"):
@@ -208,8 +219,9 @@ def test_a_command_that_keeps_dying_spends_its_budget_and_is_named(home: Path) -
 
 
 def test_a_command_with_a_wrong_setting_is_not_restarted(home: Path) -> None:
-    job = _command("job", "import time; time.sleep(0.3); raise SystemExit(2)")
+    job, mark = _dying(home, 2)
     runtime.up(RuntimeSpec(home, CACHE, commands=(job,)))
+    mark.touch()
 
     failed = _wait_for(home, "job", lambda s: s.state is ServiceState.FAILED)
 
