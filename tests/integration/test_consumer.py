@@ -257,7 +257,7 @@ def test_what_is_in_hand_when_it_is_stopped_still_counts(database: str, capture:
     create(database)
     captured = capture("public.orders")
     captured.execute("INSERT INTO orders VALUES (1, 1)", "INSERT INTO orders VALUES (2, 2)")
-    with orders(captured) as changes:
+    with orders(captured, handover_s=0.5) as changes:
         in_hand = [changes.take(60), changes.take(60)]
         changes.stop()
         (feed,) = (each for each in threading.enumerate() if each.name == "changes-feed")
