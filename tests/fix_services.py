@@ -1,4 +1,4 @@
-"""Real servers for tests: one shared stack, started when the first test asks, or attached to.
+"""Real servers for tests: one stack for each worker, started when a test asks, or attached to.
 
 Only the servers that the collected tests name are started. With ``--postgres-dsn`` and its
 siblings the tests use servers that already run instead.

@@ -183,7 +183,10 @@ class Changes:
         )
 
     def stop(self) -> None:
-        """Ends the iteration and `run` after what is in hand; safe in a signal handler."""
+        """Ends the iteration and `run` after what is in hand; safe in a signal handler.
+
+        Its partitions stay with it until `close`, so that what is in hand still counts.
+        """
         self._desk.stop()
 
     def close(self) -> None:
