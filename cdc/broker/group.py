@@ -156,12 +156,13 @@ class GroupMember:
                 max_partition_fetch_bytes=_PARTITION_BYTES,
                 metrics_enabled=False,
             )
+            self._client.subscribe(topics, listener=self._listener(owner, handover_s))
             for topic in topics:
-                self._client.partitions_for_topic(topic)  # else it joins first, and gets nothing
+                # else it joins first, gets nothing, and has to join again
+                self._client.partitions_for_topic(topic)
         self._bootstrap = bootstrap
         self._group = group
         self._notes: dict[Place, Committed] = {}
-        self._client.subscribe(topics, listener=self._listener(owner, handover_s))
 
     def poll(self, timeout_s: float) -> Polled:
         """Takes part in the group and returns records that have come.
@@ -172,8 +173,13 @@ class GroupMember:
         from kafka import errors  # noqa: PLC0415  # see admin
         from kafka.structs import MemberState  # noqa: PLC0415
 
-        if self._client.group_metadata().state != MemberState.STABLE:
+        state = self._client.group_metadata().state
+        if state != MemberState.STABLE:
             timeout_s = max(timeout_s, _JOIN_S)
+        if state == MemberState.REBALANCING:
+            # The client (3.0.12) joins for topics that changed until it has dealt them out. Has a
+            # poll ended just then, it forgets that join: no heartbeat, no commit, for ever.
+            self._client._coordinator.request_rejoin()  # noqa: SLF001
         with self._translated():
             try:
                 records = self._client.poll(timeout_ms=max(1, int(timeout_s * 1000)))

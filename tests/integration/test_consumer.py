@@ -55,8 +55,8 @@ def taken(changes: cdc.Changes, count: int, timeout_s: float = 60.0) -> list[cdc
 def settle(changes: cdc.Changes, offset: int, timeout_s: float = 120.0) -> None:
     """Waits until the group has committed an offset.
 
-    A busy group can take long to deal out its partitions: nothing is committed meanwhile, and what
-    was acknowledged may come once more.
+    Nothing is committed while a group deals out its partitions, and what was acknowledged may come
+    once more.
     """
     deadline = time.monotonic() + timeout_s
     while [place.committed for place in changes.lag()] != [offset]:

@@ -1,0 +1,129 @@
+"""A member of a consumer group whose topic grows while it polls shortly."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka.structs import MemberState
+
+from cdc.broker.admin import admin
+from cdc.broker.group import GroupMember
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from cdc.broker.group import Place
+
+pytestmark = pytest.mark.integration
+
+
+class Places:
+    """The partitions that a member has been given."""
+
+    def __init__(self) -> None:
+        self.mine: set[Place] = set()
+
+    def assigned(self, places: set[Place]) -> None:
+        self.mine |= places
+
+    def release(self, places: set[Place]) -> None:
+        self.mine -= places
+
+    def wait_idle(self, places: set[Place], timeout_s: float) -> bool:  # noqa: ARG002
+        return True
+
+    def committable(
+        self,
+        places: Iterable[Place] | None = None,  # noqa: ARG002
+    ) -> dict[Place, int]:
+        return {}
+
+    def forget(self, places: set[Place]) -> None:
+        self.mine -= places
+
+
+@pytest.fixture
+def topic(kafka_bootstrap: str) -> Iterator[str]:
+    name = f"t_{uuid.uuid4().hex[:8]}.public.orders"
+    with admin(kafka_bootstrap) as client:
+        client.create_topics({name: {"num_partitions": 1}}, wait_for_metadata=True)
+        yield name
+        client.delete_topics([name])
+
+
+@pytest.fixture
+def places() -> Places:
+    return Places()
+
+
+@pytest.fixture
+def join(kafka_bootstrap: str, topic: str, places: Places) -> Iterator[Callable[[], GroupMember]]:
+    with ExitStack() as members:
+
+        def join() -> GroupMember:
+            member = GroupMember(
+                kafka_bootstrap, f"g-{topic}", [topic], places, session_timeout_s=30, handover_s=1
+            )
+            members.callback(member.close)
+            until(lambda: places.mine, lambda: member.poll(0.1))
+            return member
+
+        yield join
+
+
+def until(holds: Callable[[], object], turn: Callable[[], object] = lambda: None) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come about"
+        turn()
+        time.sleep(0.01)
+
+
+def test_its_first_join_knows_the_partitions_so_no_second_one_follows(
+    join: Callable[[], GroupMember], topic: str, places: Places
+) -> None:
+    join().close()  # the brokers make the first member of a new group wait, and that hides it
+    member = join()
+    joined = _generation(member)
+    for _ in range(3):
+        member._client.topics()  # what it knows of the topics is refreshed
+        member.poll(1.0)
+
+    assert {(topic, 0)} == places.mine
+    assert joined == _generation(member)
+
+
+def test_a_join_that_ends_between_two_polls_is_not_forgotten(
+    kafka_bootstrap: str, join: Callable[[], GroupMember], topic: str, places: Places
+) -> None:
+    member = join()
+    joined = _generation(member)
+    with admin(kafka_bootstrap) as client:
+        client.create_partitions({topic: 2})
+        until(lambda: len(member.partitions([topic])) == 2, member._client.topics)
+        until(lambda: _state(member) is MemberState.REBALANCING, lambda: member.poll(0.001))
+        until(lambda: _generation(member) > joined)
+        until(lambda: _told(client, f"g-{topic}") == "Stable")
+    until(lambda: _state(member) is MemberState.STABLE, lambda: member.poll(0.001))
+
+    until(lambda: places.mine == {(topic, 0), (topic, 1)}, lambda: member.poll(0.1))
+    assert member.commit({(topic, 0): 0, (topic, 1): 0})
+
+
+def _state(member: GroupMember) -> MemberState:
+    return member._client.group_metadata().state
+
+
+def _generation(member: GroupMember) -> int:
+    number: int = member._client.group_metadata().generation_id
+    return number
+
+
+def _told(client: Any, group: str) -> str:
+    """The state of a group as the broker tells it."""
+    state: str = client.describe_groups([group])[group]["group_state"]
+    return state
