@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from projections.cache_options import DEFAULT_OPTIONS
 from projections.errors import DeclarationError
 from projections.expectation.expectation import OnFail, expected, of_function, of_sql
+from projections.relations import relations
 from projections.view import (
     DerivedView,
     EventsView,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _SELECT: Final = re.compile(
     r"\s*(--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with)\b", re.IGNORECASE | re.DOTALL
 )
-_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALL: Final = tuple(Store)
 
 Input = MirrorView | EventsView | DerivedView
@@ -122,8 +122,8 @@ def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     """
     text = _text(name, query)
     known = collected()
-    words = {word.lower() for word in _WORD.findall(text)}
-    inputs = [n for n in (*known.views, *known.derived) if n in words]
+    read = relations(text)
+    inputs = [n for n in (*known.views, *known.derived) if n in read]
     said = [*expect, *of_sql(text)]
     return _declare(name, keys, to, inputs, search, cache, said, text=text)
 

@@ -10,6 +10,7 @@ from derived_queries import DDL, Grammar, World, values_sql
 
 from projections.derivation.errors import DuplicateKeyError, ViewQueryError
 from projections.derivation.strategy import Keyed
+from projections.relations import relations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,9 @@ def analysed(spark: SparkSession, sql: str, *keys: str, **schemas: str) -> Deriv
 
     definition = definition_of_sql(spark, sql)
     known = schemas or SCHEMAS
+    assert relations(sql) >= {
+        name.lower() for name in definition.inputs
+    }  # found without Spark when it was declared
     inputs = {name: StructType.fromDDL(known[name]) for name in definition.inputs}
     return analyse(spark, definition, inputs, keys)
 
@@ -255,7 +259,9 @@ def test_an_input_that_has_no_part_in_the_result_affects_no_key(spark: SparkSess
 def test_a_select_names_its_inputs(spark: SparkSession, sql: str, inputs: str) -> None:
     from projections.spark.derivation.definition import definition_of_sql
 
-    assert set(inputs.split()) == set(definition_of_sql(spark, sql).inputs)
+    found = set(definition_of_sql(spark, sql).inputs)
+    assert set(inputs.split()) == found
+    assert relations(sql) >= {name.lower() for name in found}
 
 
 @pytest.mark.parametrize(
