@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from projections.published import PublishedVersion
+    from projections.published import Published, PublishedVersion, TableVersion
 
 # names of DataFusion's plan nodes that do more than read
 _CHANGES = re.compile(
@@ -40,6 +40,7 @@ _READ_ONLY_HINT = "views are derived: change the source and they follow"
 CHANGES = "changes"
 """Name under which the archive is read, unless a view has it."""
 
+_WORD = re.compile(r"\w+")
 _NOT_FOUND = re.compile(r"table '(?:\w+\.)*(\w+)' not found")
 
 
@@ -111,7 +112,7 @@ def run(
         raise NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
     if not _QUERY.match(sql):
         raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
-    versions = readable(tables, views, as_of)
+    versions = readable(tables, views, as_of, frozenset(_WORD.findall(sql.lower())))
     engine = QueryBuilder()
     for name, version in versions.items():
         engine = engine.register(name, DeltaTable(views[name], version=version))
@@ -127,7 +128,10 @@ def run(
 
 
 def readable(
-    tables: Path, views: Mapping[str, Path], as_of: str | None = None
+    tables: Path,
+    views: Mapping[str, Path],
+    as_of: str | None = None,
+    words: frozenset[str] | None = None,
 ) -> dict[str, int | None]:
     """Returns the version of each view's table that is read together with the others.
 
@@ -135,6 +139,8 @@ def readable(
         tables: Folder of the tables.
         views: Folder of each view's table; see `view_tables`.
         as_of: As `run` takes it.
+        words: Words of the query. Views made from others that are not among them are not waited
+            for, and are left out if they are behind. None for all views.
 
     Returns:
         None of a table that is read as it is, because no job of ours keeps it; a view that has no
@@ -150,10 +156,21 @@ def readable(
         return dict.fromkeys(views)  # tables that no job of ours keeps
     found: dict[str, int | None] = {}
     for group in groups:
-        version = group.latest() if as_of is None else _as_of(group.all(), as_of)
-        tables_then = version.views.items() if version is not None else ()
-        found |= {name: table.version for name, table in tables_then if name in views}
+        then = _newest(group, words) if as_of is None else _as_of(group.all(), as_of).views
+        found |= {name: table.version for name, table in then.items() if name in views}
     return found
+
+
+def _newest(group: Published, words: frozenset[str] | None) -> Mapping[str, TableVersion]:
+    """The tables at the newest boundary where all are that a query has words of."""
+    newest = group.newest()
+    if newest is None or newest.complete:
+        return {} if newest is None else newest.views
+    behind = {name for name, table in newest.views.items() if table.made_from}
+    if words is not None and not behind & words:
+        return {name: table for name, table in newest.views.items() if name not in behind}
+    latest = group.latest()
+    return {} if latest is None else latest.views
 
 
 def _as_of(versions: Sequence[PublishedVersion], as_of: str) -> PublishedVersion:

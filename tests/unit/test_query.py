@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headwater import query
+from projections.published import Published, TableVersion
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,3 +78,31 @@ def test_nothing_to_query_says_how_to_build_views(tmp_path: Path) -> None:
         query.run("SELECT 1", tmp_path / "nowhere")
 
     assert "headwater up" in (refused.value.hint or "")
+
+
+def test_a_query_waits_only_for_views_that_it_names(tmp_path: Path) -> None:
+    published = Published(tmp_path, "shop")
+    for name, rows in (("orders", 3), ("totals", 2)):
+        for number in range(1, rows + 1):
+            write_deltalake(str(tmp_path / name), pa.table({"id": [number]}), mode="append")
+    first = published.publish(1, 100, {"orders": 1}, complete=False)
+    assert first is not None
+    published.complete(first, {"totals": TableVersion(1, 1, 100, {"orders": 1}, "q")})
+    published.publish(1, 200, {"orders": 2}, complete=False)
+
+    def counted(sql: str) -> int:
+        (found,) = query.run(sql, tmp_path)["n"].to_pylist()
+        return int(found)
+
+    assert counted("SELECT count(*) AS n FROM orders") == 3
+    assert counted("SELECT count(*) AS n FROM orders JOIN totals USING (id)") == 2
+    assert counted("SELECT count(*) AS n FROM totals") == 2
+    assert query.readable(tmp_path, query.view_tables(tmp_path)) == {"orders": 1, "totals": 1}
+    with pytest.raises(query.QueryError, match="no view is named order"):
+        query.run("SELECT * FROM order_", tmp_path)
+
+    newest = published.newest()
+    assert newest is not None
+    published.complete(newest, {"totals": TableVersion(1, 1, 200, {"orders": 2}, "q")})
+    assert counted("SELECT count(*) AS n FROM orders JOIN totals USING (id)") == 2
+    assert query.readable(tmp_path, query.view_tables(tmp_path)) == {"orders": 2, "totals": 1}
