@@ -17,7 +17,7 @@ from projections.derivation.errors import ViewQueryError
 from projections.derivation.strategy import Keyed
 from projections.errors import ProjectionError
 from projections.fault import FaultError
-from projections.plan import HISTORY_BOOKKEEPING, VERSION_COLUMN
+from projections.plan import VERSION_COLUMN
 from projections.published import TableVersion
 from projections.search.fields import DELETED_FIELD
 from projections.sinks.derived_table import DerivedTable
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from projections.expectation.expectation import Expectation
     from projections.published import PublishedVersion
     from projections.spark.derivation.analysis import Derivation
+    from projections.spark.table_versions import TableVersions
     from projections.tenure import Tenure
     from projections.view import DerivedView
 
@@ -46,7 +47,6 @@ _WRITTEN_DDL: Final = "kept long, gone long, failed map<string,long>"
 _WRITTEN: Final = pa.schema(
     [("kept", pa.int64()), ("gone", pa.int64()), ("failed", pa.map_(pa.string(), pa.int64()))]
 )
-_OWN_COLUMNS: Final = (VERSION_COLUMN, *HISTORY_BOOKKEEPING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,7 @@ class DerivedKeeper:
         session: Where.
         tables: Folder of the tables.
         view: The view.
+        versions: Reads the tables.
         failed: Rows computed so far that did not meet an expectation, by its name.
         tenure: The driver's right to write.
     """
@@ -105,6 +106,7 @@ class DerivedKeeper:
     session: SparkSession
     tables: Path
     view: DerivedView
+    versions: TableVersions
     failed: Counter[str] = field(default_factory=Counter)
     tenure: Tenure | None = None
     _analysed: dict[Any, Derivation] = field(default_factory=dict)
@@ -157,14 +159,15 @@ class DerivedKeeper:
         changed: set[str],
         own: TableVersion | None,
     ) -> None:
-        new = {name: self.table(name, at) for name, at in wanted.items()}
+        new = {name: self.versions.rows(name, at) for name, at in wanted.items()}
         derivation = self._analysis(new)
         number = version.epoch << _LSN_BITS | version.lsn
         if own is not None and isinstance(derivation.strategy, Keyed):
-            old = {name: self.table(name, own.made_from[name]) for name in wanted}
+            old = {name: self.versions.rows(name, own.made_from[name]) for name in wanted}
             try:
                 changes = {
-                    name: self._changes(name, own.made_from[name], wanted[name]) for name in changed
+                    name: self.versions.changes(name, own.made_from[name], wanted[name])
+                    for name in changed
                 }
                 keys = gathered(self.session, affected(derivation, changes, old, new))
             except PySparkException:
@@ -224,7 +227,7 @@ class DerivedKeeper:
 
     def result(self, versions: Mapping[str, int]) -> DataFrame:
         """Returns the view's query over its inputs at some versions of their tables."""
-        new = {name: self.table(name, at) for name, at in versions.items()}
+        new = {name: self.versions.rows(name, at) for name, at in versions.items()}
         return self._analysis(new).definition(new)
 
     def expected(self, result: DataFrame) -> DataFrame:
@@ -234,22 +237,6 @@ class DerivedKeeper:
             return result
         sieve = Sieve(self.view.name, expectations)
         return result.mapInArrow(sieve.passing, result.schema)
-
-    def table(self, name: str, version: int) -> DataFrame:
-        """Returns a view's rows at a version of its table."""
-        reader = self.session.read.format("delta").option("versionAsOf", version)
-        return reader.load(str(self.tables / name)).drop(*_OWN_COLUMNS)
-
-    def _changes(self, name: str, after: int, through: int) -> DataFrame:
-        """Rows as they were and as they are, of all changes of a table between two versions."""
-        reader = (
-            self.session.read.format("delta")
-            .option("readChangeFeed", "true")
-            .option("startingVersion", after + 1)
-            .option("endingVersion", through)
-        )
-        found = reader.load(str(self.tables / name))
-        return found.drop(*_OWN_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp")
 
 
 def _inputs(definition: Any, schemas: Mapping[str, Any]) -> set[str]:

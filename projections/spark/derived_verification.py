@@ -14,6 +14,7 @@ from projections.search.fields import DELETED_FIELD
 from projections.spark.derivation.comparison import differences, require_unique
 from projections.spark.derived import DerivedKeeper
 from projections.spark.session import BESIDE, start_session
+from projections.spark.table_versions import TableVersions
 from projections.view import Store
 from projections.view_report import ViewReport
 
@@ -45,9 +46,12 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
     if latest is None or not spec.derived:
         return []
     session = start_session(spec if spec.local else replace(spec, master=BESIDE))
+    tables = spec.addresses.tables
+    # by Delta's own reader alone: what is verified was made from what the other one reads
+    versions = TableVersions(session, tables, files_max=0)
     reports = []
     for view in spec.derived:
-        keeper = DerivedKeeper(session, spec.addresses.tables, view)
+        keeper = DerivedKeeper(session, tables, view, versions)
         _require_unique(keeper, latest)
         if view.name in latest.views:
             reports.append(_report(keeper, latest.views[view.name]))
@@ -69,7 +73,7 @@ def _report(keeper: DerivedKeeper, table: TableVersion) -> ViewReport:
     computed = keeper.result(table.made_from)
     result = keeper.expected(computed)
     withheld = 0 if result is computed else computed.count() - result.count()
-    stored = keeper.table(view.name, table.version)
+    stored = keeper.versions.rows(view.name, table.version)
     found = differences(result, stored, view.keys)
     extra = found.where(DELETED_FIELD).count()
     lacking = found.where(~fn.col(DELETED_FIELD))

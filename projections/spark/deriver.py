@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +19,12 @@ from projections.fault import Fault
 from projections.published import Published
 from projections.spark.derived import DerivedKeeper
 from projections.spark.follower import Follower
+from projections.spark.table_versions import TableVersions
 from projections.view import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from cdc.lsn import Lsn
@@ -28,7 +32,12 @@ if TYPE_CHECKING:
     from projections.spec import JobSpec
 
 _TICK_S: Final = 0.1
+_REST_MAX_S: Final = 5.0
+"""Longest rest after a boundary. It rests as long as the last one took: else views made from others
+would always be at work, and take half of a small machine from the views that they are made from."""
 _END_S: Final = 60.0
+_AT_ONCE: Final = 2
+"""Views that are brought to a boundary at once: one is planned while rows of another are read."""
 _POOL: Final = "derived"
 _log = structlog.get_logger(__name__)
 
@@ -36,8 +45,9 @@ _log = structlog.get_logger(__name__)
 class Deriver(threading.Thread):
     """Keeps the derived views of a source, boundary by boundary.
 
-    A boundary that comes while another is at work waits; of several only the newest counts. A view
-    that cannot be kept stays at its last boundary, with those made from it; the others go on.
+    A boundary that comes while another is at work waits; of several only the newest counts. Two
+    views are at work at once, each after those that it is made from. A view that cannot be kept
+    stays at its last boundary, with those made from it; the others go on.
 
     Args:
         session: Where.
@@ -53,9 +63,14 @@ class Deriver(threading.Thread):
         self._published = Published(tables, spec.source)
         self._file = spec.derived_file
         self._spec = spec
+        self._versions = TableVersions(session, tables)
         self.keepers = [
-            DerivedKeeper(session, tables, view, tenure=spec.tenure) for view in spec.derived
+            DerivedKeeper(session, tables, view, self._versions, tenure=spec.tenure)
+            for view in spec.derived
         ]
+        self._names = frozenset(view.name for view in spec.derived)
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)
+        self._epoch = 0
         self._followers = {
             store: Follower(session, spec, store)
             for store in (Store.SEARCH, Store.CACHE)
@@ -66,20 +81,24 @@ class Deriver(threading.Thread):
 
     def run(self) -> None:
         """Follows the boundaries until stopped."""
-        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
         for follower in self._followers.values():
             follower.start()
-        while not self._stopped.wait(_TICK_S):
+        rest_s = _TICK_S
+        while not self._stopped.wait(rest_s):
+            rest_s = _TICK_S
             try:
                 self._tell()
                 version = self._published.newest()
                 if version is not None and not version.complete:
+                    began = time.monotonic()
                     made = self.derived(version)
                     with self._spec.writing():
                         self._published.complete(version, made)
+                    rest_s = max(_TICK_S, min(time.monotonic() - began, _REST_MAX_S))
             except (Py4JError, OSError, WriterFencedError) as error:
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
+        self._pool.shutdown()
         for follower in self._followers.values():
             follower.join(_END_S)
 
@@ -99,24 +118,50 @@ class Deriver(threading.Thread):
 
     def derived(self, version: PublishedVersion) -> dict[str, TableVersion]:
         """Brings every view to a boundary; returns their tables there, as far as there are any."""
+        if version.epoch != self._epoch:  # whatever was made anew has versions of its own
+            self._versions.forget()
+            self._epoch = version.epoch
         before = self._published.latest()
-        known = dict(version.views)
-        found: dict[str, TableVersion] = {}
+        views = {} if before is None else before.views
+        kept: dict[str, Future[TableVersion | None]] = {}
         for keeper in self.keepers:
-            name = keeper.view.name
-            own = before.views.get(name) if before is not None else None
-            known.pop(name, None)
-            began = time.monotonic()
-            try:
-                made = keeper.keep(version, known, own)
-                self.faults.pop(name, None)
-            except (ProjectionError, PySparkException) as error:
-                made = own
-                self._failed(name, error)
-            self.seconds[name] = time.monotonic() - began
+            # those that it waits for are in the pool already, so they come to their end
+            inputs = {name: kept[name] for name in keeper.view.inputs if name in kept}
+            own = views.get(keeper.view.name)
+            kept[keeper.view.name] = self._pool.submit(self._kept, keeper, version, inputs, own)
+        wait(kept.values())
+        found = {name: future.result() for name, future in kept.items()}
+        return {name: table for name, table in found.items() if table is not None}
+
+    def _kept(
+        self,
+        keeper: DerivedKeeper,
+        version: PublishedVersion,
+        inputs: Mapping[str, Future[TableVersion | None]],
+        own: TableVersion | None,
+    ) -> TableVersion | None:
+        """Brings a view to a boundary; it stays where it was if it cannot be kept."""
+        name = keeper.view.name
+        # of a view made from others the version itself says where it was before
+        known = {each: at for each, at in version.views.items() if each not in self._names}
+        for each, future in inputs.items():
+            made = future.result()
             if made is not None:
-                found[name] = known[name] = made
-        return found
+                known[each] = made
+        began = time.monotonic()
+        try:
+            made = keeper.keep(version, known, own)
+            self.faults.pop(name, None)
+        except (ProjectionError, PySparkException) as error:
+            made = own
+            self._versions.forget()  # a file that a frame names may be gone
+            self._failed(name, error)
+        self.seconds[name] = time.monotonic() - began
+        return made
+
+    def _in_pool(self) -> None:
+        """Puts what a thread of the pool has Spark do beside the batches of the stores."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
 
     def _tell(self) -> None:
         """Says how each view is kept; read by `headwater view explain` and `status`."""

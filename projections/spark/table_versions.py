@@ -1,0 +1,162 @@
+"""Versions of tables as DataFrames, read without Delta's planning where they are small.
+
+Spark's Delta runs a job for each mention of a table in a query, to look up statistics that let it
+pass files over. A view made from others mentions each of its inputs several times, at every
+boundary, and the inputs of most are a few files: reading those whole costs less than to ask.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import StructType
+
+from projections.plan import HISTORY_BOOKKEEPING, VERSION_COLUMN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+FILES_MAX: Final = 32
+"""Files of a small table: Spark's driver lists as many by itself, more in a job of their own."""
+
+BYTES_MAX: Final = 128 << 20
+"""Bytes of a small table; in a larger one, files are worth passing over."""
+
+CHANGES_MAX: Final = 20_000
+"""Changed rows that the driver holds; more are read by Spark's workers."""
+
+_KEPT: Final = 64
+_OWN_COLUMNS: Final = (VERSION_COLUMN, *HISTORY_BOOKKEEPING)
+_PLAIN: Final = frozenset({"timestampNtz"})
+"""Features that change nothing of how a table's files are read."""
+
+
+class TableVersions:
+    """Reads views' tables, each at a version, and their changes between two.
+
+    A frame that was made once is given again, so a table that many views read is planned once.
+    Used by several threads at once.
+
+    Args:
+        session: Where.
+        root: Folder of the tables.
+        files_max: Files of the tables that are read without Delta's planning; 0 for none at all.
+    """
+
+    def __init__(self, session: SparkSession, root: Path, files_max: int = FILES_MAX) -> None:
+        self._session = session
+        self._root = root
+        self._files_max = files_max
+        self._frames: OrderedDict[tuple[str, int], DataFrame] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, name: str, version: int) -> DataFrame:
+        """Returns a view's rows at a version of its table.
+
+        Raises:
+            PySparkException: The table is not there, or the version is not any more.
+        """
+        key = name, version
+        with self._lock:
+            if key in self._frames:
+                self._frames.move_to_end(key)
+                return self._frames[key]
+        frame = self._small(name, version)
+        if frame is None:
+            reader = self._session.read.format("delta").option("versionAsOf", version)
+            frame = reader.load(str(self._root / name))
+        frame = frame.drop(*_OWN_COLUMNS)
+        with self._lock:
+            self._frames[key] = frame
+            while len(self._frames) > _KEPT:
+                self._frames.popitem(last=False)
+        return frame
+
+    def changes(self, name: str, after: int, through: int) -> DataFrame:
+        """Returns rows as they were and as they are, of all changes between two versions.
+
+        Args:
+            name: The view.
+            after: Version whose own changes are not among them.
+            through: The last whose are.
+
+        Raises:
+            PySparkException: The feed of changes does not reach back so far; also later, when the
+                rows are read.
+        """
+        few = self._few(name, after, through) if self._files_max else None
+        if few is not None:
+            return few
+        reader = (
+            self._session.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", after + 1)
+            .option("endingVersion", through)
+        )
+        found = reader.load(str(self._root / name))
+        return found.drop(*_OWN_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp")
+
+    def forget(self) -> None:
+        """Forgets all frames: a table that is made anew counts its versions from the start."""
+        with self._lock:
+            self._frames.clear()
+
+    def _small(self, name: str, version: int) -> DataFrame | None:
+        """A table's rows from its files; None if they are many, or not read as they are."""
+        if not self._files_max:
+            return None
+        try:
+            table = DeltaTable(str(self._root / name), version=version)
+            files = pa.table(table.get_add_actions(flatten=True))
+            paths = table.file_uris()
+        except DeltaError:
+            return None  # Spark says what is wrong
+        small = len(paths) <= self._files_max and sum(files["size_bytes"].to_pylist()) <= BYTES_MAX
+        if not small or not _plain(table):
+            return None
+        schema = _schema(table)
+        if not paths:
+            return self._session.createDataFrame([], schema)
+        return self._session.read.schema(schema).parquet(*paths)
+
+    def _few(self, name: str, after: int, through: int) -> DataFrame | None:
+        """The changes as rows that the driver holds; None if they are many."""
+        path = str(self._root / name)
+        try:
+            table, before = DeltaTable(path, version=through), DeltaTable(path, version=after)
+            schema = _schema(table)
+            if not _plain(table) or schema != _schema(before):
+                return None
+            names = [field.name for field in schema if field.name not in _OWN_COLUMNS]
+            reader = pa.RecordBatchReader.from_stream(
+                table.load_cdf(starting_version=after + 1, ending_version=through, columns=names)
+            )
+            batches, count = [], 0
+            for batch in reader:
+                count += batch.num_rows
+                if count > CHANGES_MAX:
+                    return None
+                batches.append(batch)
+            rows = pa.Table.from_batches(batches, reader.schema).select(names)
+        except (DeltaError, pa.ArrowException, OSError):
+            return None  # Spark says what is wrong
+        wanted = StructType([schema[name] for name in names])
+        return self._session.createDataFrame(rows, wanted)
+
+
+def _plain(table: DeltaTable) -> bool:
+    """Whether a table's rows are those of its files, column by column."""
+    mapped = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    return mapped == "none" and set(table.protocol().reader_features or ()) <= _PLAIN
+
+
+def _schema(table: DeltaTable) -> StructType:
+    return StructType.fromJson(orjson.loads(table.schema().to_json()))

@@ -1,0 +1,163 @@
+"""Tables read from their files give what Delta's own reader gives, at every version."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from projections.sinks.table import FEED
+from projections.spark import table_versions
+from projections.spark.table_versions import TableVersions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
+
+LINES = pa.list_(pa.struct([("sku", pa.string()), ("price", pa.decimal128(12, 2))]))
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("total", pa.decimal128(38, 4)),
+        ("ratio", pa.float64()),
+        ("born", pa.date32()),
+        ("seen", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("raw", pa.binary()),
+        ("lines", LINES),
+        ("_version", pa.int64()),
+    ]
+)
+
+
+def row(chance: Random, number: int) -> dict[str, Any]:
+    moment = dt.datetime(1890, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=chance.random() * 5e9)
+    whole = {
+        "name": chance.choice(["", "a", "ü\n", "x" * 50]),
+        "total": Decimal(chance.randint(-(10**9), 10**30)) / 10000,
+        "ratio": chance.choice([0.5, float("inf"), -1e300]),
+        "born": moment.date(),
+        "seen": moment,
+        "local": moment.replace(tzinfo=None),
+        "raw": chance.randbytes(3),
+        "lines": [{"sku": "s", "price": Decimal("1.25")}] * chance.randint(0, 2),
+    }
+    some = {name: value for name, value in whole.items() if chance.random() < 0.8}
+    return {"id": number, "_version": 1, **some}
+
+
+class Table:
+    """A view's table that is changed as the job changes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.chance = str(folder / "things"), Random(5)  # noqa: S311
+        DeltaTable.create(self.path, SCHEMA, configuration=dict(FEED))
+
+    @property
+    def version(self) -> int:
+        return DeltaTable(self.path).version()
+
+    def append(self, first: int, count: int) -> None:
+        rows = [row(self.chance, number) for number in range(first, first + count)]
+        write_deltalake(self.path, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
+
+    def merge(self) -> None:
+        numbers = self.chance.sample(range(20), 6)
+        rows = pa.Table.from_pylist([row(self.chance, n) for n in numbers], schema=SCHEMA)
+        gone = rows.append_column("gone", pa.array([n % 3 == 0 for n in numbers]))
+        (
+            DeltaTable(self.path)
+            .merge(gone, "t.id = s.id", source_alias="s", target_alias="t", streamed_exec=False)
+            .when_matched_delete("s.gone")
+            .when_matched_update_all("NOT s.gone", except_cols=["gone"])
+            .when_not_matched_insert_all("NOT s.gone", except_cols=["gone"])
+            .execute()
+        )
+
+
+def rows(frame: DataFrame) -> list[str]:
+    return sorted(map(repr, frame.toArrow().to_pylist()))
+
+
+def has_method(found: Any, name: str) -> bool:
+    return any(method.getName() == name for method in found.getClass().getMethods())
+
+
+def read_from(frame: DataFrame) -> str:
+    """What the rows are read from: files, or Delta's log, or nothing but the driver."""
+    leaf = frame._jdf.queryExecution().analyzed().collectLeaves().apply(0)
+    if leaf.getClass().getSimpleName() == "LocalRelation":
+        return "driver"
+    relation = leaf.relation()
+    if not has_method(relation, "location"):
+        return "feed"
+    index = relation.location().getClass().getSimpleName()
+    return "files" if index == "InMemoryFileIndex" else "delta"
+
+
+def test_files_and_few_changes_are_read_as_delta_reads_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = Table(tmp_path)
+    table.append(0, 12)
+    for _ in range(4):
+        table.merge()
+    DeltaTable(table.path).optimize.compact()
+    table.merge()
+    ours, theirs = TableVersions(spark, tmp_path), TableVersions(spark, tmp_path, files_max=0)
+
+    for version in range(table.version + 1):
+        mine, delta = ours.rows("things", version), theirs.rows("things", version)
+        assert mine.schema.simpleString() == delta.schema.simpleString()
+        assert rows(mine) == rows(delta)
+        assert "_version" not in mine.columns
+        assert ours.rows("things", version) is mine
+    assert len(rows(ours.rows("things", table.version))) > 5
+    assert read_from(ours.rows("things", table.version)) == "files"
+
+    for after, through in ((0, table.version), (1, 3), (4, 6), (5, 6)):
+        mine = ours.changes("things", after, through)
+        delta = theirs.changes("things", after, through)
+        assert mine.schema.simpleString() == delta.schema.simpleString()
+        assert rows(mine) == rows(delta)
+        assert read_from(mine) == "driver"
+
+
+def test_what_is_large_or_has_other_columns_is_left_to_delta(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path)
+    for part in range(3):
+        table.append(part * 10, 10)
+    few = TableVersions(spark, tmp_path, files_max=2)
+
+    assert read_from(few.rows("things", 2)) == "files"
+    assert read_from(few.rows("things", 3)) == "delta"
+    assert len(rows(few.rows("things", 3))) == 30
+
+    monkeypatch.setattr(table_versions, "CHANGES_MAX", 15)
+    assert read_from(few.changes("things", 1, 2)) == "driver"
+    assert read_from(few.changes("things", 1, 3)) == "feed"
+
+    DeltaTable(table.path).alter.add_columns(list(_field("note")))
+    assert read_from(few.changes("things", 2, table.version)) == "feed"
+    mine = TableVersions(spark, tmp_path).rows("things", table.version)
+    delta = TableVersions(spark, tmp_path, files_max=0)
+    assert read_from(mine) == "files"
+    assert "note" in mine.columns  # which no file has
+    assert rows(mine) == rows(delta.rows("things", table.version))
+
+
+def _field(name: str) -> Any:
+    from deltalake import Schema
+
+    return Schema.from_arrow(pa.schema([(name, pa.string())])).fields
