@@ -25,6 +25,7 @@ from benchmarks import (
     search_sink,
     snapshot,
     startup,
+    table_features,
 )
 from headwater.logging import configure
 
@@ -50,6 +51,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "search_sink": search_sink.run,
     "snapshot": snapshot.run,
     "startup": startup.run,
+    "table_features": table_features.run,
 }
 
 _EXIT_WRONG: Final = 1

@@ -16,19 +16,25 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
+from benchmarks.order_feed import (
+    CHANGES,
+    EPOCH,
+    LOADED_AT_ONCE,
+    MERGE,
+    NAMES,
+    ROW,
+    OrderFeed,
+)
 from benchmarks.result import Measure, Report, faster
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.supply.jars import ensure
@@ -53,13 +59,7 @@ _ROWS: Final = 10_000_000
 _ROWS_QUICK: Final = 100_000
 _BATCHES: Final = 7
 _BATCHES_QUICK: Final = 2
-_CHANGES: Final = 10_000
 _WARM: Final = 1
-_SKEW: Final = 4
-_DELETED: Final = 0.05
-_NEW: Final = 0.02
-_LOADED_AT_ONCE: Final = 500_000
-_EPOCH: Final = 1 << 56
 _COLUMNS: Final = (
     Column("id", ColumnKind.INTEGER, "bigint", nullable=False),
     Column("customer", ColumnKind.INTEGER, "integer"),
@@ -67,26 +67,6 @@ _COLUMNS: Final = (
     Column("status", ColumnKind.TEXT, "text"),
     Column("note", ColumnKind.TEXT, "text"),
 )
-_NAMES: Final = tuple(column.name for column in _COLUMNS)
-_ROW: Final = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("customer", pa.int32()),
-        ("price", pa.decimal128(12, 2)),
-        ("status", pa.string()),
-        ("note", pa.string()),
-    ]
-)
-_FEED: Final = pa.schema([*_ROW, ("live", pa.bool_()), ("version", pa.int64())])
-_STATES: Final = ("placed", "paid", "sent")
-_MERGE: Final = """
-MERGE INTO delta.`{table}` AS t USING newest AS s ON t.id = s.id
-WHEN MATCHED AND NOT s.live THEN DELETE
-WHEN MATCHED THEN UPDATE SET
-    customer = s.customer, price = s.price, status = s.status, note = s.note
-WHEN NOT MATCHED AND s.live THEN INSERT
-    (id, customer, price, status, note) VALUES (s.id, s.customer, s.price, s.status, s.note)
-"""
 
 
 class _Side(Protocol):
@@ -95,53 +75,6 @@ class _Side(Protocol):
     def take(self, path: Path) -> None:
         """Applies a batch."""
         ...
-
-
-@dataclass(slots=True)
-class _Feed:
-    """Makes rows, and changes of them as a source would."""
-
-    rows: int
-    random: random.Random
-    number: int = 0
-
-    def first(self) -> Iterator[pa.Table]:
-        """Every row, in the order of the keys."""
-        for start in range(0, self.rows, _LOADED_AT_ONCE):
-            keys = pa.array(range(start, min(start + _LOADED_AT_ONCE, self.rows)), pa.int64())
-            texts = keys.cast(pa.string())
-            yield pa.table(
-                [
-                    keys,
-                    pc.subtract(keys, pc.multiply(pc.divide(keys, 9973), 9973)).cast(pa.int32()),
-                    pc.divide(keys, 1_000).cast(pa.int32()).cast(pa.decimal128(12, 2)),
-                    pa.array([_STATES[key % 3] for key in range(start, start + len(keys))]),
-                    pc.binary_join_element_wise("the first note of order", texts, " "),
-                ],
-                schema=_ROW,
-            )
-
-    def batch(self) -> pa.Table:
-        """Changes of skewed keys, now and then a delete or a key that is new."""
-        found = []
-        for _ in range(_CHANGES):
-            key = int(self.rows * self.random.random() ** _SKEW)
-            if self.random.random() < _NEW:
-                key = self.rows + self.number
-            found.append(self._change(key, live=self.random.random() >= _DELETED))
-        return pa.Table.from_pylist(found, schema=_FEED)
-
-    def _change(self, key: int, *, live: bool) -> dict[str, Any]:
-        self.number += 1
-        change: dict[str, Any] = {"id": key, "live": live, "version": _EPOCH | 8 * self.number}
-        if live:
-            change |= {
-                "customer": key % 9973,
-                "price": Decimal(self.number).scaleb(-2),
-                "status": _STATES[self.number % 3],
-                "note": f"the note of change {self.number} of order {key}, as long as notes are",
-            }
-        return change
 
 
 class _Ours:
@@ -159,8 +92,8 @@ class _Ours:
         loaded = table_schema(self.plan)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for batch in pq.ParquetFile(first).iter_batches(_LOADED_AT_ONCE):
-                version = pa.array([_EPOCH] * batch.num_rows, pa.int64())
+            for batch in pq.ParquetFile(first).iter_batches(LOADED_AT_ONCE):
+                version = pa.array([EPOCH] * batch.num_rows, pa.int64())
                 columns = [*batch.columns, version]
                 yield pa.RecordBatch.from_arrays(columns, schema=loaded)
 
@@ -176,7 +109,7 @@ class _Ours:
             RowChange(
                 (row["id"],),
                 row["version"],
-                {name: row[name] for name in _NAMES} if row["live"] else None,
+                {name: row[name] for name in NAMES} if row["live"] else None,
                 0,
             )
             for row in pq.read_table(path).to_pylist()
@@ -196,21 +129,21 @@ class _Spark:
         changes = self._session.read.parquet(str(path))
         newest = changes.withColumn("number", fn.row_number().over(of_key)).where("number = 1")
         newest.createOrReplaceTempView("newest")
-        self._session.sql(_MERGE.format(table=self.place))
+        self._session.sql(MERGE.format(table=self.place))
 
 
 class _Rust:
     def __init__(self, place: Path, first: Path) -> None:
         self.place = place
-        batches = pq.ParquetFile(first).iter_batches(_LOADED_AT_ONCE)
-        write_deltalake(place, pa.RecordBatchReader.from_batches(_ROW, batches))
+        batches = pq.ParquetFile(first).iter_batches(LOADED_AT_ONCE)
+        write_deltalake(place, pa.RecordBatchReader.from_batches(ROW, batches))
 
     def take(self, path: Path) -> None:
         """Merges a batch."""
         changes = pq.read_table(path)
         newest = changes.group_by("id").aggregate([("version", "max")])
         newest = newest.rename_columns({"version_max": "version"})
-        values = {name: f"s.{name}" for name in _NAMES}
+        values = {name: f"s.{name}" for name in NAMES}
         (
             DeltaTable(self.place)
             .merge(
@@ -230,7 +163,7 @@ def run(quick: bool) -> Report:
     """Measures; `quick` takes a hundredth of the rows and fewer batches."""
     rows, batches = (_ROWS_QUICK, _BATCHES_QUICK) if quick else (_ROWS, _BATCHES)
     rows = int(os.environ.get("HEADWATER_SCD1_ROWS", rows))
-    feed = _Feed(rows, random.Random(7))  # noqa: S311  # the same feed every time
+    feed = OrderFeed(rows, random.Random(7))  # noqa: S311  # the same feed every time
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
         root = Path(folder)
         session = _session(root)
@@ -253,7 +186,7 @@ def run(quick: bool) -> Report:
 
 
 def _measures(took: dict[str, float], rows: int) -> tuple[Measure, ...]:
-    name = f"seconds for {_CHANGES:,} changes into a table of {rows:,} rows, beside"
+    name = f"seconds for {CHANGES:,} changes into a table of {rows:,} rows, beside"
     spark, rust = f"{name} foreachBatch and MERGE", f"{name} a merge by deltalake"
     ours = took["ours"]
     return (
@@ -281,11 +214,11 @@ def _session(root: Path) -> SparkSession:
     return start_session(spec)
 
 
-def _loaded(session: SparkSession, root: Path, feed: _Feed) -> dict[str, _Side]:
+def _loaded(session: SparkSession, root: Path, feed: OrderFeed) -> dict[str, _Side]:
     """All sides with the same first rows."""
     first = root / "first.parquet"
     began = time.perf_counter()
-    with pq.ParquetWriter(first, _ROW) as writer:
+    with pq.ParquetWriter(first, ROW) as writer:
         for rows in feed.first():
             writer.write_table(rows)
     sides: dict[str, _Side] = {
@@ -300,7 +233,7 @@ def _loaded(session: SparkSession, root: Path, feed: _Feed) -> dict[str, _Side]:
 def _alike(session: SparkSession, sides: dict[str, _Side]) -> bool:
     """Whether all tables have the same rows, each as often as the others."""
     frames = {
-        name: session.read.format("delta").load(str(side.place)).select(*_NAMES)
+        name: session.read.format("delta").load(str(side.place)).select(*NAMES)
         for name, side in sides.items()
     }
     ours = frames.pop("ours")
