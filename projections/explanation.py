@@ -90,7 +90,10 @@ def explain_derived(
         view.keys,
         strategy,
         tuple(sorted(group)),
-        {str(store): _sink(view, source, store) for store in sorted(view.to)},
+        {
+            str(store): _sink(view, source, store) + _trouble(said, store)
+            for store in sorted(view.to)
+        },
         tuple(str(each) for each in view.expectations),
     )
 
@@ -111,6 +114,16 @@ def _strategy(plan: ViewPlan) -> str:
         return "the newest change of each key, by its position in the source's log"
     by = plan.history.sequence_by or "the commit"
     return f"every state of each key, valid since {by}"
+
+
+def _trouble(said: Mapping[str, Any], store: Store) -> tuple[str, ...]:
+    """What keeps a view that is made from others out of a store."""
+    told = said if store is Store.TABLE else said.get("stores", {}).get(str(store), {})
+    error = told.get("error")
+    if error is None:
+        return ()
+    seen = [text for text in (error["detail"], error["hint"]) if text]
+    return (": ".join([f"{error['code']} {error['message']}", *seen]),)
 
 
 def _sink(view: ViewPlan | DerivedView, source: str, store: Store) -> tuple[str, ...]:

@@ -96,6 +96,18 @@ def status(
         for (view, store), counts in unexpected.items()
         if view in project.declarations.derived
     ]
+    shown = {(row["view"], str(row["store"])) for row in rows}
+    rows += [
+        {
+            **dict.fromkeys(rows[0] if rows else ()),
+            "view": view,
+            "store": store,
+            "state": code,
+            "unexpected": {},
+        }
+        for (view, store), code in derived.items()
+        if (view, store) not in shown  # never there, or lost
+    ]
     if not as_json:
         rows = [{**row, "unexpected": _counts(row["unexpected"])} for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")

@@ -2,11 +2,15 @@
 
 What the store has of each view is kept in a file beside the checkpoints, which is written after the
 store: whoever is killed in between gives the same again, with the same versions or greater ones.
+
+A place that somebody deleted is noticed while nothing changes, too: the follower looks at the marks
+of its places every few seconds, and gives a view anew whose place has not the mark it was given to.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +33,7 @@ from projections.errors import (
     IndexLostError,
     ProjectionError,
     QueryFailedError,
+    SinkError,
     WriterFencedError,
 )
 from projections.fault import Fault
@@ -53,6 +58,9 @@ if TYPE_CHECKING:
     from projections.tenure import Tenure
     from projections.view import DerivedView
 
+LOOK_S: Final = 5.0
+"""Between two looks at places while nothing is published: so long may a lost one go unnoticed."""
+
 _TICK_S: Final = 0.1
 _PAUSE_S: Final = 2.0
 _POOL: Final = "derived"
@@ -66,6 +74,14 @@ _COUNTS: Final = pa.schema(
     ]
 )
 _CONNECT_S: Final = 5
+_FAILURES: Final = (
+    ProjectionError,
+    PySparkException,
+    Py4JError,
+    DeltaError,
+    psycopg.Error,
+    OSError,
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -105,6 +121,19 @@ class StoreTask:
         yield pa.RecordBatch.from_pydict(counts, schema=_COUNTS)
 
 
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """What this has brought to the store, or found there.
+
+    Attributes:
+        plan: The view.
+        version: Of its table.
+    """
+
+    plan: ViewPlan
+    version: int
+
+
 class Follower(threading.Thread):
     """Keeps the derived views of one store where their published tables are.
 
@@ -129,7 +158,9 @@ class Follower(threading.Thread):
         self._file = spec.checkpoint(store).with_name(f"{store}.derived.json")
         self._had = self._read()
         self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
-        self._at: dict[str, int] = {}  # versions of tables that this has brought or found there
+        self._at: dict[str, _Brought] = {}
+        self._refusals: dict[str, Fault] = {}  # of keys, where there are any
+        self._look_at = 0.0
         self._stopped = threading.Event()
         self._epoch: CacheEpoch | None = None
         if store is Store.CACHE:
@@ -145,9 +176,9 @@ class Follower(threading.Thread):
         done, wait_s = 0, _TICK_S
         while not self._stopped.wait(wait_s):
             version = self._published.latest()
-            if version is None or version.number == done:
+            if version is None or (version.number == done and time.monotonic() < self._look_at):
                 continue
-            wait_s = _PAUSE_S
+            done, wait_s = 0, _PAUSE_S
             with suppress(WriterFencedError), self._spec.writing():  # which ends the job
                 if self.follow(version):
                     done, wait_s = version.number, _TICK_S
@@ -171,8 +202,8 @@ class Follower(threading.Thread):
     def follow(self, version: PublishedVersion) -> bool:
         """Brings every view to a version; returns whether all of them have come there."""
         try:
-            self._look_at_cache(version)
-        except (ProjectionError, psycopg.Error) as error:
+            self._look(version)
+        except _FAILURES as error:
             for view in self._views:
                 self._failed(view.name, error)
             return False
@@ -184,15 +215,16 @@ class Follower(threading.Thread):
                 continue
             try:
                 whole &= self._deliver(view, table, version)
-            except (ProjectionError, PySparkException, Py4JError, DeltaError, OSError) as error:
+            except _FAILURES as error:
                 whole = False
                 self._failed(view.name, error)
         return whole
 
     def _deliver(self, view: DerivedView, table: TableVersion, version: PublishedVersion) -> bool:
         """Brings a view to a version; returns whether it is there."""
-        if self._at.get(view.name) == table.version:
-            self.reached[view.name] = table.applied_through
+        at = self._at.get(view.name)
+        if at is not None and at.version == table.version:
+            self._come(at, table)
             return True
         tables = self._spec.addresses.tables
         found = DeltaTable(str(tables / view.name), version=table.version)
@@ -203,6 +235,9 @@ class Follower(threading.Thread):
             str(found.metadata().id), table.version, version.epoch, version.lsn, form, place
         )
         after = _after(had, wanted)
+        if had is not None and had.place != place:
+            _log.warning("a view has lost its place", view=view.name, store=str(self._store))
+            self._withdraw([view.name])
         if had is None or after is None or after < wanted.version:
             if after is None and had is not None and had.place == place:
                 if had.number >= wanted.number:
@@ -211,11 +246,19 @@ class Follower(threading.Thread):
                     self._rid(plan)
             delivery = DerivedDelivery(tables, plan, wanted.version, wanted.number, after)
             self._write(delivery, wanted, 0 if had is None or after is None else had.refused)
-        elif not had.refused:
-            self.faults.pop(view.name, None)
-        self._at[view.name] = table.version
-        self.reached[view.name] = table.applied_through
+        self._come(_Brought(plan, table.version), table)
         return True
+
+    def _come(self, brought: _Brought, table: TableVersion) -> None:
+        """Notes that a view is where its table is: of its faults, only refused keys are left."""
+        name = brought.plan.name
+        self._at[name] = brought
+        self.reached[name] = table.applied_through
+        refusal = self._refusals.get(name)
+        if refusal is None:
+            self.faults.pop(name, None)
+        else:
+            self._note(name, refusal)
 
     def _write(self, delivery: DerivedDelivery, wanted: Delivered, refused: int) -> None:
         plan = delivery.plan
@@ -230,10 +273,10 @@ class Follower(threading.Thread):
         self._had[plan.name] = structs.replace(wanted, refused=refused + row["refused"])
         self._keep()
         why = None if row["error"] is None else Fault.find(row["error"])
-        if why is None:
-            self.faults.pop(plan.name, None)
-        else:
-            self._note(plan.name, why)
+        if why is not None:
+            self._refusals[plan.name] = why
+        elif not self._had[plan.name].refused:
+            self._refusals.pop(plan.name, None)
 
     def _place(self, plan: ViewPlan, form: str) -> str:
         """Sees to it that there is a place for a view in the store; returns its mark."""
@@ -252,21 +295,61 @@ class Follower(threading.Thread):
                 return mark
         return "" if self._epoch is None else self._epoch.id
 
-    def _look_at_cache(self, version: PublishedVersion) -> None:
+    def _look(self, version: PublishedVersion) -> None:
+        """Notices what the store has lost, which is then given anew.
+
+        A store that does not answer is told by whoever brings a view there next.
+        """
+        due = time.monotonic() >= self._look_at
+        if due:
+            self._look_at = time.monotonic() + LOOK_S
+        if self._epoch is not None:
+            self._look_at_cache(self._epoch, version)
+        elif due:
+            try:
+                lost = self._lost()
+            except SinkError:
+                lost = list(self._at)
+            self._forget(lost)
+
+    def _lost(self) -> list[str]:
+        """Returns the views whose place is not the one that they were given to.
+
+        Raises:
+            SinkError: The store does not answer.
+        """
+        with closing(open_sink(self._store, self._spec.addresses)) as sink:
+            if not isinstance(sink, Marked):
+                return []
+            return [
+                name
+                for name, brought in self._at.items()
+                if sink.mark(brought.plan) != self._had[name].place
+            ]
+
+    def _look_at_cache(self, epoch: CacheEpoch, version: PublishedVersion) -> None:
         """Notices a cache that has forgotten something: all is then given anew."""
-        if self._epoch is None:
-            return
-        reason = self._epoch.look()
+        reason = epoch.look()
         if reason is None:
             return
         _log.warning("derived views of the cache are given anew", why=reason)
         views = [view for view in self._views if view.name in version.views]
+        self._withdraw([view.name for view in views])
+        self._forget([view.name for view in self._views])
+        epoch.renew([plan_at(self._spec, view) for view in views])
+
+    def _forget(self, views: list[str]) -> None:
+        """Lets views be looked at in the store before anything is known of them there."""
+        for view in views:
+            self._prepared.pop(view, None)
+            self._at.pop(view, None)
+
+    def _withdraw(self, views: list[str]) -> None:
+        """Takes back that views claim to be in the store."""
         with psycopg.connect(self._spec.source_dsn, connect_timeout=_CONNECT_S) as connection:
-            positions.withdraw(connection, [view.name for view in views], Store.CACHE)
-        self.reached.clear()
-        self._prepared.clear()
-        self._at.clear()
-        self._epoch.renew([plan_at(self._spec, view) for view in views])
+            positions.withdraw(connection, views, self._store)
+        for view in views:
+            self.reached.pop(view, None)
 
     def _rid(self, plan: ViewPlan) -> None:
         """Removes what lies beside the rows of a view that has nothing there any more."""

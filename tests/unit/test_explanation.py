@@ -73,3 +73,21 @@ def test_a_view_made_from_others_says_how_its_keys_are_found_and_where_it_is() -
         "cache": ("keys shop:by_status:<key>", "layout hash"),
         "table": ("Delta table by_status",),
     } == kept.sinks
+
+
+def test_a_view_made_from_others_says_what_keeps_it_out_of_a_store() -> None:
+    stores = frozenset({Store.TABLE, Store.SEARCH, Store.CACHE})
+    view = DerivedView("by_status", ("status",), stores, ("orders",), sql="SELECT 1")
+    down = {
+        "code": "HW-P011",
+        "message": "search does not answer",
+        "detail": "ConnectionError",
+        "hint": None,
+    }
+    said = {"error": None, "stores": {"search": {"error": down}, "cache": {"error": None}}}
+
+    found = explain_derived(view, "shop", said, []).sinks
+
+    assert "HW-P011 search does not answer: ConnectionError" == found["search"][-1]
+    assert ("Delta table by_status",) == found["table"]
+    assert ("keys shop:by_status:<key>",) == found["cache"]
