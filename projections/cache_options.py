@@ -73,6 +73,13 @@ class Pattern:
         """Columns that it names."""
         return tuple(part for part, column in self.parts if column)
 
+    def fits(self, name: str) -> bool:
+        """Tells whether a name can be what it comes to."""
+        parts = name.replace("\\\\", "").replace("\\:", "").split(":")
+        return len(parts) == len(self.parts) and all(
+            column or part == found for (part, column), found in zip(self.parts, parts, strict=True)
+        )
+
     def meets(self, other: Pattern) -> bool:
         """Tells whether two patterns can come to the same name."""
         return len(self.parts) == len(other.parts) and all(

@@ -215,19 +215,12 @@ class CacheReader:
     def _pattern(self, patterns: Sequence[str] | Mapping[str, str], name: str) -> str:
         """The pattern that a name is, or was made from."""
         for text in patterns:
-            if text == name or _fits(Pattern.parse(text), name):
+            if text == name or Pattern.parse(text).fits(name):
                 return text
         raise CacheUnknownError(
             f"view {self._view} has nothing of that name in the cache",
             hint="names are " + (", ".join(patterns) or "none"),
         )
-
-
-def _fits(pattern: Pattern, name: str) -> bool:
-    parts = name.replace("\\\\", "").replace("\\:", "").split(":")
-    return len(parts) == len(pattern.parts) and all(
-        column or part == found for (part, column), found in zip(pattern.parts, parts, strict=True)
-    )
 
 
 def _schema(columns: Mapping[str, tuple[str, int | None]], keys: Sequence[str]) -> TableSchema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -49,11 +49,28 @@ COUNTER: Final = "c"
 LEADERBOARD: Final = "b"
 
 
+class Link(NamedTuple):
+    """A lookup, counter or leaderboard as it was declared.
+
+    Attributes:
+        kind: Which of them, as the script knows it.
+        pattern: Of its names.
+        column: By which rows are ranked, or which is added up; `*` of a counter of rows.
+    """
+
+    kind: str
+    pattern: Pattern
+    column: str
+
+
 class CacheForm:
     """Encodes the rows of one view for the cache, and reads them back.
 
     Args:
         plan: The view.
+
+    Attributes:
+        declared: What the view has beside its rows.
     """
 
     def __init__(self, plan: ViewPlan) -> None:
@@ -62,9 +79,11 @@ class CacheForm:
         self._hashed = options.layout == CacheLayout.HASH
         self._json = {c.name for c in plan.schema.columns if c.kind in _JSON_KINDS}
         self._by_name = plan.schema.by_name
-        self._links = [(LOOKUP, Pattern.parse(text), "") for text in options.lookups]
-        self._links += [(COUNTER, Pattern.parse(p), c) for p, c in options.counters.items()]
-        self._links += [(LEADERBOARD, Pattern.parse(p), c) for p, c in options.leaderboards.items()]
+        self.declared = (
+            *(Link(LOOKUP, Pattern.parse(text), "") for text in options.lookups),
+            *(Link(COUNTER, Pattern.parse(p), c) for p, c in options.counters.items()),
+            *(Link(LEADERBOARD, Pattern.parse(p), c) for p, c in options.leaderboards.items()),
+        )
 
     def value(self, version: str, fields: Fields) -> str | list[str]:
         """Returns what the script stores of a row: its document, or names and values in turn.
@@ -98,19 +117,28 @@ class CacheForm:
         Raises:
             UnholdableValueError: A score or an amount is not held exactly.
         """
-        found = []
-        for kind, pattern, column in self._links:
-            name = expanded(pattern, fields)
-            if name is None:
-                continue
-            amount: str | None = ""
-            if kind == LEADERBOARD:
-                amount = self._score(column, fields.get(column))
-            elif kind == COUNTER and column != ROWS:
-                amount = self._amount(column, fields.get(column))
-            if amount is not None:
-                found.append((kind, name, amount))
+        found = [
+            (link.kind, *part)
+            for link in self.declared
+            if (part := self.part(link, fields)) is not None
+        ]
         return _json_text(found) if found else ""
+
+    def part(self, link: Link, fields: Mapping[str, Json]) -> tuple[str, str] | None:
+        """Returns the part that a row has in one of them: its name, and the score or amount.
+
+        Raises:
+            UnholdableValueError: The score or the amount is not held exactly.
+        """
+        name = expanded(link.pattern, fields)
+        if name is None:
+            return None
+        amount: str | None = ""
+        if link.kind == LEADERBOARD:
+            amount = self._score(link.column, fields.get(link.column))
+        elif link.kind == COUNTER and link.column != ROWS:
+            amount = self._amount(link.column, fields.get(link.column))
+        return None if amount is None else (name, amount)
 
     def of_document(self, value: bytes) -> Fields:
         """Reads a row back from its JSON."""

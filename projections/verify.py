@@ -1,8 +1,8 @@
 """Verification: every view in every store, compared with the source row by row.
 
-The comparison is of one moment: the source is read in a single snapshot, and writes to it must
-rest while the stores are read. Rows are compared by a hash of their document form, so a million
-rows fit in memory.
+In the cache, so are the lookups, counters and leaderboards beside the rows. The comparison is of
+one moment: the source is read in a single snapshot, and writes to it must rest while the stores are
+read. Rows are compared by a hash of their document form, so a million rows fit in memory.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ import hashlib
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import psycopg
 
 from projections import positions, source_rows
+from projections.cache_beside import Beside
 from projections.derived_delivery import DerivedDelivery, plan_at
 from projections.documents import DocumentForm, key_text
 from projections.errors import NotCaughtUpError, VerificationError
 from projections.published import Published
 from projections.sinks.open import open_sink
 from projections.view import Store
-from projections.view_report import ViewReport
+from projections.view_report import EXAMPLES, ViewReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
-
-EXAMPLES: Final = 5
-"""Keys named in a report; one is enough to begin a search, five show a pattern."""
 
 _HASH_BYTES: Final = 16
 _POLL_S: Final = 0.2
@@ -64,6 +63,9 @@ def verify(
             truth = _Rows.of(plan, source_rows.documents(connection, plan, withheld))
             for store in sorted(plan.to):
                 found = _compare(spec, plan, store, truth)
+                if store is Store.CACHE:
+                    again = partial(source_rows.documents, connection, plan)
+                    _compare_beside(spec, plan, truth, found, again)
                 columns = _columns(spec, plan, store, found, connection)
                 report = _report(plan, store, truth, found, columns, reached)
                 reports.append(replace(report, withheld=len(withheld)))
@@ -79,26 +81,41 @@ def _delivered(spec: JobSpec, reached: Mapping[tuple[str, Store], Lsn]) -> Itera
             continue
         version = latest.views[view.name].version
         plan = plan_at(spec, view, version)
-        form = DocumentForm(plan)
-        rows = DerivedDelivery(spec.addresses.tables, plan, version, 0, None).changes()
-        truth = _Rows.of(plan, (form.fields(c.row) for part in rows for c in part if c.row))
+        documents = partial(_published, spec, plan, version)
+        truth = _Rows.of(plan, documents())
         for store in stores:
             found = _compare(spec, plan, store, truth)
+            if store is Store.CACHE:
+                _compare_beside(spec, plan, truth, found, documents)
             yield _report(plan, store, truth, found, (), reached)
+
+
+def _published(spec: JobSpec, plan: ViewPlan, version: int) -> Iterator[Mapping[str, Any]]:
+    """Rows of a derived view's table, in document form."""
+    form = DocumentForm(plan)
+    for part in DerivedDelivery(spec.addresses.tables, plan, version, 0, None).changes():
+        yield from (form.fields(change.row) for change in part if change.row)
 
 
 @dataclass(slots=True)
 class _Rows:
-    """The source's rows: place by key, and hash by place; for keyless tables only counts."""
+    """The source's rows: place by key, and hash by place; for keyless tables only counts.
 
+    With them what they come to beside rows, for views in the cache.
+    """
+
+    beside: Beside | None = None
     places: dict[str, int] = field(default_factory=dict)
     hashes: bytearray = field(default_factory=bytearray)
     counts: Counter[bytes] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, plan: ViewPlan, documents: Iterable[Mapping[str, Any]]) -> _Rows:
-        rows = cls()
+        beside = Beside(plan) if Store.CACHE in plan.to else None
+        rows = cls(beside)
         for document in documents:
+            if beside is not None:
+                beside.add(document)
             if plan.append_only:
                 rows.counts[_hash(document)] += 1
             else:
@@ -122,7 +139,7 @@ class _Found:
 
     def note(self, key: str) -> None:
         if len(self.examples) < EXAMPLES:
-            self.examples.append(key)
+            self.examples.append(f"row {key}")
 
 
 def _compare(spec: JobSpec, plan: ViewPlan, store: Store, truth: _Rows) -> _Found:
@@ -166,6 +183,31 @@ def _compare_keys(plan: ViewPlan, truth: _Rows, documents: Iterable[Mapping[str,
 def _compare_counts(truth: _Rows, documents: Iterable[Mapping[str, Any]]) -> _Found:
     stored = Counter(_hash(document) for document in documents)
     return _Found(missing=(truth.counts - stored).total(), extra=(stored - truth.counts).total())
+
+
+def _compare_beside(
+    spec: JobSpec,
+    plan: ViewPlan,
+    truth: _Rows,
+    found: _Found,
+    documents: Callable[[], Iterable[Mapping[str, Any]]],
+) -> None:
+    """Adds what is wrong beside rows; reads them once more to name where a few are missing."""
+    if truth.beside is None:
+        return
+    from projections.sinks.cache_entries import entries  # noqa: PLC0415  # needs the extra
+
+    addresses = spec.addresses
+    wrong = truth.beside.compare(
+        truth.places, entries(addresses.cache_url, addresses.cache_prefix, plan)
+    )
+    found.missing += wrong.missing
+    found.extra += wrong.extra
+    found.different += wrong.different
+    if wrong.lacking:
+        for key, document in _having(plan, wrong.lacking, documents()).items():
+            truth.beside.show_missing(wrong, truth.places[key], key, document)
+    found.examples += wrong.examples
 
 
 def _columns(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cdc.lsn import Lsn
     from projections.view import Store
 
+EXAMPLES: Final = 5
+"""Of what is wrong in a report; one is enough to begin a search, five show a pattern."""
+
 
 @dataclass(frozen=True, slots=True)
 class ViewReport:
     """One view in one store, compared with its source.
+
+    In the cache, what lies beside rows counts as well: a row that a lookup or leaderboard lacks is
+    missing, one too many there is extra, and a wrong score or counter is different.
 
     Attributes:
         view: The view's name.
@@ -23,7 +29,7 @@ class ViewReport:
         different: Rows of which some value differs; 0 for a table without a key, where such a
             row is both missing and extra.
         applied_through: Position that the view says it has reached; None if it says nothing.
-        examples: Keys of a few wrong rows.
+        examples: A few wrong rows by their keys, and what is wrong beside rows by its name.
         columns: Columns in which those examples differ.
         withheld: Rows that the view is not to have, as they do not meet an expectation; they are
             not among `rows`.

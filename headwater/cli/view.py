@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from projections.fault import Fault
+    from projections.view_report import ViewReport
 
 app = typer.Typer(help="What is derived from the source.", no_args_is_help=True)
 
@@ -195,9 +196,10 @@ def verify(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Compare every view in every store with the source. Exits 3 if a row differs.
+    """Compare every view in every store with the source. Exits 3 if anything differs.
 
-    Writes to the source must rest meanwhile, or rows on their way count as differences.
+    In the cache, a view's lookups, counters and leaderboards are compared as well. Writes to the
+    source must rest meanwhile, or rows on their way count as differences.
     """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
@@ -213,6 +215,7 @@ def verify(
             "extra": report.extra,
             "different": report.different,
             "applied_through": str(report.applied_through),
+            **({"examples": report.examples} if as_json else {}),
         }
         for report in reports
     ]
@@ -220,12 +223,22 @@ def verify(
     if not all(report.equal for report in reports):
         if as_json:
             raise typer.Exit(EXIT_UNHEALTHY)
+        _show_examples(reports)
         hint = "headwater logs projections"
         raise UnhealthyError("views differ from their source", hint=hint)
     paused = platform.bound().paused
     _tell_paused(view.fault for view in paused)
     if paused:
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _show_examples(reports: Iterable[ViewReport]) -> None:
+    """Names what is wrong to the person who asks; no log has it."""
+    for report in reports:
+        if report.examples:
+            stderr.print(f"{report.view} in {report.store}, such as")
+        for example in report.examples:
+            stderr.print(f"  {escape(example)}", soft_wrap=True)
 
 
 def _counts(found: Mapping[str, int]) -> str:

@@ -140,14 +140,21 @@ class CacheServer:
 
     def scan(self, begin: str, count: int) -> Iterator[list[bytes]]:
         """Yields all keys that begin so, in lists of a bounded length."""
-        # a scan may show a key twice while the server rehashes
-        found = list(set(self.client.scan_iter(match=f"{glob(begin)}*", count=count)))
-        for start in range(0, len(found), count):
-            yield found[start : start + count]
+        return self._matching(f"{glob(begin)}*", count)
+
+    def scan_beside(self, plan: ViewPlan, count: int) -> Iterator[list[bytes]]:
+        """Yields the keys of all that lies beside the rows of a view, and maybe others."""
+        return self._matching(f"{glob(self.prefix)}_*:{glob(plan.name)}:*", count)
 
     def close(self) -> None:
         """Closes the connections."""
         self.client.close()
+
+    def _matching(self, pattern: str, count: int) -> Iterator[list[bytes]]:
+        # a scan may show a key twice while the server rehashes
+        found = list(set(self.client.scan_iter(match=pattern, count=count)))
+        for start in range(0, len(found), count):
+            yield found[start : start + count]
 
 
 class Calls:

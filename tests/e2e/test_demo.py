@@ -115,7 +115,7 @@ def test_pgbench_is_captured_and_its_sums_hold_in_every_store(home):
 
 
 def test_a_row_that_was_tampered_with_in_a_store_turns_the_demo_red(home):
-    """One row taken out, one put in, one changed; each is found where it was done."""
+    """A row taken out, one put in, one changed, a counter changed; each is found where it was."""
     options = DemoOptions(seconds=4.0, scale=0.1, home=home)
 
     result = run_demo(options, Console(file=io.StringIO()), before_comparison=tamper)
@@ -125,7 +125,7 @@ def test_a_row_that_was_tampered_with_in_a_store_turns_the_demo_red(home):
     }
     assert not result.verified
     assert wrong == {
-        ("orders", "cache"): (1, 0, 0),
+        ("orders", "cache"): (1, 0, 1),
         ("customers", "cache"): (0, 0, 1),
         ("products", "search"): (0, 1, 0),
         ("payments", "table"): (1, 0, 0),
@@ -138,6 +138,8 @@ def tamper(_stack: Stack, places: Places) -> None:
         key = next(cache.scan_iter(f"{places.cache_prefix}customers:*"))
         row = json.loads(cache.get(key))
         cache.set(key, json.dumps(row | {"full_name": "Mallory"}))
+        counter = next(cache.scan_iter(f"{places.cache_prefix}_counter:orders:orders:*"))
+        cache.hincrby(counter, "rows", 1)
     body = {"sku": "FORGED", "name": "forged", "price": "1.00", "active": True}
     with opensearchpy.OpenSearch(hosts=[places.search_url]) as search:
         search.index(index="products-v1", id="FORGED", body=body, refresh=True)

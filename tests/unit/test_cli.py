@@ -7,12 +7,16 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from cdc.lsn import Lsn
 from headwater import scaffold
 from headwater.cli import main, services
 from headwater.cli.output import print_error
 from headwater.errors import UsageError
+from headwater.platform import Platform
 from headwater.project import EXAMPLE
 from projections.derivation.errors import DuplicateKeyError
+from projections.view import Store
+from projections.view_report import ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +97,27 @@ def test_an_example_is_shown_to_whoever_asked(
         assert ["7", "[red]"] == json.loads(shown.out)["error"]["example"]
     else:
         assert "7, [red]" in shown.err
+
+
+def test_a_verification_shows_examples_of_what_is_wrong(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = "lookup customer:[red]:orders (row 7 missing)"
+    reports = [
+        ViewReport("orders", Store.CACHE, 3, 1, 0, 0, Lsn(1), (wrong,)),
+        ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1)),
+    ]
+    monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
+    monkeypatch.setattr(Platform, "await_applied", lambda *_: None)
+    monkeypatch.setattr(Platform, "verify", lambda _: reports)
+
+    shown = run("view", "verify")
+    told = run("view", "verify", "--json")
+
+    assert (3, 3) == (shown[0], told[0])
+    assert ["orders in cache, such as", f"  {wrong}"] == shown[2].splitlines()[:2]
+    assert "orders in table" not in shown[2]
+    assert [[wrong], []] == [report["examples"] for report in json.loads(told[1])]
 
 
 def test_a_misspelt_command_or_option_is_a_usage_error(folder: Path, run: Run) -> None:
