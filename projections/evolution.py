@@ -81,7 +81,7 @@ def decide(
         # what a read sends has the new shape, and would wait as well
         return Decision(Outcome.WAITING, reason=first)
     if policy is SchemaPolicy.IGNORE and (shaped or keeps):
-        filled = (c for c in changes if c.kind in _FILLED or c.looked)
+        filled = (c for c in changes if c.kind in _FILLED or c.computed or c.looked)
         return Decision(Outcome.KEPT, read=any(c.needs_read for c in filled), reason=first)
     return Decision(
         Outcome.FOLLOWED,
