@@ -134,7 +134,7 @@ class _Feed:
 class _Ours:
     def __init__(self, root: Path) -> None:
         schema = TableSchema(TableName("public", "orders"), _COLUMNS, ("id",))
-        kept = HistoryPlan(_NAMES, _NAMES)
+        kept = HistoryPlan(_NAMES)
         to = frozenset({Store.TABLE})
         self.plan = ViewPlan(
             "orders", "shop", "shop.public.orders", schema, ("id",), to, history=kept

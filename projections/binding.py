@@ -17,9 +17,9 @@ from cdc.postgres import catalog
 from cdc.schema_change import history as histories
 from cdc.schema_change.difference import ChangeKind, SchemaChange, changes_of
 from cdc.snapshot import reads
-from projections import view_shapes
+from projections import column_list, view_shapes
 from projections.errors import PlanError, ViewPausedError
-from projections.evolution import Outcome, decide
+from projections.evolution import Outcome, as_seen, decide
 from projections.fault import Fault
 from projections.plan import plan_views
 from projections.shape import TableShapes
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from cdc.column_rule import Hiding
     from cdc.lsn import Lsn
-    from cdc.schema_change.shape import ShapeVersion, TableHistory
-    from cdc.table import TableName
+    from cdc.schema_change.shape import ShapeVersion, TableHistory, TableShape
+    from cdc.table import TableName, TableSchema
     from projections.plan import ViewPlan
     from projections.view import View
 
@@ -209,7 +209,8 @@ class _Binder:
         if stored is None:
             stored = self._first(view, known)
         elif stored.paused is None:
-            stored = self._expected(view, self._followed(view, known, stored))
+            stored = self._followed(view, known, self._listed(view, known, stored))
+            stored = self._expected(view, stored)
         elif self._decides and stored.tables[-1] != view.table == _name(known):
             return self.resume(view)  # it is declared by the name that its table got
         if stored.paused is not None:
@@ -227,28 +228,28 @@ class _Binder:
                 detail=None if stored.paused is None else stored.paused.detail,
                 hint=_DECLARE,
             )
-        plan_views([view], self._schemas)  # refused before anything is stored
-        if not self._schemas[view.table].key:
+        stored = replace(stored, left_out=_numbered(view, known, stored))
+        now = self._version(histories.position(self._connection))
+        shape = replace(
+            self._as_it_is(view, known, stored),  # refused before anything is stored
+            paused=None,
+            left_to_read=now,
+            kept_since=now,
+            expected=_withholding(view),
+        )
+        if not shape.schema.key:
             raise ViewPausedError(
                 f"view {view.name} cannot go on: {view.table} has no key",
                 hint="give the table a primary key: without one its rows cannot be read again",
             )
-        now = self._version(histories.position(self._connection))
-        shape = replace(
-            self._as_it_is(view, known, stored),
-            paused=None,
-            left_to_read=now,
-            kept_since=now,
-            read_id=self._asked(view),
-            expected=_withholding(view),
-        )
+        shape = replace(shape, read_id=self._asked(view))
         view_shapes.write(self._connection, self._source, shape)
         view_shapes.note(self._connection, view.name, [stored.change_id], Outcome.RESUMED)
         return self._plan(view, known, shape)
 
     def _first(self, view: MirrorView, known: TableHistory) -> ViewShape:
         """The shape of a view that was never bound before: what its table is now."""
-        (plan,) = plan_views([view], self._schemas, self._histories)
+        plan_views([view], self._schemas, self._histories)
         latest = known.versions[-1]
         oid = latest.shape.oid if latest.shape else 0
         shape = ViewShape(
@@ -257,9 +258,10 @@ class _Binder:
             (view.table,),
             latest.id,
             latest.id,
-            plan.schema,
+            self._schemas[view.table],
             expected=_withholding(view),
         )
+        shape = replace(shape, left_out=_numbered(view, known, shape))
         if self._decides:
             view_shapes.write(self._connection, self._source, shape)
         return shape
@@ -279,6 +281,29 @@ class _Binder:
         view_shapes.note(self._connection, view.name, told, outcome)
         return shape
 
+    def _listed(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
+        """Has rows read anew once other columns of them are wanted."""
+        latest, own = known.versions[-1].shape, known.numbered(stored.shape_id)
+        if not self._decides or latest is None or latest.oid != stored.table_oid:
+            return stored
+        shape = replace(stored, left_out=_numbered(view, known, stored))
+        if shape.left_out == stored.left_out:
+            return stored
+        had = frozenset() if own is None or own.shape is None else own.shape.by_number.keys()
+        if changed := (shape.out ^ stored.out) & had:
+            if not stored.schema.key:
+                raise PlanError(
+                    f"view {view.name}: the columns that it leaves out cannot be others",
+                    detail=f"{view.table} has no key, so its rows cannot be read again",
+                    hint="leave the list as it was, or declare a view of another name",
+                )
+            shape = replace(shape, read_id=self._asked(view))
+            if changed & stored.out:
+                now = self._version(histories.position(self._connection))
+                shape = replace(shape, kept_since=now)
+        view_shapes.write(self._connection, self._source, shape)
+        return shape
+
     def _expected(self, view: MirrorView, stored: ViewShape) -> ViewShape:
         """Has rows read anew once others of them are wanted: those left out, those kept."""
         now = _withholding(view)
@@ -293,6 +318,9 @@ class _Binder:
         self, view: MirrorView, known: TableHistory, stored: ViewShape, steps: Steps
     ) -> tuple[ViewShape, Outcome]:
         latest = known.versions[-1]
+        ordering = None if view.history is None else view.history.sequence_by
+        unread = stored.out - {*stored.left_out.get(ordering or "", ())}
+        steps = [(version, as_seen(found, view.table, unread)) for version, found in steps]
         # a new name that the view is declared with is no question any more, but rows are missing
         changes = [c for _, found in steps for c in found if not _declared(view, known, c)]
         renamed = view.table != stored.tables[-1]
@@ -313,15 +341,20 @@ class _Binder:
         if decision.read or renamed:
             last = max(version.lsn for version, found in steps if any(c.needs_read for c in found))
             since = self._version(last)
-            moved = replace(moved, kept_since=since, read_id=self._asked(view))
+            moved = replace(
+                moved, kept_since=max(since, stored.kept_since), read_id=self._asked(view)
+            )
             if decision.rekeyed:
                 moved = replace(moved, left_to_read=since)
         return moved, decision.outcome
 
     def _as_it_is(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
         """A view's shape with the columns that its table has now."""
-        (plan,) = plan_views([view], self._schemas, self._histories)
         latest = known.versions[-1]
+        schema = self._schemas.get(view.table)
+        if schema is not None and latest.shape is not None:
+            view = _without(view, stored, schema, latest.shape)
+        plan_views([view], self._schemas, self._histories)
         oid = latest.shape.oid if latest.shape else 0
         return replace(
             stored,
@@ -329,7 +362,7 @@ class _Binder:
             tables=tuple(dict.fromkeys((*stored.tables, view.table))),
             change_id=latest.id,
             shape_id=latest.id,
-            schema=plan.schema,
+            schema=self._schemas[view.table],
         )
 
     def _plan(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewPlan:
@@ -340,14 +373,15 @@ class _Binder:
             raise PlanError(f"view {view.name}: nobody knows what {view.table} was like")
         if latest.shape.columns == shape.columns and view.table in self._schemas:
             schema = self._schemas[view.table]
-        (plan,) = plan_views([view], {view.table: schema})
-        numbers = {c.name: c.number for c in shape.columns if c.name in schema.by_name}
+        bound = _without(view, stored, schema, shape)
+        (plan,) = plan_views([bound], {view.table: schema})
+        numbers = {c.name: c.number for c in shape.columns if c.name in plan.read.by_name}
         carries = view.on_schema_change is SchemaPolicy.IGNORE
         until = stored.change_id if carries else stored.shape_id
         now = {number: column.name for number, column in latest.shape.by_number.items()}
         topic = view.table.topic(self._source)
         former = [table.topic(self._source) for table in stored.tables if table != view.table]
-        shapes = TableShapes(known, numbers, until)
+        shapes = TableShapes(known, numbers, until, plan.unread)
         return replace(
             plan,
             shapes=dict.fromkeys((topic, *former), shapes),
@@ -371,6 +405,24 @@ class _Binder:
 
 def _withholding(view: MirrorView) -> tuple[str, ...]:
     return tuple(str(each) for each in view.expectations if each.withholds)
+
+
+def _numbered(
+    view: MirrorView, known: TableHistory, stored: ViewShape
+) -> dict[str, tuple[int, ...]]:
+    """The columns that a view leaves out by now; of another table, nothing before counts."""
+    versions = known.numbered(stored.shape_id), known.latest
+    shapes = [version.shape for version in versions if version is not None and version.shape]
+    had = stored.left_out if all(s.oid == stored.table_oid for s in shapes) else {}
+    return column_list.numbered(view, had, shapes)
+
+
+def _without(
+    view: MirrorView, stored: ViewShape, schema: TableSchema, shape: TableShape
+) -> MirrorView:
+    """The view with its list in the names that columns have in a shape of its table."""
+    out = {*column_list.named(shape, stored.out), *stored.left_out} & schema.by_name.keys()
+    return replace(view, left_out=tuple(sorted(out)))
 
 
 def _up_to_date(stored: ViewShape, known: TableHistory) -> bool:

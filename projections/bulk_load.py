@@ -286,7 +286,9 @@ def _parts(connection: psycopg.Connection[Any], load: Load) -> list[_Part]:
 def _refuse_other_columns(connection: psycopg.Connection[Any], load: Load) -> None:
     table = load.plan.schema.table
     found = catalog.describe(connection, [table], load.rules).get(table)
-    if found is None or found.columns != load.plan.schema.columns:
+    left_out = {column.name for column in load.plan.left_out}
+    columns = () if found is None else tuple(c for c in found.columns if c.name not in left_out)
+    if columns != load.plan.schema.columns:
         raise LoadFailedError(
             f"table {table} has other columns than view {load.plan.name} was planned with"
         )

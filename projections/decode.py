@@ -112,10 +112,12 @@ class TopicReducer:
     """Keeps the newest change of every key of one table; one per table, task and batch.
 
     Args:
-        schema: The table as its catalog describes it.
+        schema: The table as its catalog describes it, with the columns that are read.
         facts: Of a table of events, which of its records count; None if all do.
         shapes: How the table came by its columns: records of other shapes are carried over, and
             one that no shape explains is set apart. Without it, it stops the batch.
+        left_out: Names of columns that the table has beside those of `schema`; their values are
+            not looked at.
         left_to_read: Records of older versions do not count: a read of the table follows.
     """
 
@@ -127,6 +129,7 @@ class TopicReducer:
         facts: Facts | None = None,
         *,
         shapes: TableShapes | None = None,
+        left_out: frozenset[str] = frozenset(),
         left_to_read: int = 0,
     ) -> None:
         self._schema = schema
@@ -138,6 +141,8 @@ class TopicReducer:
         waits = (SchemaMismatchError, UnknownShapeError)
         self._set_apart = _SET_APART if shapes is None else (*_SET_APART, *waits)
         self._columns = frozenset(schema.by_name)
+        self._left_out = left_out
+        self._captured = self._columns | left_out
         self._without_key = not schema.key
         self._decode_row = decoder(schema)
         self._decode_rows = rows_decoder(schema)
@@ -339,8 +344,9 @@ class TopicReducer:
             raise self._without(operation)
         after = raw.row or {}
         unsettled = self._settled_lsn and raw.version & _LSN < self._settled_lsn
-        if unsettled or after.keys() != self._columns:
-            fitted = self._fitted(raw, after, operation)
+        if unsettled or self._left_out or after.keys() != self._columns:
+            fitting = unsettled or after.keys() != self._captured
+            fitted = self._fitted(raw, after, operation) if fitting else self._read_of(after)
             if fitted is None:
                 return None
             raw, after = replace(raw, row=fitted), fitted
@@ -363,13 +369,14 @@ class TopicReducer:
     ) -> Mapping[str, Any] | None:
         """A row of another shape in the plan's columns; None if that is left to a read."""
         if self._fitting is None:
-            self._decode_row(row)  # raises, and names the columns
-            return row
+            found = self._read_of(row)
+            self._decode_row(found)  # raises, and names the columns
+            return found
         try:
             return self._fitting.fit(row, raw.version & _LSN, read=operation == "r")
         except LookupError:
             lacking = self._columns - row.keys()
-            strange = row.keys() - self._columns
+            strange = row.keys() - self._captured
             raise UnknownShapeError(
                 f"a record of {self._schema.table} has columns that its views do not expect",
                 detail=f"new: {', '.join(sorted(strange)) or 'none'}; "
@@ -377,6 +384,9 @@ class TopicReducer:
                 hint="headwater source changes lists what was noted; a view that keeps its columns"
                 " takes those of its table with headwater view resume",
             ) from None
+
+    def _read_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in row.items() if name not in self._left_out}
 
     def _moved(self, raw: RawChange) -> RawChange:
         """A row that came under another key: its kept values are in the row of its old key.

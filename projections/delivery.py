@@ -442,6 +442,7 @@ def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:
         plan.topics[topic],
         facts_of(plans, topic),
         shapes=plan.shapes.get(topic),
+        left_out=plan.unread,
         left_to_read=plan.left_to_read,
     )
 
@@ -469,5 +470,6 @@ def _alike(one: ViewPlan, other: ViewPlan, topic: str) -> bool:
         and (one.history is None) == (other.history is None)
         and one.left_to_read == other.left_to_read
         and one.topics[topic] == other.topics[topic]
+        and one.unread == other.unread
         and one.shapes.get(topic) == other.shapes.get(topic)
     )

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from cdc.schema_change.difference import ChangeKind
+from cdc.schema_change.difference import ChangeKind, SchemaChange
 from projections.view import SchemaPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
-    from cdc.schema_change.difference import SchemaChange
+    from cdc.table import TableName
 
 
 class Outcome(StrEnum):
@@ -54,6 +54,32 @@ _FILLED: Final = (*_ROWS, ChangeKind.RETYPED)
 """Changes of rows that a view sees although it keeps its columns."""
 
 
+def as_seen(
+    changes: Iterable[SchemaChange], table: TableName, unread: Container[int]
+) -> tuple[SchemaChange, ...]:
+    """Returns changes of a table as a view sees them that does not read some of its columns.
+
+    What becomes of such a column is nothing to it. But where rows were rewritten for one, or nobody
+    knows what else there was, others may have got values in the same command.
+
+    Args:
+        changes: What happened to the table.
+        table: The table.
+        unread: Numbers of the columns.
+    """
+    found = []
+    for change in changes:
+        if change.number not in unread:
+            found.append(change)
+        elif change.looked or change.computed or _rewrote(change):
+            found.append(SchemaChange(ChangeKind.REWRITTEN, str(table), looked=change.looked))
+    return tuple(found)
+
+
+def _rewrote(change: SchemaChange) -> bool:
+    return change.kind is ChangeKind.RETYPED and change.needs_read
+
+
 def decide(
     policy: SchemaPolicy | None,
     changes: Iterable[SchemaChange],
@@ -81,7 +107,7 @@ def decide(
         # what a read sends has the new shape, and would wait as well
         return Decision(Outcome.WAITING, reason=first)
     if policy is SchemaPolicy.IGNORE and (shaped or keeps):
-        filled = (c for c in changes if c.kind in _FILLED or c.looked)
+        filled = (c for c in changes if c.kind in _FILLED or c.computed or c.looked)
         return Decision(Outcome.KEPT, read=any(c.needs_read for c in filled), reason=first)
     return Decision(
         Outcome.FOLLOWED,

@@ -34,6 +34,7 @@ class ViewExplanation:
         group: The views whose tables are published together with its own; none if it has no table.
         sinks: By store, where it is kept there, and what is kept beside its rows.
         expectations: What its rows should be like, and what becomes of those that are not.
+        without: Columns of its table that it does not have.
     """
 
     view: str
@@ -44,6 +45,7 @@ class ViewExplanation:
     group: tuple[str, ...]
     sinks: dict[str, tuple[str, ...]]
     expectations: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
@@ -63,6 +65,7 @@ def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
         tuple(tables) if Store.TABLE in plan.to else (),
         {str(store): _sink(plan, plan.source, store) for store in sorted(plan.to)},
         tuple(str(each) for each in plan.expectations),
+        tuple(column.name for column in plan.left_out),
     )
 
 

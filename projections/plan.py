@@ -89,12 +89,11 @@ class HistoryPlan:
     """What a history needs beside what every view does.
 
     Attributes:
-        columns: Columns of its table that it keeps.
-        tracked: Those whose change begins a new state.
-        sequence_by: Column that says since when a row is valid; None for the commit.
+        tracked: Columns whose change begins a new state.
+        sequence_by: Column that says since when a row is valid; None for the commit. It may be
+            one that is left out.
     """
 
-    columns: tuple[str, ...]
     tracked: tuple[str, ...]
     sequence_by: str | None = None
 
@@ -124,7 +123,8 @@ class ViewPlan:
         name: The view's name in every store.
         source: Name of its source, which prefixes its topics.
         topic: Kafka topic of its table.
-        schema: The mirrored table; of a view of events, its rows.
+        schema: The mirrored table with those of its columns that the view has; of a view of
+            events, its rows.
         keys: Columns that identify a row; `(_row_id,)` for a table without a key, whose rows are
             only ever inserted.
         to: Stores it lives in.
@@ -139,10 +139,11 @@ class ViewPlan:
             has: they complete no change that keeps values.
         cache: How it is laid out in the cache.
         search: How its fields are indexed for search.
-        history: Of a history, what it keeps; None of all other views.
+        history: Of a history, what makes its states; None of all other views.
         feeds: Whether other views are made from its table.
         expectations: What its rows should be like.
         nested: What those of its columns are made of that are no plain values.
+        left_out: Columns of its table that it does not have.
     """
 
     name: str
@@ -164,13 +165,28 @@ class ViewPlan:
     feeds: bool = False
     expectations: tuple[Expectation, ...] = ()
     nested: Mapping[str, Nested] = field(default_factory=dict)
+    left_out: tuple[Column, ...] = ()
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
-        """The captured table behind each topic that the view is made from."""
+        """The table behind each topic that the view is made from, with the columns it reads."""
         if self.events is not None:
             return self.events.tables
-        return dict.fromkeys((self.topic, *self.former), self.schema)
+        return dict.fromkeys((self.topic, *self.former), self.read)
+
+    @property
+    def read(self) -> TableSchema:
+        """Its table with the columns that are read: its own, and the one that orders a history."""
+        told = tuple(column for column in self.left_out if column.name not in self.unread)
+        if not told:
+            return self.schema
+        return TableSchema(self.schema.table, (*self.schema.columns, *told), self.schema.key)
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Names of the columns that records have beside those that are read."""
+        by = None if self.history is None else self.history.sequence_by
+        return frozenset(column.name for column in self.left_out if column.name != by)
 
     @property
     def behind(self) -> bool:
@@ -182,14 +198,6 @@ class ViewPlan:
         """What its columns were called before, the newest name first."""
         shapes = self.shapes.get(self.topic)
         return {} if shapes is None else shapes.older_names
-
-    @property
-    def stored(self) -> ViewPlan:
-        """The view with those columns of its table that it keeps."""
-        if self.history is None or len(self.history.columns) == len(self.schema.columns):
-            return self
-        kept = tuple(self.schema.by_name[name] for name in self.history.columns)
-        return replace(self, schema=TableSchema(self.schema.table, kept, self.schema.key))
 
     def inspection(self) -> Inspection:
         """Begins an inspection of its rows."""
@@ -260,22 +268,19 @@ def _plan_events(
     _refuse_reserved(view.name, schema)
     view.search.check(view.name, schema)
     plan = EventsPlan(form, tables)
-    topic = EVENTS.topic(view.source)
-    shapes = _shapes(view, tables, histories)
     bound = ViewPlan(
         view.name,
         view.source,
-        topic,
+        EVENTS.topic(view.source),
         schema,
         (KEY,),
         view.to,
         plan,
-        shapes,
         search=view.search,
         expectations=view.expectations,
     )
     bound.inspection()
-    return bound
+    return replace(bound, shapes=_shapes(bound, histories))
 
 
 def _refuse_reserved(name: str, schema: TableSchema) -> None:
@@ -289,9 +294,10 @@ def _plan(
     schemas: Mapping[TableName, TableSchema],
     histories: Mapping[TableName, TableHistory],
 ) -> ViewPlan:
-    schema = schemas.get(view.table)
-    if schema is None:
+    table = schemas.get(view.table)
+    if table is None:
         raise PlanError(f"view {view.name}: source has no table {view.table}")
+    schema = _without_left_out(view, table)
     _refuse_reserved(view.name, schema)
     view.search.check(view.name, schema)
     if view.keys and set(view.keys) != set(schema.key):
@@ -301,31 +307,46 @@ def _plan(
             hint="a mirror follows the primary key (the replica identity) of its table",
         )
     view.cache.check(view.name, schema)
-    topic = view.table.topic(view.source)
     plan = ViewPlan(
         view.name,
         view.source,
-        topic,
+        view.table.topic(view.source),
         schema,
         schema.key or (ROW_ID_COLUMN,),
         view.to,
-        shapes=_shapes(view, {topic: schema}, histories),
         cache=view.cache,
         search=view.search,
-        history=None if view.history is None else _history(view.name, view.history, schema),
+        history=None if view.history is None else _history(view.name, view.history, schema, table),
         expectations=view.expectations,
+        left_out=tuple(c for c in table.columns if c.name not in schema.by_name),
     )
-    plan.stored.inspection()
+    plan.inspection()
     if plan.append_only and any(each.on_fail is OnFail.FAIL for each in view.expectations):
         raise PlanError(
             f"view {view.name}: without a key it cannot stand still for a row",
             detail=f"{view.table} has no key, so its rows cannot be read again",
             hint='on_fail="quarantine", or give the table a primary key',
         )
-    return plan
+    return replace(plan, shapes=_shapes(plan, histories))
 
 
-def _history(name: str, said: HistoryColumns, schema: TableSchema) -> HistoryPlan:
+def _without_left_out(view: MirrorView, table: TableSchema) -> TableSchema:
+    out = frozenset(view.left_out)
+    if strange := sorted(out - table.by_name.keys()):
+        raise PlanError(f"view {view.name}: {table.table} has no column {strange[0]}")
+    if key := sorted(out & {*table.key}):
+        raise PlanError(
+            f"view {view.name}: column {key[0]} is part of the key and cannot be left out"
+        )
+    columns = tuple(column for column in table.columns if column.name not in out)
+    if out and not columns:
+        raise PlanError(f"view {view.name}: no column of {table.table} is left")
+    return TableSchema(table.table, columns, table.key)
+
+
+def _history(
+    name: str, said: HistoryColumns, schema: TableSchema, table: TableSchema
+) -> HistoryPlan:
     if not schema.key:
         raise PlanError(
             f"view {name}: {schema.table} has no key",
@@ -334,35 +355,27 @@ def _history(name: str, said: HistoryColumns, schema: TableSchema) -> HistoryPla
     if reserved := sorted({*HISTORY_COLUMNS, *HISTORY_BOOKKEEPING} & schema.by_name.keys()):
         raise PlanError(f"view {name}: column {reserved[0]} is reserved in a history")
     sequence_by = said.sequence_by
-    named = {*(said.tracked or ()), *said.untracked, *said.left_out}
+    named = {*(said.tracked or ()), *said.untracked}
     if sequence_by is not None:
         named.add(sequence_by)
-    if strange := sorted(named - schema.by_name.keys()):
+    if strange := sorted(named - table.by_name.keys()):
         raise PlanError(f"view {name}: {schema.table} has no column {strange[0]}")
-    if sequence_by is not None and schema.by_name[sequence_by].kind not in _TIMES:
+    if sequence_by is not None and table.by_name[sequence_by].kind not in _TIMES:
         raise PlanError(
             f"view {name}: column {sequence_by} is no time",
-            detail=schema.by_name[sequence_by].type_name,
+            detail=table.by_name[sequence_by].type_name,
             hint="sequence_by is a timestamp, with a time zone or in UTC",
         )
-    if key := sorted({*schema.key} & {*said.left_out}):
-        raise PlanError(f"view {name}: column {key[0]} is part of the key and cannot be left out")
-    columns = tuple(c.name for c in schema.columns if c.name not in said.left_out)
-    wanted = columns if said.tracked is None else said.tracked
-    if lacking := sorted({*(said.tracked or ())} & {*said.left_out}):
+    wanted = tuple(schema.by_name) if said.tracked is None else said.tracked
+    if lacking := sorted({*wanted} - schema.by_name.keys()):
         raise PlanError(f"view {name}: column {lacking[0]} is tracked and left out")
-    tracked = tuple(name for name in wanted if name not in said.untracked)
-    return HistoryPlan(columns, tracked, sequence_by)
+    return HistoryPlan(tuple(name for name in wanted if name not in said.untracked), sequence_by)
 
 
-def _shapes(
-    view: View,
-    tables: Mapping[str, TableSchema],
-    histories: Mapping[TableName, TableHistory],
-) -> dict[str, TableShapes]:
+def _shapes(plan: ViewPlan, histories: Mapping[TableName, TableHistory]) -> dict[str, TableShapes]:
     """The shapes of each table whose newest one is that of its schema."""
     found = {}
-    for topic, schema in tables.items():
+    for topic, schema in plan.topics.items():
         history = histories.get(schema.table)
         latest = history.latest if history is not None else None
         if history is None or latest is None or latest.shape is None:
@@ -370,8 +383,9 @@ def _shapes(
         numbers = {column.name: column.number for column in latest.shape.columns}
         if not schema.by_name.keys() <= numbers.keys():
             raise PlanError(
-                f"view {view.name}: {schema.table} changes while it is looked at",
+                f"view {plan.name}: {schema.table} changes while it is looked at",
                 hint="try again; headwater source changes lists what was noted",
             )
-        found[topic] = TableShapes(history, {name: numbers[name] for name in schema.by_name})
+        wanted = {name: numbers[name] for name in schema.by_name}
+        found[topic] = TableShapes(history, wanted, left_out=plan.unread)
     return found

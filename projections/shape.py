@@ -31,11 +31,13 @@ class TableShapes:
         numbers: Number of each of the plan's columns in the table, by its name in the view.
         until: Number of the newest note that was decided on: what it did not allow for is not
             carried over. None allows for all of them.
+        left_out: Names of the columns that its table had beside them.
     """
 
     history: TableHistory
     numbers: Mapping[str, int]
     until: int | None = None
+    left_out: frozenset[str] = frozenset()
 
     @property
     def foreseen(self) -> int:
@@ -77,11 +79,13 @@ class TableShapes:
     def settled_lsn(self) -> int:
         """Position before which a row with the plan's column names may mean something else."""
         versions = self.history.versions
+        captured = self.numbers.keys() | self.left_out
         settled = 0
         for place, version in enumerate(versions):
-            if version.shape is None or version.shape.names != self.numbers.keys():
+            if version.shape is None or version.shape.names != captured:
                 continue
-            numbers = {column.name: column.number for column in version.shape.columns}
+            columns = (c for c in version.shape.columns if c.name in self.numbers)
+            numbers = {column.name: column.number for column in columns}
             unlike = numbers != self.numbers or place >= self.foreseen
             if unlike or _filled_since(versions[place : self.foreseen]):
                 last = place + 1 == len(versions)

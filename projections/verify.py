@@ -58,7 +58,7 @@ def verify(
     reports: list[ViewReport] = []
     with source_rows.snapshot(spec.source_dsn, spec.hiding.salt) as connection:
         reached = {(p.view, p.store): p.applied_through for p in _positions(spec)}
-        for plan in (plan.stored for plan in spec.plans):
+        for plan in spec.plans:
             withheld: list[str] = []
             truth = _Rows.of(plan, source_rows.documents(connection, plan, withheld))
             for store in sorted(plan.to):

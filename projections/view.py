@@ -143,18 +143,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumns:
-    """What a history keeps of its table, and what makes a new state; names as in its table.
+    """What makes a new state of a history; names as in its table.
 
     Attributes:
         tracked: Columns whose change begins a new state; None for all.
         untracked: Columns whose change does not; an alternative to `tracked`.
-        left_out: Columns that are not kept.
         sequence_by: Column that says since when a row is valid; None for the commit.
     """
 
     tracked: tuple[str, ...] | None = None
     untracked: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
     sequence_by: str | None = None
 
 
@@ -171,8 +169,9 @@ class MirrorView:
         on_schema_change: What it does when its table changes; None as `SchemaPolicy` says.
         cache: How it is laid out in the cache, and what is kept beside its rows there.
         search: How its fields are indexed for search.
-        history: Of a history, what it keeps; None of a mirror of the latest rows.
+        history: Of a history, what makes its states; None of a mirror of the latest rows.
         expectations: What its rows should be like.
+        left_out: Columns of its table that it does not have.
     """
 
     name: str
@@ -185,6 +184,7 @@ class MirrorView:
     search: SearchOptions = DERIVED
     history: HistoryColumns | None = None
     expectations: tuple[Expectation, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +362,8 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             `recorded_from` and `recorded_to`.
         sequence_by: Of a history, the column that says since when a row is valid, such as the time
             of an event; the commit where nothing is said.
-        except_column_list: Columns that a history does not keep.
+        except_column_list: Columns of its table that it does not have, whatever becomes of them
+            there; none of the key.
         track_history_column_list: Columns whose change begins a new state of a history; all where
             nothing is said. A change of others is put into the state that it falls into.
         track_history_except_column_list: Columns whose change begins none; said instead.
@@ -379,9 +380,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     if cache is not None and Store.CACHE not in stores:
         raise DeclarationError(f"view {name} has cache options and does not live in the cache")
     tracked = None if track_history_column_list is None else tuple(track_history_column_list)
-    said = HistoryColumns(
-        tracked, tuple(track_history_except_column_list), tuple(except_column_list), sequence_by
-    )
+    said = HistoryColumns(tracked, tuple(track_history_except_column_list), sequence_by)
     marked = [] if apply_as_deletes is None else [deletes(apply_as_deletes)]
     return _declare(
         MirrorView(
@@ -395,6 +394,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             searched(name, stores, search),
             _history(name, scd, stores, said),
             expected(name, [*marked, *expect]),
+            tuple(except_column_list),
         )
     )
 
@@ -410,7 +410,7 @@ def _history(
         if said != HistoryColumns():
             raise DeclarationError(
                 f"view {name} says what only a history has",
-                detail="sequence_by, except_column_list, track_history_*",
+                detail="sequence_by, track_history_*",
                 hint="scd=2",
             )
         return None

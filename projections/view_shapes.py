@@ -1,8 +1,8 @@
-"""Which columns each view has, in the source database: `headwater.view_shapes`."""
+"""Which columns each view has and leaves out, in the source database: `headwater.view_shapes`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.types.json import Jsonb
@@ -77,13 +77,16 @@ class ViewShape:
         tables: Names that the table had, the newest last.
         change_id: The newest schema change of the table that was decided on.
         shape_id: The one since which the table has the view's columns.
-        schema: The view's columns.
+        schema: The table with the columns that it had then, those included that the view leaves
+            out.
         left_to_read: Records of older versions are left to the read that was asked for.
         kept_since: Rows of older versions complete no change that keeps values.
         read_id: Read of the whole table that the view waits for; None for none.
         paused: Why it is paused; None if it is not.
-        expected: What its rows had to be like to be in it, as `Expectation` prints it.
         updated_at: When any of that was decided; None before it is stored.
+        expected: What its rows had to be like to be in it, as `Expectation` prints it.
+        left_out: Numbers of the columns that it leaves out, by the name that it leaves them out
+            by; several where one took the name of another.
     """
 
     view: str
@@ -98,6 +101,12 @@ class ViewShape:
     paused: Fault | None = None
     updated_at: datetime | None = None
     expected: tuple[str, ...] = ()
+    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def out(self) -> frozenset[int]:
+        """Numbers of all columns that it leaves out."""
+        return frozenset().union(*self.left_out.values())
 
 
 def ready(connection: psycopg.Connection[Any]) -> bool:
@@ -121,7 +130,13 @@ def write(connection: psycopg.Connection[Any], source: str, shape: ViewShape) ->
         "tables": Jsonb([[table.schema, table.name] for table in shape.tables]),
         "change_id": shape.change_id,
         "shape_id": shape.shape_id,
-        "columns": Jsonb({**_to_json(shape.schema), "expected": shape.expected}),
+        "columns": Jsonb(
+            {
+                **_to_json(shape.schema),
+                "expected": shape.expected,
+                "left_out": dict(shape.left_out),
+            }
+        ),
         "left_to_read": shape.left_to_read,
         "kept_since": shape.kept_since,
         "read_id": shape.read_id,
@@ -199,6 +214,7 @@ def _shape(view: str, oid: int, tables: list[list[str]], *rest: Any) -> ViewShap
         None if paused is None else Fault(**paused),
         at,
         tuple(columns.get("expected", ())),
+        {name: tuple(numbers) for name, numbers in columns.get("left_out", {}).items()},
     )
 
 

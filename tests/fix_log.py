@@ -7,7 +7,7 @@ under the position at which they began.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -33,6 +33,13 @@ TABLE = TableSchema(
 )
 TOPIC = "shop.public.things"
 PLAN = ViewPlan("things", "shop", TOPIC, TABLE, ("id",), frozenset(Store))
+LEAN = replace(
+    PLAN,
+    schema=TableSchema(TABLE.table, TABLE.columns[:2], TABLE.key),
+    left_out=TABLE.columns[2:],
+)
+"""A view of the same table that leaves out its large column."""
+
 KEYS = range(1, 5)
 
 Row = dict[str, Any]

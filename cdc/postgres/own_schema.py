@@ -138,7 +138,7 @@ CREATE TABLE IF NOT EXISTS headwater.view_shapes (
     tables jsonb NOT NULL,      -- names that the table had, [[schema, name]], the newest last
     change_id bigint NOT NULL,  -- newest schema change of the table that was decided on
     shape_id bigint NOT NULL,   -- the one since which the table has the view's columns
-    columns jsonb NOT NULL,
+    columns jsonb NOT NULL,     -- the table's, and which of them the view leaves out
     left_to_read bigint NOT NULL DEFAULT 0,  -- records of older versions are left to that read
     kept_since bigint NOT NULL DEFAULT 0,    -- rows of older versions complete no change
     read_id bigint,             -- read of the whole table that the view waits for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ class SchemaChange:
         computed: Whether Postgres wrote a value of its own into each row that was there.
         looked: Whether it was only found by looking: nobody knows what else there was in between,
             so that rows must be read again whatever it is.
+        number: The column's number; 0 of what is no matter of one column.
     """
 
     kind: ChangeKind
@@ -55,6 +56,7 @@ class SchemaChange:
     needs_read: bool = True
     computed: bool = False
     looked: bool = False
+    number: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         parts = " to ".join(filter(None, (self.before, self.now)))
@@ -116,10 +118,12 @@ def _columns(old: TableShape, new: TableShape, rewritten: bool | None) -> Iterat
     for number, column in before.items():
         now = after.get(number)
         if now is None:
-            yield SchemaChange(ChangeKind.DROPPED, column.name, before=column.type_name)
+            yield SchemaChange(
+                ChangeKind.DROPPED, column.name, before=column.type_name, number=number
+            )
             continue
         if now.name != column.name:
-            yield SchemaChange(ChangeKind.RENAMED, column.name, now.name)
+            yield SchemaChange(ChangeKind.RENAMED, column.name, now.name, number=number)
         if now.type_id != column.type_id:
             explained = True
             yield _retyped(column, now, rewritten)
@@ -133,6 +137,7 @@ def _columns(old: TableShape, new: TableShape, rewritten: bool | None) -> Iterat
                 column.type_name,
                 needs_read=computed or column.missing is not None,
                 computed=computed,
+                number=number,
             )
     # a column that came and went between two looks has left a gap in the numbers
     passed = rewritten is None and new.last_number - old.last_number > len(after.keys() - before)
@@ -149,6 +154,7 @@ def _retyped(old: ColumnShape, new: ColumnShape, rewritten: bool | None) -> Sche
         compatible=widens(old.type_name, new.type_name),
         # a cast that rewrites may have an expression of its own, whatever the types
         needs_read=rewritten is not False,
+        number=new.number,
     )
 
 

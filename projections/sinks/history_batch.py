@@ -74,7 +74,6 @@ class Given(NamedTuple):
         base: Key of the row that has its kept values, if that is another.
         at_us: When it was recorded.
         sequence_us: Its row's own time.
-        kept: Columns of the history that it leaves as they were.
     """
 
     change: RowChange
@@ -82,7 +81,6 @@ class Given(NamedTuple):
     base: Place | None
     at_us: int
     sequence_us: int | None
-    kept: tuple[str, ...]
 
     def made(self, version: int, row: Mapping[str, object] | None) -> HistoryChange:
         """The change with all its values."""
@@ -161,18 +159,18 @@ class Batch:
                 self._stale += 1
                 continue
             version, row = change.version, change.row
-            if row is not None and given.kept:
+            if row is not None and change.kept:
                 before = self._before(stored, given)
                 if (
                     before is None
                     or before[1] is None
                     or not may_complete(change, before[0], kept_since)
                 ):
-                    error = missing_values(self._form.plan.schema, given.kept)
+                    error = missing_values(self._form.plan.schema, change.kept)
                     self.refused.append(Refused(change, error))
                     self._lacking.add(change.key)
                     continue
-                row = {**row, **{name: before[1][name] for name in given.kept}}
+                row = {**row, **{name: before[1][name] for name in change.kept}}
                 version = completed_version(change, before[0])
             self._lacking.discard(change.key)  # what is whole needs nothing that came before
             self.taken[given.place].append(given.made(version, row))
@@ -196,12 +194,9 @@ class Batch:
         places = form.places([change.key for change in changes])
         moved = [change for change in changes if change.base is not None]
         bases = dict(zip(map(id, moved), form.places([c.base or () for c in moved]), strict=True))
-        columns = form.plan.schema.by_name
         for change, place in zip(changes, places, strict=True):
             at_us = change.committed_at_us or change.read_at_us
-            kept = tuple(name for name in change.kept if name in columns)
-            base = bases.get(id(change)) if kept else None
-            given = Given(change, place, base, at_us, None, kept)
+            given = Given(change, place, bases.get(id(change)), at_us, None)
             if form.sequence_by is not None and change.row is not None:
                 time: datetime | None = change.row[form.sequence_by]  # type: ignore[assignment]
                 if time is None:
@@ -218,7 +213,7 @@ class Batch:
         rule = self._form.rule
         later = steps(each.made(each.change.version, each.change.row) for each in given)
         first = given[0].change.version
-        kept = any(each.kept for each in given)
+        kept = any(each.change.kept for each in given)
         if rule.by_sequence or current is None:
             if kept or first <= marks.version or later[0][0] <= marks.at_us:
                 return False
@@ -236,7 +231,7 @@ class Batch:
             for change in stored.known.get(given.place, ()):
                 known[change.version] = min(change.at_us, known.get(change.version, change.at_us))
         version = given.change.version
-        own = (version, completed_version(given.change, 1)) if given.kept else (version,)
+        own = (version, completed_version(given.change, 1)) if given.change.kept else (version,)
         return any(each in known and known[each] <= given.at_us for each in own)
 
     def _before(

@@ -43,12 +43,12 @@ class HistoryForm:
 
     def __init__(self, plan: ViewPlan) -> None:
         assert plan.history is not None  # noqa: S101  # whoever has a form has a history
-        self.plan = plan.stored
+        self.plan = plan
         self.sequence_by = plan.history.sequence_by
         self.rule = Rule(plan.history.tracked, self.sequence_by is not None)
         by_name = plan.schema.by_name
         self._key_columns = [by_name[name] for name in plan.keys]
-        columns = [pa.field(c.name, arrow_type(c)) for c in self.plan.schema.columns]
+        columns = [pa.field(c.name, arrow_type(c)) for c in plan.schema.columns]
         self.states_schema = pa.schema(
             [
                 *columns,

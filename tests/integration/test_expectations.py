@@ -260,7 +260,7 @@ def _ids(job: ViewJob, view: MirrorView, store: Store) -> list[int]:
     plans = {plan.name: plan for plan in (*job.spec.plans, *spec.plans)}
     sink = open_sink(store, spec.addresses)
     try:
-        return sorted(int(str(row["id"])) for row in sink.documents(plans[view.name].stored))
+        return sorted(int(str(row["id"])) for row in sink.documents(plans[view.name]))
     finally:
         sink.close()
 

@@ -63,17 +63,18 @@ PRICES = TableSchema(
 
 def things(tracked: tuple[str, ...]) -> ViewPlan:
     """A history of the table of `fix_log`, under a name that nobody has used."""
-    name, kept = f"things_{secrets.token_hex(5)}", HistoryPlan(COLUMNS, tracked)
+    name, kept = f"things_{secrets.token_hex(5)}", HistoryPlan(tracked)
     return replace(PLAN, name=name, to=frozenset([Store.TABLE]), history=kept)
 
 
 def prices(*, by_sequence: bool = False, left_out: str | None = None) -> ViewPlan:
     """A history of prices."""
-    columns = tuple(c.name for c in PRICES.columns if c.name != left_out)
-    kept = HistoryPlan(columns, ("price",), "since" if by_sequence else None)
+    kept = HistoryPlan(("price",), "since" if by_sequence else None)
+    columns = tuple(column for column in PRICES.columns if column.name != left_out)
+    schema = TableSchema(PRICES.table, columns, PRICES.key)
     name = f"prices_{secrets.token_hex(5)}"
     to = frozenset([Store.TABLE])
-    return ViewPlan(name, "t", "t.public.prices", PRICES, ("id",), to, history=kept)
+    return ViewPlan(name, "t", "t.public.prices", schema, ("id",), to, history=kept)
 
 
 def price(  # noqa: PLR0913  # a change has many parts
@@ -403,7 +404,7 @@ def _renamed(plan: ViewPlan) -> ViewPlan:
     return replace(
         plan,
         schema=schema,
-        history=HistoryPlan(tuple(numbers), ("price",)),
+        history=HistoryPlan(("price",)),
         shapes={plan.topic: TableShapes(TableHistory.of(versions), numbers)},
     )
 

@@ -16,7 +16,7 @@ from projections.binding import Binding, bind, resume
 from projections.errors import PlanError, ViewPausedError
 from projections.plan import ROW_ID_COLUMN
 from projections.shape import Fitting
-from projections.view import MirrorView, SchemaPolicy, Store
+from projections.view import HistoryColumns, MirrorView, SchemaPolicy, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +38,11 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def mirror(name: str, policy: SchemaPolicy | None = None, table: str = "t") -> MirrorView:
-    place = TableName("public", table)
-    return MirrorView(name, "shop", place, (), frozenset({Store.CACHE}), policy)
+def mirror(
+    name: str, policy: SchemaPolicy | None = None, table: str = "t", without: tuple[str, ...] = ()
+) -> MirrorView:
+    place, to = TableName("public", table), frozenset({Store.CACHE})
+    return MirrorView(name, "shop", place, (), to, policy, left_out=without)
 
 
 def bound(source: psycopg.Connection[Any], *views: MirrorView, decides: bool = True) -> Binding:
@@ -144,6 +146,22 @@ def test_a_view_that_keeps_its_columns_knows_what_became_of_them(
     assert view_shapes.waiting_topics(source, "shop", Store.CACHE, ["w"]) == frozenset()
 
 
+def test_rows_that_were_rewritten_for_a_column_that_is_ignored_are_read_again(
+    source: psycopg.Connection[Any],
+) -> None:
+    keeps = mirror("k", SchemaPolicy.IGNORE)
+    bound(source, keeps)
+    source.execute("ALTER TABLE t ADD g uuid DEFAULT gen_random_uuid()")
+
+    (kept,) = bound(source, keeps).plans
+
+    # records of before are left to a read: others of their values may have been rewritten, too
+    fits = Fitting(kept.schema, kept.shapes[kept.topic])
+    first = kept.shapes[kept.topic].history.versions[0].lsn.value
+    assert fits.fit({"id": 1, "a": "x", "b": 2}, first, read=False) is None
+    assert (asked(source), list(kept.schema.by_name)) == (1, ["id", "a", "b"])
+
+
 def test_a_renamed_table_pauses_its_views_until_they_are_declared_by_its_new_name(
     source: psycopg.Connection[Any],
 ) -> None:
@@ -197,3 +215,121 @@ def test_a_key_that_changes_leaves_older_records_to_the_read(
     assert found.plans[0].keys == ("b",)
     assert found.plans[0].left_to_read == found.plans[0].kept_since > 1 << 56
     assert asked(source) == 1
+
+
+def test_a_column_that_is_left_out_changes_as_it_likes(source: psycopg.Connection[Any]) -> None:
+    policies = (None, *SchemaPolicy)
+    views = [mirror(f"v_{policy}".lower(), policy, without=("b",)) for policy in policies]
+    plans = bound(source, *views).plans
+    before = history.position(source).value
+    since: list[int] = []
+
+    for change in (
+        "ALTER TABLE t ALTER b TYPE bigint",  # rewrites, perhaps for other columns, too
+        "ALTER TABLE t ALTER b DROP NOT NULL; ALTER TABLE t RENAME b TO secret",
+        "ALTER TABLE t ADD b int DEFAULT 5",
+        "ALTER TABLE t DROP secret",
+        "ALTER TABLE t ALTER b TYPE text; ALTER TABLE t DROP b",
+    ):
+        source.execute(change.encode())
+        found = bound(source, *views)
+        assert (len(found.plans), found.paused) == (len(views), ())
+        assert {tuple(plan.schema.by_name) for plan in found.plans} == {("id", "a")}
+        if "TYPE" not in change:
+            assert [plan.kept_since for plan in found.plans] == since
+        since = [plan.kept_since for plan in found.plans]
+    assert asked(source) == 1  # by all of them; the second is the same as long as that waits
+    assert not any(plan.behind for plan in found.plans)
+    plan = bound(source, *views).plans[0]
+    assert plans[0].unread == {"b"}
+    assert plan.unread == frozenset()
+    now = history.position(source).value
+    fits = Fitting(plan.schema, plan.shapes[plan.topic])
+    assert fits.fit({"id": 1, "a": "x"}, now, read=False) == {"id": 1, "a": "x"}
+    assert fits.fit({"id": 1, "a": "x", "b": 1}, before, read=False) is None  # the read has it
+
+
+def test_a_column_is_read_for_a_view_that_wants_it_again(
+    source: psycopg.Connection[Any],
+) -> None:
+    without, whole = mirror("v", without=("b",)), mirror("v")
+    bound(source, without)
+    before = history.position(source).value
+
+    assert columns(bound(source, whole, decides=False)) == ["id", "a"]  # nobody decided yet
+    assert asked(source) == 0
+    wanted = bound(source, whole)
+    assert columns(wanted) == ["id", "a", "b"]
+    assert wanted.plans[0].kept_since >= 1 << 56 | before
+    assert bound(source, whole).plans == wanted.plans
+    assert asked(source) == 1
+    assert view_shapes.waiting_topics(source, "shop", Store.CACHE, ["v"]) == {"shop.public.t"}
+    source.execute("UPDATE headwater.snapshots SET state = 'done'")
+    less = bound(source, mirror("v", without=("a",)))
+    assert columns(less) == ["id", "b"]  # its values are to go, as those of a dropped column
+    assert asked(source) == 2
+    assert less.plans[0].kept_since == wanted.plans[0].kept_since
+    source.execute("ALTER TABLE t RENAME a TO label; ALTER TABLE t ADD c int")
+    assert columns(bound(source, mirror("v", without=("a",)))) == ["id", "b", "c"]
+    assert columns(bound(source, mirror("v", without=("label",)))) == ["id", "b", "c"]
+    assert asked(source) == 2
+    source.execute("UPDATE headwater.snapshots SET state = 'done'")
+    assert columns(bound(source, whole)) == ["id", "label", "b", "c"]
+    assert asked(source) == 3
+
+
+def test_a_list_that_does_not_fit_is_refused_and_nothing_is_stored(
+    source: psycopg.Connection[Any],
+) -> None:
+    views = mirror("v"), mirror("o", table="visits", without=())
+    source.execute("ALTER TABLE visits ADD seconds int")
+    with pytest.raises(PlanError, match="no column colour"):
+        bound(source, mirror("v", without=("colour",)))
+    found = bound(source, *views)
+
+    for wrong, said in (
+        (mirror("v", without=("colour",)), "no column colour"),
+        (mirror("v", without=("id",)), "part of the key"),
+        (mirror("o", table="visits", without=("page",)), "cannot be others"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            bound(source, wrong)
+    assert (bound(source, *views).plans, asked(source)) == (found.plans, 0)
+
+
+def test_a_column_that_orders_a_history_is_followed_though_it_is_left_out(
+    source: psycopg.Connection[Any],
+) -> None:
+    source.execute("ALTER TABLE t ADD since timestamptz, ADD note text")
+    history.observe(source, NAMES)
+    to, by = frozenset({Store.TABLE}), HistoryColumns(sequence_by="since")
+    out = ("since", "note")
+    view = MirrorView("h", "shop", NAMES[0], (), to, history=by, left_out=out)
+    plan = bound(source, view).plans[0]
+    assert list(plan.schema.by_name) == ["id", "a", "b"]
+    assert (plan.unread, list(plan.read.by_name)) == ({"note"}, ["id", "a", "b", "since"])
+
+    source.execute("ALTER TABLE t ALTER note TYPE int USING 1")
+    assert bound(source, view).paused == ()
+    fits = Fitting(plan.read, bound(source, view).plans[0].shapes[plan.topic])
+    row = {"id": 1, "a": "x", "b": 2, "since": "2026-01-01", "note": 1}
+    found = fits.fit(row, history.position(source).value, read=False)
+    assert found == {name: row[name] for name in plan.read.by_name}
+    source.execute("ALTER TABLE t ALTER since TYPE date")
+    (paused,) = bound(source, view).paused
+    assert paused.fault.detail == "column retyped: since (timestamp with time zone to date)"
+
+
+def test_a_paused_view_goes_on_with_the_columns_that_its_list_leaves(
+    source: psycopg.Connection[Any],
+) -> None:
+    bound(source, mirror("v"))
+    source.execute("ALTER TABLE t ALTER b TYPE text")
+    assert [paused.name for paused in bound(source, mirror("v")).paused] == ["v"]
+
+    view = mirror("v", without=("b",))
+    assert list(resume(source, "shop", view).schema.by_name) == ["id", "a"]
+    source.execute("DROP TABLE t; CREATE TABLE t (x int, y int, b int, c int PRIMARY KEY)")
+    history.observe(source, NAMES)
+    assert [paused.name for paused in bound(source, view).paused] == ["v"]
+    assert list(resume(source, "shop", view).schema.by_name) == ["x", "y", "c"]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
-from fix_log import PLAN, TABLE, TOPIC, Source, groups, numbered, sources
+from fix_log import LEAN, PLAN, TABLE, TOPIC, Source, groups, numbered, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,7 +90,7 @@ class Job:
                 self.waiting[offset] = replace(self.waiting[offset], error=verdict.error)
 
     def rows(self) -> dict[int, Any]:
-        return {row["id"]: row for row in self.sink.documents(PLAN)}
+        return {row["id"]: row for row in self.sink.documents(self.plan)}
 
     def _waits_for_a_value(self, key: str) -> bool:
         codes = {each.error.code for each in self.waiting.values() if each.key == key}
@@ -288,6 +290,46 @@ def test_rows_that_were_left_out_come_back_whole(source: Source, data: st.DataOb
         if (not {*"135"}.isdisjoint(row["big"]) if some == (on_big,) else not left_out(key, row))
     }
     assert (wanted, {}) == (job.rows(), job.waiting)
+
+
+@settings(max_examples=250, deadline=None)
+@given(source=sources(), data=st.data())
+def test_what_becomes_of_a_column_that_is_left_out_never_matters(
+    source: Source, data: st.DataObject
+) -> None:
+    strange = st.sampled_from(["kept", "gone", 7, None, ["of", "another", "type"]])
+    records = [_with_big(record, data.draw(strange)) for record in _topic(source, data)]
+    job = Job(data.draw(st.sampled_from([2, 100])), LEAN)
+
+    for batch in batches(data, records):
+        job.take(batch)
+
+    # no value of it is looked for, and none is refused
+    rows = {key: {"id": key, "note": row["note"]} for key, row in source.rows.items()}
+    assert (rows, {}) == (job.rows(), job.waiting)
+
+
+def test_views_of_one_table_leave_out_each_what_it_says() -> None:
+    source, plans, sink = Source(), [PLAN, replace(LEAN, name="lean")], MemorySink()
+    source.together([[("insert", 1), ("note", 1)]], Random(1))  # noqa: S311
+    delivery = Delivery(plans, lambda: sink)
+
+    delivery.take(TOPIC, numbered(source.topic))
+    delivery.finish()
+
+    found = [set(row) for plan in plans for row in sink.documents(plan)]
+    assert ([{"id", "note", "big"}, {"id", "note"}], []) == (found, delivery.waiting)
+
+
+def _with_big(record: Record, value: object) -> Record:
+    fields = orjson.loads(record.value or b"null")
+    if value == "kept" or fields["after"] is None:
+        return record
+    if value == "gone":
+        del fields["after"]["big"]
+    else:
+        fields["after"]["big"] = value
+    return record._replace(value=orjson.dumps(fields))
 
 
 def _topic(source: Source, data: st.DataObject) -> list[Record]:

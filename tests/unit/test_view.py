@@ -8,10 +8,21 @@ import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
+from projections.cache_options import CacheOptions
 from projections.derived_view import ViewFunction
 from projections.errors import DeclarationError, PlanError
 from projections.event_form import KEY, STORED
-from projections.plan import ROW_ID_COLUMN, Facts, HistoryPlan, facts_of, plan_views
+from projections.expectation.expectation import expect
+from projections.explanation import explain
+from projections.plan import (
+    ROW_ID_COLUMN,
+    VERSION_COLUMN,
+    Facts,
+    HistoryPlan,
+    facts_of,
+    plan_views,
+)
+from projections.search.options import SearchOptions, Text
 from projections.view import EVENT_TABLES, EVENTS, EventsView, Store, events, load, mirror, source
 
 if TYPE_CHECKING:
@@ -60,7 +71,6 @@ def test_a_module_declares_by_running(tmp_path: Path) -> None:
         's = source("shop", tables=["a"]); view.mirror("v", s.a, scd=3)',
         's = source("shop", tables=["a"]); view.mirror("v", s.a, scd=2, to=["table", "cache"])',
         's = source("shop", tables=["a"]); view.mirror("v", s.a, sequence_by="at")',
-        's = source("shop", tables=["a"]); view.mirror("v", s.a, except_column_list=["x"])',
         (
             's = source("shop", tables=["a"]); view.mirror("v", s.a, scd=2,'
             ' track_history_column_list=["x"], track_history_except_column_list=["y"])'
@@ -224,28 +234,65 @@ PRICES = TableSchema(
 )
 
 
-def history_of(schema: TableSchema = PRICES, **words: Any) -> ViewPlan:
-    view = mirror("history", source("shop", tables=[str(schema.table)])[str(schema.table)], **words)
+def plan_of(schema: TableSchema = PRICES, **words: Any) -> ViewPlan:
+    view = mirror("prices", source("shop", tables=[str(schema.table)])[str(schema.table)], **words)
     (plan,) = plan_views([view], {schema.table: schema})
     return plan
 
 
 def test_a_history_tracks_all_that_it_keeps_unless_it_says_otherwise() -> None:
-    told = history_of(
+    told = plan_of(
         scd=2,
         sequence_by="since",
         except_column_list=["since"],
         track_history_except_column_list=["note"],
     )
-    named = history_of(scd=2, track_history_column_list=["price"])
+    named = plan_of(scd=2, track_history_column_list=["price"])
 
-    every = ("id", "price", "note", "since")
-    assert HistoryPlan(every, every) == history_of(scd=2).history
-    assert HistoryPlan(("id", "price", "note"), ("id", "price"), "since") == told.history
-    assert ("id", "price", "note") == tuple(c.name for c in told.stored.schema.columns)
+    assert HistoryPlan(("id", "price", "note", "since")) == plan_of(scd=2).history
+    assert HistoryPlan(("id", "price"), "since") == told.history
+    assert ["id", "price", "note"] == list(told.schema.by_name)
+    assert {"id", "price", "note", "since"} == told.topics[told.topic].by_name.keys()
     assert frozenset({Store.TABLE}) == told.to
     assert named.history is not None
     assert ("price",) == named.history.tracked
+
+
+def test_a_mirror_has_the_columns_that_its_list_does_not_leave_out() -> None:
+    reserved = Column(VERSION_COLUMN, ColumnKind.TEXT, "text")
+    table = TableSchema(PRICES.table, (*PRICES.columns, reserved), ("id",))
+
+    plan = plan_of(table, except_column_list=["note", VERSION_COLUMN, "note"])
+
+    assert ["id", "price", "since"] == list(plan.schema.by_name)
+    assert (("id",), frozenset(Store)) == (plan.keys, plan.to)
+    assert {plan.topic: plan.schema} == plan.topics
+    assert ["note", VERSION_COLUMN] == [column.name for column in plan.left_out]
+    assert ("note", VERSION_COLUMN) == explain(plan, [plan]).without
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"except_column_list": ["colour"]}, "no column colour"),
+        ({"except_column_list": ["note", "id"]}, "column id is part of the key"),
+        ({"expect": [expect("noted", "note <> ''")]}, "note"),
+        ({"apply_as_deletes": "note IS NULL"}, "note"),
+        ({"search": SearchOptions(fields={"note": Text()})}, "a column that it has not"),
+        ({"cache": CacheOptions(lookups=["noted:{note}"])}, "note"),
+        ({"cache": CacheOptions(counters={"noted:{note}": "*"})}, "note"),
+    ],
+)
+def test_a_column_that_is_left_out_cannot_be_named(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        plan_of(**{"except_column_list": ["note"], **words})
+
+
+def test_something_of_a_table_without_a_key_is_left() -> None:
+    keyless = TableSchema(PRICES.table, PRICES.columns)
+
+    with pytest.raises(PlanError, match=r"no column of public\.prices is left"):
+        plan_of(keyless, except_column_list=list(keyless.by_name))
 
 
 @pytest.mark.parametrize(
@@ -262,16 +309,16 @@ def test_a_history_tracks_all_that_it_keeps_unless_it_says_otherwise() -> None:
 )
 def test_a_history_that_does_not_fit_its_table_is_refused(words: dict[str, Any], said: str) -> None:
     with pytest.raises(PlanError, match=said):
-        history_of(scd=2, **words)
+        plan_of(scd=2, **words)
 
 
 def test_a_history_needs_a_key_and_names_of_its_own() -> None:
     reserved = Column("valid_to", ColumnKind.TEXT, "text")
 
     with pytest.raises(PlanError, match="has no key"):
-        history_of(TableSchema(PRICES.table, PRICES.columns), scd=2)
+        plan_of(TableSchema(PRICES.table, PRICES.columns), scd=2)
     with pytest.raises(PlanError, match="column valid_to is reserved"):
-        history_of(TableSchema(PRICES.table, (*PRICES.columns, reserved), ("id",)), scd=2)
+        plan_of(TableSchema(PRICES.table, (*PRICES.columns, reserved), ("id",)), scd=2)
 
 
 def test_a_view_by_a_function_is_found_again_in_its_module_wherever_it_is_sent(
