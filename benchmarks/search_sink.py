@@ -32,6 +32,7 @@ from cdc.postgres import catalog
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 from headwater.supply.jars import ensure
+from projections import checkpoint_owner
 from projections.plan import plan_views
 from projections.quarantine.guard import StoreGuard
 from projections.search.engine import SearchEngine
@@ -156,6 +157,7 @@ class _Bench:
         """Returns the seconds that the job's query takes for all records, into a new index."""
         (plan,) = self.spec.plans
         spec = replace(self.spec, plans=(replace(plan, name=name),), home=self.spec.home / name)
+        checkpoint_owner.adopt(spec.checkpoint(Store.SEARCH).parent)
         prepare_store(session, spec, Store.SEARCH)
         done = threading.Event()
         applied: list[int] = []

@@ -8,6 +8,7 @@ topic has let records go already, the query begins a new checkpoint at the place
 from __future__ import annotations
 
 import shutil
+import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from projections.frontier import Offsets
 
 _EARLIEST: Final = -2  # Spark's own number for it
+_CRC_HEAD: Final = b"crc\0"
+_CRC_BYTES: Final = 4
 
 
 def positions(home: Path, source: str) -> dict[str, Offsets]:
@@ -42,10 +45,27 @@ def committed(checkpoint: Path) -> Offsets:
         checkpoint: Folder of the query's checkpoint, see `JobSpec.checkpoint`.
 
     Returns:
-        Offsets by topic and partition; empty before the first batch.
+        Offsets by topic and partition; empty before the first batch. Of batches whose file is
+        damaged nothing is known: the one before counts.
     """
-    done = _numbers(checkpoint / "commits")
-    return batch_end(checkpoint, done[-1]) if done else {}
+    ends = (_end(checkpoint, batch) for batch in reversed(_numbers(checkpoint / "commits")))
+    return next((end for end in ends if end is not None), {})
+
+
+def damaged(checkpoint: Path) -> Path | None:
+    """Returns a file with which Spark could not go on; None if there is none.
+
+    Args:
+        checkpoint: Folder of the query's checkpoint.
+    """
+    begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
+    last = max([*begun[-1:], *done[-1:]], default=-1)
+    for batch in range(max(0, last - 1), last + 1):  # it reads the last one and the one before
+        if _end(checkpoint, batch) is None:
+            return checkpoint / "offsets" / str(batch)
+    read = [checkpoint / "metadata", checkpoint / "sources" / "0" / "0"] if begun else []
+    read += [checkpoint / "commits" / str(batch) for batch in done[-1:]]
+    return next((path for path in read if _lines(path) is None), None)
 
 
 def batch_end(checkpoint: Path, batch: int) -> Offsets:
@@ -56,6 +76,10 @@ def batch_end(checkpoint: Path, batch: int) -> Offsets:
         batch: Number of a batch that was begun.
     """
     lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()
+    return _told(lines)
+
+
+def _told(lines: list[str]) -> Offsets:
     offsets: Offsets = {}
     for line in lines[2:]:  # after a version and a note of Spark's own
         for topic, partitions in orjson.loads(line).items():
@@ -75,14 +99,20 @@ def batch_of(checkpoint: Path, place: tuple[str, int], offset: int) -> int | Non
     for number in kept & set(_numbers(checkpoint / "commits")):
         if number and number - 1 not in kept:
             continue  # nobody knows where it began
-        begin = batch_end(checkpoint, number - 1).get(place, 0) if number else 0
-        if begin <= offset < batch_end(checkpoint, number).get(place, 0):
+        begin, end = _end(checkpoint, number - 1) if number else {}, _end(checkpoint, number)
+        if begin is None or end is None:
+            continue  # damaged
+        if begin.get(place, 0) <= offset < end.get(place, 0):
             return number
     return None
 
 
 def starts(
-    at: Offsets, topics: frozenset[str], bounds: Mapping[tuple[str, int], tuple[int, int]]
+    at: Offsets,
+    topics: frozenset[str],
+    bounds: Mapping[tuple[str, int], tuple[int, int]],
+    *,
+    anew: bool = False,
 ) -> dict[str, dict[str, int]] | None:
     """Returns where a query begins a new checkpoint; None if it goes on with the one it has.
 
@@ -93,11 +123,12 @@ def starts(
         at: Where it stands, see `committed`.
         topics: Topics that it shall read.
         bounds: First offset of each of their partitions, and the one after its last record.
+        anew: Whether it cannot go on with the one that it has, whatever its topics.
     """
     kept = {place: offset for place, offset in at.items() if place[0] in topics}
     gone = len(kept) < len(at)
     late = any(first > 0 for place, (first, _) in bounds.items() if place not in at)
-    if not at or not (gone or late):
+    if not at or not (gone or late or anew):
         return None
     if not all(_within(offset, bounds.get(place)) for place, offset in kept.items()):
         return None  # records are lost: the query ends, and that is told as what it is
@@ -136,6 +167,41 @@ def _aside(checkpoint: Path) -> Path:
 
 def _within(offset: int, bounds: tuple[int, int] | None) -> bool:
     return bounds is not None and bounds[0] <= offset <= bounds[1]
+
+
+def _end(checkpoint: Path, batch: int) -> Offsets | None:
+    """The offsets of a batch; None if its file is damaged or gone."""
+    lines = _lines(checkpoint / "offsets" / str(batch))
+    try:
+        return None if lines is None else _told(lines) or None
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _lines(path: Path) -> list[str] | None:
+    """The lines of a file of Spark's, each but the first JSON; None if it is damaged or gone."""
+    try:
+        content = path.read_bytes()
+        first, *others = lines = content.decode().splitlines()
+        for line in others or [first]:
+            orjson.loads(line)
+        return lines if _intact(path, content) else None
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _intact(path: Path, content: bytes) -> bool:
+    """Whether a file is what the sums beside it, Hadoop's, were made of; true without any."""
+    beside = path.with_name(f".{path.name}.crc")
+    if not beside.is_file():
+        return True
+    head = len(_CRC_HEAD)
+    told = beside.read_bytes()
+    size = int.from_bytes(told[head : head + _CRC_BYTES])
+    parts = [content[start : start + size] for start in range(0, len(content), size)]
+    return told[head + _CRC_BYTES :] == b"".join(
+        zlib.crc32(part).to_bytes(_CRC_BYTES) for part in parts
+    )
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -30,6 +30,8 @@ ProjectionError
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
 │   ├── EventUnreadableError HW-P027  an event is not what this program's declarations say
 │   ├── RecordsLostError     HW-P028  records that a query wants next are gone
+│   ├── CheckpointForeignError HW-P110 a checkpoint is in the place of another query's
+│   ├── CheckpointTornError  HW-P111  a checkpoint of which nothing can be read
 │   └── ClusterError         HW-P100  the cluster that is to run the job cannot be used
 │       ├── MasterUnreachableError HW-P101  no master of that cluster answers
 │       ├── NoExecutorsError       HW-P102  the cluster gives the job no executor
@@ -298,6 +300,24 @@ class RecordsLostError(JobError):
     """
 
     code = "HW-P028"
+
+
+class CheckpointForeignError(JobError):
+    """A checkpoint was made by another query, source or home than that in whose place it lies.
+
+    What its query had never had would be passed over, so it is not used.
+    """
+
+    code = "HW-P110"
+
+
+class CheckpointTornError(JobError):
+    """A file of a checkpoint is damaged, no batch of it can be read, and records are gone.
+
+    Where the topics have all their records yet, the query takes them again from the first.
+    """
+
+    code = "HW-P111"
 
 
 class ClusterError(JobError):

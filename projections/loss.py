@@ -6,7 +6,7 @@ is; started again it ends the same way. So the two sides are compared here inste
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdc.broker import extent
 from cdc.errors import CdcError
@@ -14,10 +14,17 @@ from projections.checkpoint import committed
 from projections.errors import RecordsLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from cdc.broker.extent import Place
     from projections.spec import JobSpec
+
+_HINT: Final = (
+    "headwater source status says whether capture is whole; if it is not, headwater source repair"
+    " has the tables read anew. Then remove the query's folder of checkpoints and {query}.json"
+    " beside it: its views are filled anew. A longer topic_retention_hours keeps it from happening"
+    " again"
+)
 
 
 def find(spec: JobSpec, query: str) -> RecordsLostError | None:
@@ -51,8 +58,34 @@ def lost(
     return RecordsLostError(
         f"query {query} wants records that are gone",
         detail="; ".join(facts),
-        hint="raise the source's epoch, then headwater up: its tables are read anew; "
-        "a longer topic_retention_hours keeps it from happening again",
+        hint=_HINT.format(query=query),
+    )
+
+
+def made_anew(
+    query: str, wanted: Iterable[str], known: Mapping[str, str], now: Mapping[str, str]
+) -> RecordsLostError | None:
+    """Tells a topic that was deleted and made again from the one that a query stands in.
+
+    Its offsets may fit the new topic by chance: what lies below them would be passed over.
+
+    Args:
+        query: Its name.
+        wanted: Topics in which it stands.
+        known: Kafka's own ids of the topics when the query began with them.
+        now: Those that they have.
+    """
+    facts = [
+        f"topic {topic} was made anew, {known[topic]} before, {now[topic]} now"
+        for topic in sorted(wanted)
+        if topic in known and known[topic] != now.get(topic, known[topic])
+    ]
+    if not facts:
+        return None
+    return RecordsLostError(
+        f"query {query} stands in a topic that was made anew",
+        detail="; ".join(facts),
+        hint=_HINT.format(query=query),
     )
 
 
@@ -65,5 +98,5 @@ def _fact(place: Place, wanted: int, ends: Mapping[Place, tuple[int, int]]) -> s
     if wanted < earliest:
         return f"{where}, wanted offset {wanted}, earliest {earliest}"
     if wanted > end:
-        return f"{where} was made anew, wanted offset {wanted}, its end {end}"
+        return f"{where} was made anew or cut short, wanted offset {wanted}, its end {end}"
     return None

@@ -177,6 +177,21 @@ def guarding(spec: CaptureSpec, every_s: float = 0.3) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def reading(captured: Captured) -> Iterator[None]:
+    """Reads what is asked to be read, as `headwater source watch` does."""
+    from cdc.snapshot.reader import keep_reading
+
+    stop = threading.Event()
+    thread = threading.Thread(target=keep_reading, args=(captured.spec, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+
+
 def wait_until_streaming(spec: CaptureSpec) -> None:
     """Once the slot is read from, the snapshot is over: what is committed now is streamed."""
     from cdc.postgres import session, slot

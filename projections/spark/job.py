@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from cdc.broker import topics
 from cdc.broker.errors import BrokerError
 from cdc.errors import CdcError
-from projections import cache_recovery, newcomers
+from projections import cache_recovery, checkpoint_owner, newcomers
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.spark import cluster
@@ -147,6 +147,7 @@ class _Job:
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
         with spec.writing():
+            checkpoint_owner.adopt(spec.checkpoint(Store.TABLE).parent)
             return newcomers.admitted(cache_recovery.recovered(spec, self._epoch))
 
     def _patiently(self, bind: Callable[[], JobSpec]) -> JobSpec | None:

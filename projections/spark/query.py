@@ -7,13 +7,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import structlog
 
 from cdc.broker import extent, topics
 from cdc.broker.errors import BrokerError
-from projections import checkpoint
+from projections import checkpoint, checkpoint_owner, loss
 from projections.archive import GIVEN, Retention
 from projections.batch_turn import BatchTurn
-from projections.errors import ProjectionError, UnknownShapeError, WriterFencedError
+from projections.errors import (
+    CheckpointTornError,
+    ProjectionError,
+    UnknownShapeError,
+    WriterFencedError,
+)
 from projections.fault import FaultError
 from projections.published import Published
 from projections.spark.archiver import ADDED_DDL, Archiver
@@ -22,11 +28,13 @@ from projections.spark.writer import COUNTERS_DDL, BatchWriter
 from projections.view import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from cdc.broker.extent import Place
     from projections.boundary import Reach
     from projections.frontier import Offsets
     from projections.quarantine.guard import StoreGuard
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
 
 ARCHIVE: Final = "archive"
 _EARLIEST: Final = "earliest"
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,10 @@ def start_query(
         store: The store; some view must live there.
         gate: What a batch passes before it is written.
         on_batch: Called with a batch's id and its counters once the batch is in the store.
+
+    Raises:
+        JobError: The store's checkpoint is not to be gone on with.
+        BrokerError: The broker does not answer.
     """
     writer = replace(_writer(spec, store), derives=bool(spec.derived))
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
@@ -145,7 +158,20 @@ def start_query(
 
 
 def start_archive(session: SparkSession, spec: JobSpec) -> StreamingQuery:
-    """Starts the query that adds every record of the source's topics to the archive."""
+    """Starts the query that adds every record of the source's topics to the archive.
+
+    Raises:
+        CheckpointForeignError: The checkpoint is another query's.
+        RecordsLostError: It is damaged, and what follows it is gone.
+    """
+    place = spec.checkpoint(ARCHIVE)
+    checkpoint_owner.check(place)
+    if (path := checkpoint.damaged(place)) is not None:
+        if (lost := loss.find(spec, ARCHIVE)) is not None:
+            raise lost
+        _log.warning("a checkpoint is damaged, the query begins another", file=str(path))
+        checkpoint.set_aside(place)  # the archive itself knows up to where it has records
+    checkpoint_owner.claim(place, {})
     pattern = re.escape(f"{spec.source}.") + ".*"
     records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
     archiver = Archiver(spec.archive, Retention(spec.archive_days), spec.tenure)
@@ -213,18 +239,47 @@ def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[d
 
 
 def _starting(spec: JobSpec, store: Store) -> str:
-    """Where a query begins that has no checkpoint; sets one aside that it cannot go on with."""
+    """Where a query begins that has no checkpoint; sets one aside that it cannot go on with.
+
+    Raises:
+        CheckpointForeignError: The checkpoint is another query's.
+        CheckpointTornError: No batch of it can be read, nor all that went before.
+        RecordsLostError: What it wants next is gone, or its topics are not those it stands in.
+        BrokerError: The broker does not answer.
+    """
     wanted, place = spec.topics_in(store), spec.checkpoint(store)
     checkpoint.take_back(place)
-    try:
-        bounds = extent.bounds(spec.bootstrap, wanted)
-    except BrokerError:
-        return _EARLIEST  # Spark says so, and is started again
-    starts = checkpoint.starts(checkpoint.committed(place), wanted, bounds)
-    if starts is None:
-        return _EARLIEST
-    checkpoint.set_aside(place)
-    return orjson.dumps(starts).decode()
+    known = checkpoint_owner.check(place)
+    at, damaged = checkpoint.committed(place), checkpoint.damaged(place)
+    standing = {partition: offset for partition, offset in at.items() if partition[0] in wanted}
+    bounds = extent.bounds(spec.bootstrap, wanted)
+    identities = topics.identities(spec.bootstrap, wanted)
+    lost = loss.made_anew(store, wanted & known.keys(), known, identities)
+    if lost := lost or loss.lost(store, standing, bounds):
+        raise lost
+    starts = checkpoint.starts(at, wanted, bounds, anew=damaged is not None)
+    if damaged is not None:
+        _check_known(damaged, at, bounds)
+    if starts is not None or damaged is not None:
+        checkpoint.set_aside(place)
+    checkpoint_owner.claim(place, identities)
+    return _EARLIEST if starts is None else orjson.dumps(starts).decode()
+
+
+def _check_known(damaged: Path, at: Offsets, bounds: Mapping[Place, tuple[int, int]]) -> None:
+    """Refuses to begin anew where nobody knows what was had of records that are gone.
+
+    Raises:
+        CheckpointTornError: No batch can be read, and a topic does not begin with its first record.
+    """
+    if not at and any(first > 0 for first, _ in bounds.values()):
+        raise CheckpointTornError(
+            "a query's checkpoint is damaged, and its topics do not have all their records",
+            detail=str(damaged),
+            hint="remove the query's folder of checkpoints and the .json file of that name beside "
+            "it: its views are filled anew",
+        )
+    _log.warning("a checkpoint is damaged, the query begins another", file=str(damaged))
 
 
 def _records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from cdc.postgres import session
 from cdc.table import TableName
 from projections.checkpoint import positions
 from projections.errors import RecordsLostError
+from tests.fix_capture import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,3 +65,12 @@ def test_a_job_that_was_away_for_longer_than_the_retention_stops_with_all_facts(
     )
     assert job.process is not None
     assert job.process.wait(60) == 1
+
+    cache = job.spec.checkpoint("cache")  # as the hint says
+    assert "folder of checkpoints and cache.json" in error["hint"]
+    shutil.rmtree(cache)
+    cache.with_name("cache.json").unlink()
+    job.start()
+    with reading(captured):
+        assert job.catch_up() == []
+    assert job.stop() == 0

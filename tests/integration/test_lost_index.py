@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from cdc.snapshot.reader import keep_reading
 from projections.errors import IndexLostError
 from projections.search.engine import SearchEngine
+from tests.fix_capture import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
@@ -60,16 +59,3 @@ def test_an_index_that_was_deleted_stops_the_job_and_is_filled_by_the_next(
         assert 0 == job.stop()
         found = engine.request("GET", f"/{captured.spec.name}_notes/_count")
         assert 40 == found["count"]
-
-
-@contextmanager
-def reading(captured: Captured) -> Iterator[None]:
-    """Reads what is asked to be read, as `headwater source watch` does."""
-    stop = threading.Event()
-    thread = threading.Thread(target=keep_reading, args=(captured.spec, stop), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
