@@ -344,6 +344,15 @@ class Platform:
             if query.get("error")
         }
 
+    def halted(self) -> dict[tuple[str, str], str]:
+        """Returns by view and store why a view stands still there, and not in its other stores."""
+        said = read_json(self.project.home.run / "job.json") or {}
+        return {
+            (view["view"], store): view["error"]["code"]
+            for view in said.get("paused", ())
+            for store in view["stores"]
+        }
+
     def failing_derived(self) -> dict[tuple[str, str], str]:
         """Returns by view and store the error's code of a derived view that is not kept there."""
         said = read_json(self.project.home.run / "derived.json") or {}
@@ -376,11 +385,12 @@ class Platform:
         """
 
         def behind() -> list[str]:
-            # a view that is paused meanwhile is not waited for
+            # a view that is paused meanwhile is not waited for, nor one that stands still there
             wanted = {(plan.name, store) for plan in self.plans() for store in plan.to}
             wanted |= {(view.name, store) for view in self._derived() for store in view.to}
             reached = {(p.view, p.store) for p in self.positions() if p.applied_through >= lsn}
-            return sorted(f"{name} in {store}" for name, store in wanted - reached)
+            found = (wanted - reached) - self.halted().keys()
+            return sorted(f"{name} in {store}" for name, store in found)
 
         try:
             self._await(lambda: not behind(), deadline_s, f"views have not reached {lsn}")

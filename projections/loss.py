@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 _HINT: Final = (
     "headwater source status says whether capture is whole; if it is not, headwater source repair"
-    " has the tables read anew. Then remove the query's folder of checkpoints and {query}.json"
-    " beside it: its views are filled anew. A longer topic_retention_hours keeps it from happening"
-    " again"
+    " has the tables read anew. Then remove the source's folder of checkpoints: its views are"
+    " filled anew. A longer topic_retention_hours keeps it from happening again"
 )
 
 
@@ -58,7 +57,7 @@ def lost(
     return RecordsLostError(
         f"query {query} wants records that are gone",
         detail="; ".join(facts),
-        hint=_HINT.format(query=query),
+        hint=_HINT,
     )
 
 
@@ -85,7 +84,7 @@ def made_anew(
     return RecordsLostError(
         f"query {query} stands in a topic that was made anew",
         detail="; ".join(facts),
-        hint=_HINT.format(query=query),
+        hint=_HINT,
     )
 
 

@@ -11,9 +11,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import orjson
-import structlog
 
-from projections.errors import IndexLostError, SinkError
+from projections.errors import IndexLostError
 from projections.sinks.open import open_sink
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
     from projections.view import Store
-
-_log = structlog.get_logger(__name__)
 
 
 @runtime_checkable
@@ -36,21 +33,23 @@ class Marked(Protocol):
         ...
 
 
-def forget_lost(spec: JobSpec, store: Store) -> frozenset[str]:
-    """Returns the views whose place is not the one that was filled, and forgets it.
+def lost(spec: JobSpec, store: Store) -> frozenset[str]:
+    """Returns the views whose place is not the one that was filled.
 
-    A store that does not answer is asked again by `check`, before anything is made in it.
+    Raises:
+        SinkUnavailableError: The store does not answer.
     """
-    try:
-        lost = _lost(spec, store)
-    except SinkError as error:
-        _log.warning("places of views cannot be looked at yet", store=store, code=error.code)
+    kept = _read(spec, store)
+    if not kept:
         return frozenset()
-    if lost:
-        _log.warning("views have lost their place", store=store, views=sorted(lost))
-        kept = _read(spec, store)
-        _write(spec, store, {view: mark for view, mark in kept.items() if view not in lost})
-    return lost
+    now = _marks(spec, store)
+    return frozenset(view for view, mark in now.items() if kept.get(view, mark) != mark)
+
+
+def forget(spec: JobSpec, store: Store, views: frozenset[str]) -> None:
+    """Forgets the places that views had."""
+    kept = _read(spec, store)
+    _write(spec, store, {view: mark for view, mark in kept.items() if view not in views})
 
 
 def check(spec: JobSpec, store: Store) -> None:
@@ -60,11 +59,11 @@ def check(spec: JobSpec, store: Store) -> None:
         IndexLostError: One has.
         SinkUnavailableError: The store does not answer.
     """
-    lost = _lost(spec, store)
-    if lost:
+    gone = lost(spec, store)
+    if gone:
         raise IndexLostError(
-            f"view {min(lost)} has lost its place in {store}",
-            detail=", ".join(sorted(lost)),
+            f"view {min(gone)} has lost its place in {store}",
+            detail=", ".join(sorted(gone)),
             hint="start the job again: the view's table is read anew, and the place filled",
         )
 
@@ -81,14 +80,6 @@ def keep(spec: JobSpec, store: Store) -> None:
     paused = {view.name for view in spec.paused if store in view.to}
     kept = {view: mark for view, mark in _read(spec, store).items() if view in paused}
     _write(spec, store, kept | {view: mark for view, mark in marks.items() if mark is not None})
-
-
-def _lost(spec: JobSpec, store: Store) -> frozenset[str]:
-    kept = _read(spec, store)
-    if not kept:
-        return frozenset()
-    now = _marks(spec, store)
-    return frozenset(view for view, mark in now.items() if kept.get(view, mark) != mark)
 
 
 def _marks(spec: JobSpec, store: Store) -> dict[str, str | None]:

@@ -22,6 +22,7 @@ from cdc.snapshot import reads
 from cdc.snapshot.reads import Wish
 from projections import marks
 from projections.checkpoint import committed, take_back
+from projections.errors import SinkError
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -108,6 +109,25 @@ def forget(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
     write(_file(spec, store), {name: had for name, had in known.items() if name not in gone})
 
 
+def forget_lost(spec: JobSpec, store: Store) -> None:
+    """Lets the views count as new ones that have lost their place in a store.
+
+    Raises:
+        SinkUnavailableError: The store does not answer.
+    """
+    if read(_file(spec, store)) is None or not (lost := marks.lost(spec, store)):
+        return
+    _log.warning("views have lost their place", store=store, views=sorted(lost))
+    forget(spec, store, lost)
+    marks.forget(spec, store, lost)  # last: whoever is killed in between finds them again
+
+
+def leave_out(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
+    """Lets views count as new ones when they come back to a store that cannot have them now."""
+    if read(_file(spec, store)) is not None:
+        forget(spec, store, views)
+
+
 def read(path: Path) -> dict[str, Awaited] | None:
     """Returns the views that a query has had; None if no account was kept."""
     if not path.is_file():
@@ -126,9 +146,11 @@ def write(path: Path, known: Mapping[str, Awaited]) -> None:
 
 def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
     take_back(spec.checkpoint(store))
+    try:
+        forget_lost(spec, store)
+    except SinkError as error:  # `marks.check` looks before anything is made there
+        _log.warning("places of views cannot be looked at yet", store=store, code=error.code)
     plans, known = spec.plans_in(store), read(_file(spec, store))
-    if known is not None and (lost := marks.forget_lost(spec, store)):
-        known = {view: awaited for view, awaited in known.items() if view not in lost}
     if known is not None and all(plan.name in known for plan in plans):
         return Arrivals(known)
     topics = {topic for plan in plans for topic in plan.topics}

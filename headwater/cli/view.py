@@ -67,7 +67,7 @@ def status(
     platform = Platform(project, settings_file(config, home=home))
     paused = {view.name: view.fault for view in platform.bound().paused}
     records, waiting = platform.view_records(), platform.waiting()
-    failing, derived = platform.failing_stores(), platform.failing_derived()
+    failing, apart = platform.failing_stores(), platform.halted() | platform.failing_derived()
     unexpected = platform.unexpected()
     rows: list[dict[str, Any]] = []
     for position in platform.positions():
@@ -78,7 +78,7 @@ def status(
                 "store": position.store,
                 "state": "paused"
                 if position.view in paused
-                else derived.get(place) or failing.get(place[1], ""),
+                else apart.get(place) or failing.get(place[1], ""),
                 "applied_through": str(position.applied_through),
                 "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
                 **records.get(place, _NO_RECORDS),
@@ -106,8 +106,8 @@ def status(
             "state": code,
             "unexpected": {},
         }
-        for (view, store), code in derived.items()
-        if (view, store) not in shown  # never there, or lost
+        for (view, store), code in apart.items()
+        if (view, store) not in shown and view not in paused  # never there, or lost
     ]
     if not as_json:
         rows = [{**row, "unexpected": _counts(row["unexpected"])} for row in rows]

@@ -4,7 +4,8 @@ A field that comes on top is added to the mapping. The type of a field cannot be
 its text becomes words: then what changed is named, and the documents are copied, with their
 versions, to an index beside it and back, and readers are moved from one to the other in one step
 each time. Whoever is killed in between is followed by somebody who goes on: the second index says
-that there is something to be finished.
+that there is something to be finished. What somebody else has let the index be, as its alias and
+that it takes no field which the view has not, is put right as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 import structlog
 
-from projections.errors import SinkUnavailableError
+from projections.errors import IndexLostError, SinkUnavailableError
 from projections.search.fields import KIND
 from projections.sinks.mapping import fields_limit, index_body
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _CONFLICT: Final = 409
 _DONE: Final = frozenset((200, 201, _CONFLICT))
+_BAD_DOCUMENT: Final = 400
+_STRICT: Final = "strict"
 _TELLING: Final = ("analyzer", "search_analyzer", "normalizer", "index")
 _log = structlog.get_logger(__name__)
 
@@ -100,6 +103,8 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
         index: Its index, which exists.
 
     Raises:
+        IndexLostError: It has them, and some of its documents do not fit them: they are left out,
+            and the view is to be read anew.
         SinkError: The engine refuses or cannot be reached.
     """
     spare = f"{index}-spare"
@@ -109,6 +114,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
     had, wanted = mapping.get("properties", {}), body["mappings"]["properties"]
     differing = changes(found, body)
     copied = bool(engine.request("GET", f"/_cat/indices/{spare}*?format=json"))
+    left_out = 0
     if differing:
         _log.warning(
             "search index is made anew for fields that changed",
@@ -120,7 +126,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
         if copied:
             engine.request("DELETE", f"/{spare}")  # a copy that was not finished
         engine.request("PUT", f"/{spare}", body)
-        _copy(engine, plan, index, spare, _carried(plan, had, wanted))
+        left_out += _copy(engine, plan, index, spare, _carried(plan, had, wanted))
         _move(engine, plan, index, spare, alias)
         engine.request("PUT", f"/{index}", body)
         copied = True
@@ -129,8 +135,26 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
         engine.request("PUT", f"/{index}/_settings", limit)
         engine.request("PUT", f"/{index}/_mapping", {"properties": lacking})
     if copied:
-        _copy(engine, plan, spare, index, {name: name for name in wanted})
+        left_out += _copy(engine, plan, spare, index, {name: name for name in wanted})
         _move(engine, plan, spare, index, index_body(plan)["aliases"])
+    else:
+        _put_right(engine, plan, index, found)
+    if left_out:
+        raise IndexLostError(
+            f"view {plan.name}: documents of its index do not fit the fields that it has now",
+            detail=f"{left_out} left out; {'; '.join(map(str, differing))}",
+            hint="its table is read anew by itself, and what does not fit waits in quarantine",
+        )
+
+
+def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, Any]) -> None:
+    """Gives an index back what somebody else has made otherwise, and no document depends on."""
+    if found["mappings"].get("dynamic") != _STRICT:
+        engine.request("PUT", f"/{index}/_mapping", {"dynamic": _STRICT})
+    shown = index_body(plan)["aliases"][plan.name]
+    if found.get("aliases", {}).get(plan.name) != shown:
+        add = {"add": {"index": index, "alias": plan.name, **shown}}
+        engine.request("POST", "/_aliases", {"actions": [add]})
 
 
 def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,9 +195,9 @@ def _same_form(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return bool(kind == wanted.get("meta", {}).get(KIND))
 
 
-def _copy(
-    engine: Engine, plan: ViewPlan, source: str, target: str, carried: dict[str, str]
-) -> None:
+def _copy(engine: Engine, plan: ViewPlan, source: str, target: str, carried: dict[str, str]) -> int:
+    """Copies documents; returns how many do not fit their new place."""
+    left_out = 0
     for page in engine.scanned(source, {"version": True}):
         lines = []
         for hit in page:
@@ -181,12 +205,14 @@ def _copy(
             fields = {carried[name]: v for name, v in hit["_source"].items() if name in carried}
             action = orjson.dumps({"index": {"_id": hit["_id"], **version}})
             lines.append(action + b"\n" + orjson.dumps(fields) + b"\n")
-        failed = {answer["status"] for answer in engine.bulk(target, lines)} - _DONE
-        if failed:
+        failed = [answer["status"] for answer in engine.bulk(target, lines)]
+        left_out += failed.count(_BAD_DOCUMENT)
+        if others := set(failed) - _DONE - {_BAD_DOCUMENT}:
             raise SinkUnavailableError(
                 f"view {plan.name}: search does not take its documents into another index",
-                detail=f"status {min(failed)}",
+                detail=f"status {min(others)}",
             )
+    return left_out
 
 
 def _move(engine: Engine, plan: ViewPlan, source: str, target: str, alias: dict[str, Any]) -> None:

@@ -41,6 +41,15 @@ _MARK: Final = "headwater_index"
 _FIELD: Final = re.compile(r"field(?: \[|=\")([^\]\"]{1,63})[\]\"]")
 _STATE: Final = "filter_path=*.mappings._meta,*.settings.index.uuid,*.settings.index.history_uuid"
 _EXISTS: Final = "resource_already_exists_exception"
+_TAKEN: Final = "invalid_alias_name_exception"
+_TAKEN_HINT: Final = (
+    "somebody made an index named {view}, which is the alias of the view's own: remove it, or"
+    " put it under another name, and start the job again"
+)
+_OPTIONS_HINT: Final = (
+    "correct search=SearchOptions(...) of the view: analyzers are the engine's own, or described in"
+    " its analysis"
+)
 _ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external"}}'
 _DELETED: Final = orjson.dumps({DELETED_FIELD: True})
 _LOST_HINT: Final = (
@@ -77,7 +86,9 @@ class SearchSink:
         """Makes index and alias unless they are there; gives the index the view's fields.
 
         Raises:
-            IndexRefusedError: The engine has not what the view's search options name.
+            IndexRefusedError: The engine has not what the view's search options name, or an index
+                of another's that bears the view's name.
+            IndexLostError: The index has become what the view wants, and has lost documents.
             SinkError: The engine refuses or cannot be reached.
         """
         index = index_name(plan)
@@ -91,11 +102,11 @@ class SearchSink:
         except EngineRefusedError as error:
             if error.status != _BAD_DOCUMENT:
                 raise
+            taken = error.kind == _TAKEN
             raise IndexRefusedError(
                 f"view {plan.name}: search refuses its index",
                 detail=error.reason[:300] or error.detail,
-                hint="correct search=SearchOptions(...) of the view: analyzers are the engine's "
-                "own, or described in its analysis",
+                hint=_TAKEN_HINT.format(view=plan.name) if taken else _OPTIONS_HINT,
             ) from None
         mark, meta = self._state(index)
         if meta.get(_MARK) != mark:

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from cdc.broker import topics
 from cdc.broker.errors import BrokerError
 from cdc.errors import CdcError
-from projections import cache_recovery, checkpoint_owner, newcomers
+from projections import cache_recovery, checkpoint_owner, newcomers, search_places
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.spark import cluster
@@ -148,7 +148,8 @@ class _Job:
     def _admitted(self, spec: JobSpec) -> JobSpec:
         with spec.writing():
             checkpoint_owner.adopt(spec.checkpoint(Store.TABLE).parent)
-            return newcomers.admitted(cache_recovery.recovered(spec, self._epoch))
+            spec = search_places.prepared(cache_recovery.recovered(spec, self._epoch))
+            return newcomers.admitted(spec)
 
     def _patiently(self, bind: Callable[[], JobSpec]) -> JobSpec | None:
         """Binds the views, as soon as the source answers; None if the job has to stop first."""
@@ -215,7 +216,10 @@ class _Job:
             last = running.lastProgress if running is not None else None
             if last is not None:
                 query.progress.phases_ms = dict(last.durationMs)
-        write_status(self._spec.status_file, self._state, self._progress, self._error)
+        paused = () if self._turn is None else self._turn.spec.paused
+        write_status(
+            self._spec.status_file, self._state, self._progress, self._error, paused=paused
+        )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame

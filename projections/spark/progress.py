@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
     from projections.fault import Fault
+    from projections.spec import PausedView
 
 BATCHES_KEPT: Final = 30
 """Batches that the figures speak of."""
@@ -139,13 +140,22 @@ class QueryProgress:
 
 
 def write_status(
-    path: Path, state: JobState, queries: Mapping[str, QueryProgress], error: Fault | None
+    path: Path,
+    state: JobState,
+    queries: Mapping[str, QueryProgress],
+    error: Fault | None,
+    *,
+    paused: Sequence[PausedView] = (),
 ) -> None:
     """Writes the status file; a reader sees the old one or the new one, whole."""
     content = {
         "state": state,
         "at": time.time(),
         "queries": {name: progress.figures() for name, progress in queries.items()},
+        "paused": [
+            {"view": view.name, "stores": sorted(view.to), "error": asdict(view.fault)}
+            for view in paused
+        ],
         "error": asdict(error) if error else None,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
