@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import reduce
-from operator import and_
-from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as fn
+from typing import TYPE_CHECKING, Final
 
 from projections.published import Published
-from projections.search.fields import DELETED_FIELD
-from projections.spark.derivation.comparison import differences, require_unique
+from projections.spark.derivation.comparison import counted, require_unique
 from projections.spark.derived import DerivedKeeper
 from projections.spark.session import BESIDE, start_session
 from projections.spark.table_versions import TableVersions
@@ -19,12 +15,12 @@ from projections.view import Store
 from projections.view_report import ViewReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import DataFrame
-
     from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec
+    from projections.view import DerivedView
+
+_AT_ONCE: Final = 2
+"""Views that are compared at once: one is planned while rows of another are read."""
 
 
 def verify_derived(spec: JobSpec) -> list[ViewReport]:
@@ -49,13 +45,15 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
     tables = spec.addresses.tables
     # by Delta's own reader alone: what is verified was made from what the other one reads
     versions = TableVersions(session, tables, files_max=0)
-    reports = []
-    for view in spec.derived:
+
+    def verified(view: DerivedView) -> ViewReport | None:
         keeper = DerivedKeeper(session, tables, view, versions)
         _require_unique(keeper, latest)
-        if view.name in latest.views:
-            reports.append(_report(keeper, latest.views[view.name]))
-    return reports
+        own = latest.views.get(view.name)
+        return None if own is None else _report(keeper, own)
+
+    with ThreadPoolExecutor(_AT_ONCE, "verification") as pool:
+        return [report for report in pool.map(verified, spec.derived) if report is not None]
 
 
 def _require_unique(keeper: DerivedKeeper, latest: PublishedVersion) -> None:
@@ -74,24 +72,14 @@ def _report(keeper: DerivedKeeper, table: TableVersion) -> ViewReport:
     result = keeper.expected(computed)
     withheld = 0 if result is computed else computed.count() - result.count()
     stored = keeper.versions.rows(view.name, table.version)
-    found = differences(result, stored, view.keys)
-    extra = found.where(DELETED_FIELD).count()
-    lacking = found.where(~fn.col(DELETED_FIELD))
-    different = _having(lacking, stored, view.keys).count()
+    found = counted(result, stored, view.keys)
     return ViewReport(
         view=view.name,
         store=Store.TABLE,
-        rows=stored.count(),
-        missing=lacking.count() - different,
-        extra=extra,
-        different=different,
+        rows=found.stored,
+        missing=found.missing,
+        extra=found.extra,
+        different=found.different,
         applied_through=table.applied_through,
         withheld=withheld,
     )
-
-
-def _having(rows: DataFrame, others: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Rows whose key others have."""
-    there = others.select(*(fn.col(name).alias(f"_there_{name}") for name in keys))
-    same = reduce(and_, (fn.col(name).eqNullSafe(fn.col(f"_there_{name}")) for name in keys))
-    return rows.join(there, same, "left_semi")

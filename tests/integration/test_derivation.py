@@ -300,14 +300,21 @@ def test_a_key_that_is_not_unique_is_named_and_its_example_is_kept_out_of_the_te
 
 
 def test_a_whole_result_is_compared_with_what_is_stored(spark: SparkSession) -> None:
-    from projections.spark.derivation.comparison import differences
+    from projections.spark.derivation.comparison import counted, differences
 
+    # maps, and maps within lists and structs, are equal in whatever order their keys are
+    nested = "array(v) AS l, map(1, v, 2, NULL) AS m, array(struct(map('a', map(v, id)) AS n)) AS d"
+    turned = "array(v) AS l, map(2, NULL, 1, v) AS m, array(struct(map('a', map(v, id)) AS n)) AS d"
     stored = spark.sql(
-        "SELECT id, v, array(v) AS l FROM VALUES (1, 1), (2, 2), (NULL, 3), (4, NULL) AS t(id, v)"
+        f"SELECT id, v, {nested} FROM VALUES (1, 1), (2, 2), (NULL, 3), (4, 4), (6, 6) AS t(id, v)"  # noqa: S608
     )
     result = spark.sql(
-        "SELECT id, v, array(v) AS l FROM VALUES (1, 1), (2, 9), (NULL, 8), (5, 5) AS t(id, v)"
+        f"SELECT id, v, {turned} FROM VALUES (1, 1), (2, 9), (NULL, 8), (5, 5), (6, 6) AS t(id, v)"  # noqa: S608
     )
     found = {(r.id, r.v, r["_deleted"]) for r in differences(result, stored, ["id"]).collect()}
 
     assert {(2, 9, False), (None, 8, False), (5, 5, False), (4, None, True)} == found
+    assert (5, 1, 1, 2) == counted(result, stored, ["id"])
+    assert (5, 0, 0, 0) == counted(stored, stored, ["id"])
+    twice = stored.union(stored.where("id IS NULL"))
+    assert (6, 0, 1, 0) == counted(stored, twice, ["id"])

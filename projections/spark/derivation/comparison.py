@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _ROW: Final = "_headwater_row"
 _STORED: Final = "_headwater_stored"
+_EQUAL: Final = "_headwater_equal"
 
 
 def differences(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -31,34 +32,72 @@ def differences(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Da
 
     Returns:
         The view's columns, and `_deleted`: a row is an upsert, or of a deleted one the keys alone.
-        Rows that are stored as they should be are left out, but for those with maps, which Spark
-        cannot compare.
+        Rows that are stored as they should be are left out.
     """
+    columns = result.columns
+    pairs = _pairs(result, stored, keys)
+    gone = fn.col(_ROW).isNull()
+    return pairs.where(~fn.col(_EQUAL)).select(
+        *(
+            fn.when(gone, fn.col(f"_was_{name}")).otherwise(fn.col(_ROW)[name]).alias(name)
+            if name in keys
+            else fn.col(_ROW)[name].alias(name)
+            for name in columns
+        ),
+        gone.alias(DELETED_FIELD),
+    )
+
+
+class Counts(NamedTuple):
+    """What a comparison found, in rows.
+
+    Attributes:
+        stored: Rows that are stored.
+        missing: Rows that are not.
+        extra: Rows that are stored and should not be, or more than once.
+        different: Rows that are stored otherwise.
+    """
+
+    stored: int
+    missing: int
+    extra: int
+    different: int
+
+
+def counted(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Counts:
+    """Counts what `differences` describes, in one Spark job.
+
+    Args:
+        result: What the query gives now.
+        stored: What is stored, with at least the result's columns, of the same types.
+        keys: Columns that identify a row, NULL being a value like any other.
+    """
+    lacks, had = fn.col(_ROW).isNull(), fn.col(_STORED).isNotNull()
+    both = had & ~lacks
+    key = fn.struct(*(fn.col(f"_is_{name}") for name in keys))
+    numbers = [fn.count(fn.when(each, True)) for each in (had, ~had, lacks, both & ~fn.col(_EQUAL))]
+    pairs = _pairs(result, stored, keys)
+    row = pairs.agg(
+        *numbers, fn.count(fn.when(both, True)) - fn.count_distinct(fn.when(both, key))
+    ).collect()[0]
+    held, missing, extra, different, twice = row
+    return Counts(held, missing, extra + twice, different)
+
+
+def _pairs(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Every row of a result beside the stored one of its key, and whether they are equal."""
     columns = result.columns
     row = fn.struct(*columns)
     now = result.select(*(fn.col(n).alias(f"_is_{n}") for n in keys), row.alias(_ROW))
     was = stored.select(*(fn.col(n).alias(f"_was_{n}") for n in keys), row.alias(_STORED))
     same_key = reduce(and_, (fn.col(f"_is_{n}").eqNullSafe(fn.col(f"_was_{n}")) for n in keys))
-    gone = fn.col(_ROW).isNull()
-    comparable = [field.name for field in result.schema if not _has_map(field.dataType)]
     equal: Column = fn.col(_ROW).isNotNull() & fn.col(_STORED).isNotNull()
-    if len(comparable) < len(columns):
-        equal = fn.lit(False)
-    for name in comparable:
-        equal &= fn.col(_ROW)[name].eqNullSafe(fn.col(_STORED)[name])
-    return (
-        now.join(was, same_key, "full_outer")
-        .where(~equal)
-        .select(
-            *(
-                fn.when(gone, fn.col(f"_was_{name}")).otherwise(fn.col(_ROW)[name]).alias(name)
-                if name in keys
-                else fn.col(_ROW)[name].alias(name)
-                for name in columns
-            ),
-            gone.alias(DELETED_FIELD),
+    for field in result.schema:
+        is_, was_ = (
+            _comparable(fn.col(side)[field.name], field.dataType) for side in (_ROW, _STORED)
         )
-    )
+        equal &= is_.eqNullSafe(was_)
+    return now.join(was, same_key, "full_outer").withColumn(_EQUAL, equal)
 
 
 def require_unique(rows: DataFrame, keys: Sequence[str], view: str) -> None:
@@ -83,6 +122,20 @@ def require_unique(rows: DataFrame, keys: Sequence[str], view: str) -> None:
         hint="add columns to keys, or group or filter the query until there is one row for each",
         example=tuple("NULL" if value is None else str(value) for value in example),
     )
+
+
+def _comparable(value: Column, kind: DataType) -> Column:
+    """A value with its maps as lists in the order of their keys: Spark compares no maps."""
+    if not _has_map(kind):
+        return value
+    if isinstance(kind, MapType):
+        inner = fn.transform_values(value, lambda _, each: _comparable(each, kind.valueType))
+        return fn.array_sort(fn.map_entries(inner))
+    if isinstance(kind, ArrayType):
+        return fn.transform(value, lambda each: _comparable(each, kind.elementType))
+    assert isinstance(kind, StructType)  # noqa: S101  # nothing else holds a map
+    parts = (_comparable(value[f.name], f.dataType).alias(f.name) for f in kind)
+    return fn.when(value.isNotNull(), fn.struct(*parts))
 
 
 def _has_map(kind: DataType) -> bool:
