@@ -152,8 +152,10 @@ def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: V
     assert not cache.building
     # each transaction changes an order and its items by the same amount
     tables = job.spec.addresses.tables
-    published = Published(tables, name).all()
-    assert len(published) > 7
+    read_here = {"orders", "items", f"{name}_document", f"{name}_by_status"}
+    # of the first boundaries some tables may be missing that are still being read
+    published = [each for each in Published(tables, name).all() if read_here <= each.views.keys()]
+    assert len(published) > 6
     for version in published:
         (money,) = query.run(
             MONEY.format(name=name), tables, as_of=str(version.applied_through)
