@@ -37,6 +37,12 @@ _RUN = (
     " sys.exit(job.run(pickle.load(sys.stdin.buffer)))"
 )
 
+# a job of a test runs each query a few times, over few rows: compiling costs more than it saves
+_CONF = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 @dataclass(slots=True)
 class ViewJob:
@@ -160,7 +166,7 @@ def view_job(
             hiding=captured.spec.hiding,
             slot=captured.spec.slot,
             home=tmp_path / "home",
-            **{"cache_url": cache_url, "search_url": search_url} | settings,
+            **{"cache_url": cache_url, "search_url": search_url, "conf": _CONF} | settings,
             jars=tuple(ensure("spark", progress=False)),
             driver_memory_mib=700,
         )

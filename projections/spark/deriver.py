@@ -95,7 +95,8 @@ class Deriver(threading.Thread):
                     with self._spec.writing():
                         self._published.complete(version, made)
                     rest_s = max(_TICK_S, min(time.monotonic() - began, _REST_MAX_S))
-            except (Py4JError, OSError, WriterFencedError) as error:
+            except (Py4JError, OSError, WriterFencedError, RuntimeError) as error:
+                # a pool takes no work any more once this process has begun to end
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
         self._pool.shutdown()
