@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
-ROWS = 24_000
+ROWS = 60_000
 CHUNK = 1_000
 RANGE = 4_000
 KILLS = 5
@@ -212,7 +212,7 @@ def test_a_killed_reader_is_followed_by_one_that_goes_on_and_the_log_comes_to_th
         with Traffic(wide.dsn, SEED):
             for number in range(KILLS):
                 with reading(wide) as process:
-                    _until_read(connection, wide, noted[-1] + chance.randint(1, ROWS // KILLS // 2))
+                    _until_read(connection, wide, noted[-1] + chance.randint(1, ROWS // KILLS // 4))
                     with pytest.raises(subprocess.TimeoutExpired):
                         process.wait(chance.random() * 0.1)  # to be anywhere in a chunk
                     if number == KILLS // 2:
