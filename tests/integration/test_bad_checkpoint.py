@@ -41,9 +41,9 @@ def captured(capture: Callable[..., Captured], database: str) -> Captured:
 def refused(job: ViewJob) -> dict[str, Any]:
     """Starts a job that refuses to go on; returns its error."""
     job.start()
-    job.wait(lambda said: said["state"] == "failed")
     assert job.process is not None
-    assert 1 == job.process.wait(60)
+    assert 1 == job.process.wait(240)
+    assert "failed" == job.status()["state"]
     error: dict[str, Any] = job.status()["error"]
     assert not error["retriable"]
     return error
