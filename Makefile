@@ -15,6 +15,7 @@ help: ## list these commands
 setup: ## build .venv and fetch the locked jars (does nothing the second time)
 	@sh setup/setup.sh
 	@$(PY) -m headwater.supply fetch
+	@$(PY) -m headwater.supply archive $(if $(JAVA_HOME),--java-home '$(JAVA_HOME)')
 
 demo: setup ## start everything, drive real traffic, build and verify every view
 	@.venv/bin/headwater demo $(ARGS)

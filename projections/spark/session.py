@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
 from projections.errors import WriterLockedError
-from projections.spark import cluster
+from projections.spark import class_archive, cluster
 
 if TYPE_CHECKING:
     from projections.spec import JobSpec
     from projections.tenure import Tenure
 
-__all__ = ["BESIDE", "SparkSession", "hold", "settings", "start_session"]
+__all__ = ["BESIDE", "JAVA_OPTIONS", "SparkSession", "hold", "settings", "start_session"]
 
 BESIDE = "local[4]"
 """Where whoever only reads runs Spark: a cluster may have all its cores with the job."""
@@ -24,7 +24,7 @@ BESIDE = "local[4]"
 _LOOPBACK = "127.0.0.1"
 _PYTHON = "spark.pyspark.python"
 
-_JAVA_OPTIONS = (
+JAVA_OPTIONS: Final = (
     # one collector thread and a heap that shrinks: other servers live on the same machine
     "-XX:+UseSerialGC -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
     # a driver only plans: the second compiler takes more of a small machine than it gives back
@@ -42,7 +42,7 @@ _CONF = {
     # a batch of one store never stands behind a batch of another
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
-    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.python.daemon.module": "projections.spark.worker_daemon",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -105,7 +105,9 @@ def settings(spec: JobSpec) -> dict[str, str]:
         found["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, spec.code))
     if spec.local or cluster.near(spec.master):
         found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-    return found | _CONF | dict(spec.conf)
+    archive = class_archive.option(spec.java_home)
+    found |= _CONF | {"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {archive}".rstrip()}
+    return found | dict(spec.conf)
 
 
 def hold(session: SparkSession, tenure: Tenure) -> Any:

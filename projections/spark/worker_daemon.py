@@ -1,0 +1,49 @@
+"""Spark's daemon of Python workers, with what our tasks need loaded before it forks.
+
+Spark forks each worker from a small daemon, and what a task needs is imported in the worker: pandas
+and the clients of the stores take three seconds of processor time and 100 MiB, in each worker
+again. Here the daemon loads them once, and its workers share the pages.
+
+Spark itself loads nothing before the fork as a library may start threads, which a fork does not
+copy. Of ours OpenBLAS and the jemalloc of Arrow and of deltalake would; they are told not to, so
+the daemon has one thread when it forks.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+from typing import Final
+
+from pyspark import daemon
+
+_NO_THREADS: Final = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "_RJEM_MALLOC_CONF": "background_thread:false",
+}
+_LOADED: Final = (
+    "pyspark.worker",
+    "projections.spark.derived",
+    "projections.spark.follower",
+    "projections.spark.query",
+    "projections.sinks.cache",
+    "projections.sinks.search",
+    "projections.sinks.warehouse",
+)
+
+
+def load() -> None:
+    """Imports what tasks need, with one thread; what is loaded is never looked at again."""
+    os.environ.update(_NO_THREADS)
+    for module in _LOADED:
+        importlib.import_module(module)
+    # the collector would write into each page that it looks at, and the worker get its own copy
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    load()
+    daemon.manager()
