@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +20,7 @@ from projections.plan import plan_views
 from projections.spec import JobSpec
 from projections.verify import verify
 from projections.view import MirrorView, Store
+from tests.job_process import JobProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +29,6 @@ if TYPE_CHECKING:
     from projections.view import View
     from projections.view_report import ViewReport
     from tests.fix_capture import Captured
-
-_RUN = (
-    "import pickle, sys; from projections.spark import job;"
-    " sys.exit(job.run(pickle.load(sys.stdin.buffer)))"
-)
 
 # a job of a test runs each query a few times, over few rows: compiling costs more than it saves
 _CONF = {
@@ -54,24 +47,12 @@ class ViewJob:
     """
 
     spec: JobSpec
-    process: subprocess.Popen[bytes] | None = None
+    process: JobProcess | None = None
     seen: list[psutil.Process] = field(default_factory=list)
 
     def start(self) -> None:
         """Starts the job; it has its own log beside its data."""
-        self.spec.home.mkdir(parents=True, exist_ok=True)
-        with (self.spec.home / "job.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _RUN],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        assert process.stdin is not None
-        process.stdin.write(pickle.dumps(self.spec))
-        process.stdin.close()
-        self.process = process
+        self.process = JobProcess(self.spec)
 
     def catch_up(self, timeout_s: float = 240) -> list[ViewReport]:
         """Waits until all that is committed now is applied; returns the views that differ."""
