@@ -42,7 +42,11 @@ _CONF = {
     # a batch of one store never stands behind a batch of another
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
+    # workers are forked from a daemon that has loaded our modules, and no thread by that
     "spark.python.daemon.module": "projections.spark.worker_daemon",
+    "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+    "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "spark.executorEnv._RJEM_MALLOC_CONF": "background_thread:false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",

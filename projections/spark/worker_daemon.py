@@ -5,24 +5,18 @@ and the clients of the stores take three seconds of processor time and 100 MiB, 
 again. Here the daemon loads them once, and its workers share the pages.
 
 Spark itself loads nothing before the fork as a library may start threads, which a fork does not
-copy. Of ours OpenBLAS and the jemalloc of Arrow and of deltalake would; they are told not to, so
-the daemon has one thread when it forks.
+copy. Of ours OpenBLAS and the jemalloc of Arrow and of deltalake would; the session's settings tell
+them not to, so the daemon has one thread when it forks.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import os
 from typing import Final
 
 from pyspark import daemon
 
-_NO_THREADS: Final = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "_RJEM_MALLOC_CONF": "background_thread:false",
-}
 _LOADED: Final = (
     "pyspark.worker",
     "projections.spark.derived",
@@ -36,7 +30,6 @@ _LOADED: Final = (
 
 def load() -> None:
     """Imports what tasks need, with one thread; what is loaded is never looked at again."""
-    os.environ.update(_NO_THREADS)
     for module in _LOADED:
         importlib.import_module(module)
     # the collector would write into each page that it looks at, and the worker get its own copy

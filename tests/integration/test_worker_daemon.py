@@ -12,18 +12,10 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.integration
-
-LOAD = """
-import orjson, os, sys
-from projections.spark import worker_daemon
-worker_daemon.load()
-names = [open(f"/proc/self/task/{n}/comm").read().strip() for n in os.listdir("/proc/self/task")]
-print(orjson.dumps(names).decode())
-"""
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 WORK = """
-import gc, orjson, sys
+import gc, orjson, os, sys
 from pathlib import Path
 import pyarrow as pa
 from projections.spark.session import start_session
@@ -32,32 +24,27 @@ spec = JobSpec(source="s", plans=(), bootstrap="", source_dsn="", slot="", jars=
     home=Path(sys.argv[1]), cache_url="", search_url="", driver_memory_mib=500, master="local[1]")
 spark = start_session(spec)
 def told(batches):
-    loaded = "projections.sinks.search" in sys.modules
-    yield pa.RecordBatch.from_pydict({"loaded": [loaded], "frozen": [gc.get_freeze_count()]})
-(row,) = spark.range(1, numPartitions=1).mapInArrow(told, "loaded boolean, frozen long").collect()
+    daemon = Path(f"/proc/{os.getppid()}")
+    yield pa.RecordBatch.from_pydict({
+        "loaded": ["projections.sinks.search" in sys.modules],
+        "frozen": [gc.get_freeze_count()],
+        "daemon": [(daemon / "cmdline").read_bytes().replace(b"\\0", b" ").decode()],
+        "threads": [[(task / "comm").read_text() for task in (daemon / "task").iterdir()]],
+    })
+ddl = "loaded boolean, frozen long, daemon string, threads array<string>"
+(row,) = spark.range(1, numPartitions=1).mapInArrow(told, ddl).collect()
 print(orjson.dumps(row.asDict()).decode())
 """
 
 
-def printed(script: str, *arguments: str) -> object:
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
-    )
-    return orjson.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads by Linux's /proc")
-def test_nothing_runs_beside_what_is_forked() -> None:
-    names = printed(LOAD)
+def test_a_worker_is_forked_from_one_thread_that_has_loaded_what_it_needs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WORK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
 
-    assert isinstance(names, list)
-    assert 1 == len(names), names
+    told = orjson.loads(done.stdout.splitlines()[-1])
 
-
-@pytest.mark.spark
-def test_a_worker_has_what_the_daemon_loaded(tmp_path: Path) -> None:
-    told = printed(WORK, str(tmp_path))
-
-    assert isinstance(told, dict)
     assert told["loaded"]
     assert told["frozen"] > 10_000
+    assert "projections.spark.worker_daemon" in told["daemon"]
+    assert 1 == len(told["threads"]), told["threads"]
