@@ -35,6 +35,7 @@ _TICK_S: Final = 0.1
 _REST_MAX_S: Final = 5.0
 """Longest rest after a boundary. It rests as long as the last one took: else views made from others
 would always be at work, and take half of a small machine from the views that they are made from."""
+_REST_FAILED_S: Final = 1.0
 _END_S: Final = 60.0
 _AT_ONCE: Final = 2
 """Views that are brought to a boundary at once: one is planned while rows of another are read."""
@@ -99,6 +100,7 @@ class Deriver(threading.Thread):
                 # a pool takes no work any more once this process has begun to end
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
+                rest_s = _REST_FAILED_S
         self._pool.shutdown()
         for follower in self._followers.values():
             follower.join(_END_S)
