@@ -30,15 +30,6 @@ ROW: Final = pa.schema(
     ]
 )
 NAMES: Final = tuple(ROW.names)
-MERGE: Final = """
-MERGE INTO delta.`{table}` AS t USING newest AS s ON t.id = s.id
-WHEN MATCHED AND NOT s.live THEN DELETE
-WHEN MATCHED THEN UPDATE SET
-    customer = s.customer, price = s.price, status = s.status, note = s.note
-WHEN NOT MATCHED AND s.live THEN INSERT
-    (id, customer, price, status, note) VALUES (s.id, s.customer, s.price, s.status, s.note)
-"""
-"""What stands in the textbook's `foreachBatch`."""
 
 _SKEW: Final = 4
 _DELETED: Final = 0.05

@@ -23,28 +23,23 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import Window
-from pyspark.sql import functions as fn
 
 from benchmarks.order_feed import (
     CHANGES,
     EPOCH,
     LOADED_AT_ONCE,
-    MERGE,
     NAMES,
     ROW,
     OrderFeed,
 )
+from benchmarks.order_tables import alike, merge_by_deltalake, merge_by_spark, session
 from benchmarks.result import Measure, Report, faster
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from headwater.supply.jars import ensure
 from projections.change import RowChange
 from projections.latest import latest
 from projections.plan import ViewPlan
 from projections.sinks.arrow import deletes_schema, table_schema
 from projections.sinks.table import COMPACTED_BYTES, CONFIGURATION, TableSink
-from projections.spark.session import start_session
-from projections.spec import JobSpec
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -118,18 +113,14 @@ class _Ours:
 
 
 class _Spark:
-    def __init__(self, session: SparkSession, place: Path, first: Path) -> None:
+    def __init__(self, spark: SparkSession, place: Path, first: Path) -> None:
         self.place = place
-        self._session = session
-        session.read.parquet(str(first)).write.format("delta").save(str(place))
+        self._spark = spark
+        spark.read.parquet(str(first)).write.format("delta").save(str(place))
 
     def take(self, path: Path) -> None:
         """Merges a batch."""
-        of_key = Window.partitionBy("id").orderBy(fn.desc("version"))
-        changes = self._session.read.parquet(str(path))
-        newest = changes.withColumn("number", fn.row_number().over(of_key)).where("number = 1")
-        newest.createOrReplaceTempView("newest")
-        self._session.sql(MERGE.format(table=self.place))
+        merge_by_spark(self._spark, self.place, path)
 
 
 class _Rust:
@@ -140,23 +131,7 @@ class _Rust:
 
     def take(self, path: Path) -> None:
         """Merges a batch."""
-        changes = pq.read_table(path)
-        newest = changes.group_by("id").aggregate([("version", "max")])
-        newest = newest.rename_columns({"version_max": "version"})
-        values = {name: f"s.{name}" for name in NAMES}
-        (
-            DeltaTable(self.place)
-            .merge(
-                newest.join(changes, ["id", "version"], join_type="inner"),
-                "t.id = s.id",
-                source_alias="s",
-                target_alias="t",
-            )
-            .when_matched_delete("NOT s.live")
-            .when_matched_update(values)
-            .when_not_matched_insert(values, "s.live")
-            .execute()
-        )
+        merge_by_deltalake(self.place, path)
 
 
 def run(quick: bool) -> Report:
@@ -166,9 +141,9 @@ def run(quick: bool) -> Report:
     feed = OrderFeed(rows, random.Random(7))  # noqa: S311  # the same feed every time
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
         root = Path(folder)
-        session = _session(root)
+        spark = session(root)
         try:
-            sides = _loaded(session, root, feed)
+            sides = _loaded(spark, root, feed)
             seconds: dict[str, list[float]] = {name: [] for name in sides}
             for number in range(_WARM + batches):
                 path = root / f"batch-{number}.parquet"
@@ -178,9 +153,9 @@ def run(quick: bool) -> Report:
                     side.take(path)
                     seconds[name].append(time.perf_counter() - began)
                 _say(", ".join(f"{name} {took[-1]:.2f} s" for name, took in seconds.items()))
-            checked = _alike(session, sides)
+            checked = alike(spark, [side.place for side in sides.values()])
         finally:
-            session.stop()
+            spark.stop()
     took = {name: median(each[_WARM:]) for name, each in seconds.items()}
     return Report("scd1", checked, _measures(took, rows))
 
@@ -195,26 +170,7 @@ def _measures(took: dict[str, float], rows: int) -> tuple[Measure, ...]:
     )
 
 
-def _session(root: Path) -> SparkSession:
-    spec = JobSpec(
-        source="scd1",
-        plans=(),
-        bootstrap="",
-        source_dsn="",
-        slot="",
-        home=root,
-        cache_url="",
-        search_url="",
-        jars=tuple(ensure("spark", progress=False)),
-        master="local[2]",
-        driver_memory_mib=2048,
-        # the recipe has the compiler that the job's driver does without
-        conf={"spark.driver.extraJavaOptions": "-Djava.net.preferIPv4Stack=true"},
-    )
-    return start_session(spec)
-
-
-def _loaded(session: SparkSession, root: Path, feed: OrderFeed) -> dict[str, _Side]:
+def _loaded(spark: SparkSession, root: Path, feed: OrderFeed) -> dict[str, _Side]:
     """All sides with the same first rows."""
     first = root / "first.parquet"
     began = time.perf_counter()
@@ -223,24 +179,11 @@ def _loaded(session: SparkSession, root: Path, feed: OrderFeed) -> dict[str, _Si
             writer.write_table(rows)
     sides: dict[str, _Side] = {
         "ours": _Ours(root / "tables", first),
-        "spark": _Spark(session, root / "spark", first),
+        "spark": _Spark(spark, root / "spark", first),
         "deltalake": _Rust(root / "deltalake", first),
     }
     _say(f"{feed.rows:,} first rows, three times: {time.perf_counter() - began:.0f} s")
     return sides
-
-
-def _alike(session: SparkSession, sides: dict[str, _Side]) -> bool:
-    """Whether all tables have the same rows, each as often as the others."""
-    frames = {
-        name: session.read.format("delta").load(str(side.place)).select(*NAMES)
-        for name, side in sides.items()
-    }
-    ours = frames.pop("ours")
-    return all(
-        ours.exceptAll(other).isEmpty() and other.exceptAll(ours).isEmpty()
-        for other in frames.values()
-    )
 
 
 def _say(text: str) -> None:

@@ -29,14 +29,12 @@ from deltalake import DeltaTable
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
+from benchmarks.order_tables import session
 from benchmarks.result import Report, faster
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from headwater.supply.jars import ensure
 from projections.change import RowChange
 from projections.plan import HistoryPlan, ViewPlan
 from projections.sinks.history import HistorySink
-from projections.spark.session import start_session
-from projections.spec import JobSpec
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -149,10 +147,10 @@ class _Ours:
 
 
 class _Recipe:
-    def __init__(self, session: SparkSession, place: Path, first: Path) -> None:
+    def __init__(self, spark: SparkSession, place: Path, first: Path) -> None:
         self.place = place
-        self._session = session
-        rows = session.read.parquet(str(first))
+        self._spark = spark
+        rows = spark.read.parquet(str(first))
         (
             rows.select(
                 *_NAMES,
@@ -168,14 +166,14 @@ class _Recipe:
         """Merges a batch."""
         of_key = Window.partitionBy("id").orderBy("version")
         changes = (
-            self._session.read.parquet(str(path))
+            self._spark.read.parquet(str(path))
             .withColumn("valid_to", fn.lead("at").over(of_key))
             .withColumn("number", fn.row_number().over(of_key))
         )
         ends = changes.where("number = 1").withColumn("merge_id", fn.col("id"))
         begins = changes.where("live").withColumn("merge_id", fn.lit(None).cast("long"))
         ends.unionByName(begins).createOrReplaceTempView("staged")
-        self._session.sql(_MERGE.format(table=self.place))
+        self._spark.sql(_MERGE.format(table=self.place))
 
 
 def run(quick: bool) -> Report:
@@ -184,9 +182,9 @@ def run(quick: bool) -> Report:
     feed = _Feed(rows, random.Random(7))  # noqa: S311  # the same feed every time
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
         root = Path(folder)
-        session = _session(root)
+        spark = session(root)
         try:
-            ours, recipe = _loaded(session, root, feed)
+            ours, recipe = _loaded(spark, root, feed)
             seconds: dict[str, list[float]] = {"ours": [], "recipe": []}
             for number in range(_WARM + batches):
                 path = root / f"batch-{number}.parquet"
@@ -196,10 +194,10 @@ def run(quick: bool) -> Report:
                     side.take(path)
                     seconds[name].append(time.perf_counter() - began)
                 _say(", ".join(f"{name} {took[-1]:.2f} s" for name, took in seconds.items()))
-            shown = _shown(ours.place), _rows_of(session, recipe.place)
+            shown = _shown(ours.place), _rows_of(spark, recipe.place)
             checked = shown[0].equals(shown[1]) and _follows(shown[0], root)
         finally:
-            session.stop()
+            spark.stop()
     ours_s, recipe_s = (median(seconds[name][_WARM:]) for name in ("ours", "recipe"))
     _say(f"a batch of {_CHANGES:,}: {ours_s:.2f} s, the recipe {recipe_s:.2f} s")
     name = (
@@ -209,26 +207,7 @@ def run(quick: bool) -> Report:
     return Report("scd2", checked, (measure,))
 
 
-def _session(root: Path) -> SparkSession:
-    spec = JobSpec(
-        source="scd2",
-        plans=(),
-        bootstrap="",
-        source_dsn="",
-        slot="",
-        home=root,
-        cache_url="",
-        search_url="",
-        jars=tuple(ensure("spark", progress=False)),
-        master="local[2]",
-        driver_memory_mib=2048,
-        # the recipe has the compiler that the job's driver does without
-        conf={"spark.driver.extraJavaOptions": "-Djava.net.preferIPv4Stack=true"},
-    )
-    return start_session(spec)
-
-
-def _loaded(session: SparkSession, root: Path, feed: _Feed) -> tuple[_Ours, _Recipe]:
+def _loaded(spark: SparkSession, root: Path, feed: _Feed) -> tuple[_Ours, _Recipe]:
     """Both sides with the same first rows."""
     first = root / "first"
     first.mkdir()
@@ -239,7 +218,7 @@ def _loaded(session: SparkSession, root: Path, feed: _Feed) -> tuple[_Ours, _Rec
         pq.write_table(rows, path)
         ours.take(path)
     _say(f"{feed.rows:,} first rows: {time.perf_counter() - began:.0f} s")
-    return ours, _Recipe(session, root / "recipe", first)
+    return ours, _Recipe(spark, root / "recipe", first)
 
 
 def _change(row: dict[str, Any]) -> RowChange:
@@ -256,8 +235,8 @@ def _shown(place: Path) -> pa.Table:
     return _ordered(table)
 
 
-def _rows_of(session: SparkSession, place: Path) -> pa.Table:
-    return _ordered(session.read.format("delta").load(str(place)).select(*_SHOWN).toArrow())
+def _rows_of(spark: SparkSession, place: Path) -> pa.Table:
+    return _ordered(spark.read.format("delta").load(str(place)).select(*_SHOWN).toArrow())
 
 
 def _ordered(table: pa.Table) -> pa.Table:

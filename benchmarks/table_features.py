@@ -22,15 +22,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from pyspark.sql import Window
-from pyspark.sql import functions as fn
 
-from benchmarks.order_feed import LOADED_AT_ONCE, MERGE, NAMES, ROW, OrderFeed
+from benchmarks.order_feed import LOADED_AT_ONCE, ROW, OrderFeed
+from benchmarks.order_tables import alike, merge_by_deltalake, merge_by_spark, session
 from benchmarks.result import Measure, Report, faster
-from headwater.supply.jars import ensure
 from projections.sinks.table import COMPACTED_BYTES, CONFIGURATION
-from projections.spark.session import start_session
-from projections.spec import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,9 +83,9 @@ def run(quick: bool) -> Report:
     feed = OrderFeed(rows, random.Random(7))  # noqa: S311  # the same feed every time
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
         root = Path(folder)
-        session = _session(root)
+        spark = session(root)
         try:
-            forms = _loaded(session, root, feed)
+            forms = _loaded(spark, root, feed)
             for number in range(_WARM + batches):
                 path = root / f"batch-{number}.parquet"
                 pq.write_table(feed.batch(), path)
@@ -97,12 +93,12 @@ def run(quick: bool) -> Report:
                     began = time.perf_counter()
                     form.take(path)
                     form.batches_s.append(time.perf_counter() - began)
-            checked = _alike(session, forms)
+            checked = alike(spark, [form.place for form in forms.values()])
             for name, form in forms.items():
                 _ask(form)
                 _say(f"{name}: {_told(form)}")
         finally:
-            session.stop()
+            spark.stop()
     return Report("table_features", checked, tuple(_measures(forms)))
 
 
@@ -121,7 +117,7 @@ def _measures(forms: dict[str, _Form]) -> list[Measure]:
     return found
 
 
-def _loaded(session: SparkSession, root: Path, feed: OrderFeed) -> dict[str, _Form]:
+def _loaded(spark: SparkSession, root: Path, feed: OrderFeed) -> dict[str, _Form]:
     """A table of each form with the same first rows."""
     first = root / "first.parquet"
     with pq.ParquetWriter(first, ROW) as writer:
@@ -132,48 +128,19 @@ def _loaded(session: SparkSession, root: Path, feed: OrderFeed) -> dict[str, _Fo
     batches = pq.ParquetFile(first).iter_batches(LOADED_AT_ONCE)
     reader = pa.RecordBatchReader.from_batches(ROW, batches)
     write_deltalake(ours, reader, mode="append", target_file_size=COMPACTED_BYTES)
-    forms = {_OURS: _Form(ours, partial(_merged, ours))}
+    forms = {_OURS: _Form(ours, partial(merge_by_deltalake, ours, streamed=False))}
     for number, (name, (properties, clause)) in enumerate(_FORMS.items()):
         place = root / f"form-{number}"
         said = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
         given = f"TBLPROPERTIES ({said})" if said else ""
-        session.sql(f"CREATE TABLE delta.`{place}` ({_DDL}) USING delta {clause} {given}")
-        rows = session.read.parquet(str(first))
+        spark.sql(f"CREATE TABLE delta.`{place}` ({_DDL}) USING delta {clause} {given}")
+        rows = spark.read.parquet(str(first))
         # in files of the size of ours: a merge rewrites what it touches
         rows.coalesce(max(1, feed.rows // LOADED_AT_ONCE)).write.format("delta").mode(
             "append"
         ).save(str(place))
-        forms[name] = _Form(place, partial(_spark_merged, session, place))
+        forms[name] = _Form(place, partial(merge_by_spark, spark, place))
     return forms
-
-
-def _merged(place: Path, path: Path) -> None:
-    changes = pq.read_table(path)
-    newest = changes.group_by("id").aggregate([("version", "max")])
-    newest = newest.rename_columns({"version_max": "version"})
-    values = {name: f"s.{name}" for name in NAMES}
-    (
-        DeltaTable(place)
-        .merge(
-            newest.join(changes, ["id", "version"], join_type="inner"),
-            "t.id = s.id",
-            source_alias="s",
-            target_alias="t",
-            streamed_exec=False,
-        )
-        .when_matched_delete("NOT s.live")
-        .when_matched_update(values)
-        .when_not_matched_insert(values, "s.live")
-        .execute()
-    )
-
-
-def _spark_merged(session: SparkSession, place: Path, path: Path) -> None:
-    of_key = Window.partitionBy("id").orderBy(fn.desc("version"))
-    changes = session.read.parquet(str(path))
-    newest = changes.withColumn("number", fn.row_number().over(of_key)).where("number = 1")
-    newest.createOrReplaceTempView("newest")
-    session.sql(MERGE.format(table=place))
 
 
 def _ask(form: _Form) -> None:
@@ -209,37 +176,6 @@ def _works(work: Callable[[], object]) -> bool:
         _say(f"  {type(error).__name__}: {str(error)[:120]}")
         return False
     return True
-
-
-def _alike(session: SparkSession, forms: dict[str, _Form]) -> bool:
-    """Whether all tables have the same rows, each as often as the others."""
-    frames = {
-        name: session.read.format("delta").load(str(form.place)).select(*NAMES)
-        for name, form in forms.items()
-    }
-    ours = frames.pop(_OURS)
-    return all(
-        ours.exceptAll(other).isEmpty() and other.exceptAll(ours).isEmpty()
-        for other in frames.values()
-    )
-
-
-def _session(root: Path) -> SparkSession:
-    spec = JobSpec(
-        source="features",
-        plans=(),
-        bootstrap="",
-        source_dsn="",
-        slot="",
-        home=root,
-        cache_url="",
-        search_url="",
-        jars=tuple(ensure("spark", progress=False)),
-        master="local[2]",
-        driver_memory_mib=2048,
-        conf={"spark.driver.extraJavaOptions": "-Djava.net.preferIPv4Stack=true"},
-    )
-    return start_session(spec)
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.column_rule import NOTHING_HIDDEN
@@ -137,6 +137,11 @@ class JobSpec:
     quarantine_rows_max: int = 50_000
     archive_days: int | None = None
     tenure: Tenure | None = None
+
+    @classmethod
+    def of_tables(cls, source: str, home: Path, jars: tuple[Path, ...], **settings: Any) -> JobSpec:
+        """A session over tables alone: it has neither views nor servers."""
+        return cls(source, (), "", "", "", home, "", "", jars, **settings)
 
     def writing(self) -> AbstractContextManager[None]:
         """Keeps other drivers out while something is written; see `Tenure.writing`."""

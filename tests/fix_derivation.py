@@ -35,16 +35,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from projections.spec import JobSpec
 
     home = tmp_path_factory.mktemp("spark")
-    spec = JobSpec(
-        source="derivation",
-        plans=(),
-        bootstrap="",
-        source_dsn="",
-        slot="",
-        home=home,
-        cache_url="",
-        search_url="",
-        jars=tuple(ensure("spark", progress=False)),
+    spec = JobSpec.of_tables(
+        "derivation",
+        home,
+        tuple(ensure("spark", progress=False)),
         driver_memory_mib=700,
         master="local[2]",
         conf={

@@ -89,16 +89,10 @@ def main(words: list[str]) -> int:
     """Trains a session and waits until its JVM has written the archive."""
     folder, archive, java_home, *jars = map(Path, words)
     options = f'{JAVA_OPTIONS} "-XX:ArchiveClassesAtExit={archive}"'
-    spec = JobSpec(
-        source="training",
-        plans=(),
-        bootstrap="",
-        source_dsn="",
-        slot="",
-        home=folder,
-        cache_url="",
-        search_url="",
-        jars=tuple(jars),
+    spec = JobSpec.of_tables(
+        "training",
+        folder,
+        tuple(jars),
         master="local[2]",
         java_home=java_home,
         conf={"spark.driver.extraJavaOptions": options},

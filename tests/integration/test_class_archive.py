@@ -22,8 +22,8 @@ from projections.spark.session import JAVA_OPTIONS, class_archive, start_session
 from projections.spec import JobSpec
 home, log = map(Path, sys.argv[1:])
 options = f'{JAVA_OPTIONS} {class_archive.option()} -Xlog:class+load:file={log}'
-spec = JobSpec(source="s", plans=(), bootstrap="", source_dsn="", slot="", jars=(), home=home,
-    cache_url="", search_url="", driver_memory_mib=500, master="local[1]",
+spec = JobSpec.of_tables("s", home, (),
+    driver_memory_mib=500, master="local[1]",
     conf={"spark.driver.extraJavaOptions": options})
 spark = start_session(spec)
 print(spark.version)

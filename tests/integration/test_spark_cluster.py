@@ -121,16 +121,10 @@ def test_a_job_goes_on_when_master_and_worker_are_killed_and_is_told_what_it_can
 
 
 def job(home: Path, master: str) -> JobSpec:
-    return JobSpec(
-        source="shop",
-        plans=(),
-        bootstrap="",
-        source_dsn="",
-        slot="",
-        home=home,
-        cache_url="",
-        search_url="",
-        jars=tuple(ensure("spark", progress=False)),
+    return JobSpec.of_tables(
+        "shop",
+        home,
+        tuple(ensure("spark", progress=False)),
         master=master,
         conf={"spark.executor.memory": "512m"},
     )

@@ -20,8 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 from projections.spark.session import start_session
 from projections.spec import JobSpec
-spec = JobSpec(source="s", plans=(), bootstrap="", source_dsn="", slot="", jars=(),
-    home=Path(sys.argv[1]), cache_url="", search_url="", driver_memory_mib=500, master="local[1]")
+spec = JobSpec.of_tables("s", Path(sys.argv[1]), (),
+    driver_memory_mib=500, master="local[1]")
 spark = start_session(spec)
 def told(batches):
     daemon = Path(f"/proc/{os.getppid()}")
