@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 import redis
 
-from cdc.snapshot.reader import keep_reading
 from projections.cache_options import CacheOptions
 from projections.cache_reader import CacheReader, Count
 from projections.errors import CacheLostError
 from projections.sinks.cache_epoch import CacheEpoch
 from projections.sinks.testing import make_plan
 from projections.view import MirrorView, Store
+from tests.fix_capture import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,7 +165,7 @@ def test_a_job_reads_anew_what_its_cache_has_lost(
     )
     job = view_job(captured, views=[_with(view, OPTIONS)])
     prefix = job.spec.addresses.cache_prefix
-    with _reading(captured):
+    with reading(captured):
         job.start()
         assert [] == job.catch_up()
         _await_built(cache_url, prefix, view.name)
@@ -229,16 +227,3 @@ def _await(reached: Callable[[], bool], timeout_s: float = 120) -> None:
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-@contextmanager
-def _reading(captured: Captured) -> Iterator[None]:
-    """Reads what is asked for, as the keeper of a capture does."""
-    stop = threading.Event()
-    reader = threading.Thread(target=keep_reading, args=(captured.spec, stop), daemon=True)
-    reader.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        reader.join(30)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,15 +11,15 @@ import pytest
 import redis
 from deltalake import DeltaTable
 
-from cdc.snapshot.reader import keep_reading
 from cdc.table import TableName
 from headwater import query
 from projections.plan import VERSION_COLUMN
 from projections.search.engine import SearchEngine
 from projections.view import HistoryColumns, MirrorView, Store
+from tests.fix_capture import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
@@ -66,7 +65,7 @@ def test_what_a_view_leaves_out_is_in_no_store_and_never_in_the_way(
         connection.execute(MADE)
     captured = capture("public.people")
     job = view_job(captured, views=_views(captured, "secret", "big", "born"), load_rows_min=1)
-    with _reading(captured):
+    with reading(captured):
         job.start()
         assert job.catch_up() == []
         assert b"view loaded from the source" in (job.spec.home / "job.log").read_bytes()
@@ -132,16 +131,3 @@ def _columns(job: ViewJob, captured: Captured) -> dict[Store, set[str]]:
 def _source(database: str, text: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(database) as connection:
         return connection.execute(text.encode()).fetchall()
-
-
-@contextmanager
-def _reading(captured: Captured) -> Iterator[None]:
-    """Reads what is asked for, as the keeper of a capture does."""
-    stop = threading.Event()
-    thread = threading.Thread(target=keep_reading, args=(captured.spec, stop), name="reader")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -11,13 +9,13 @@ import pytest
 
 from cdc.broker.admin import admin
 from cdc.broker.offsets import end_offsets
-from cdc.snapshot.reader import keep_reading
 from cdc.table import TableName
 from projections.checkpoint import positions
 from projections.view import MirrorView, Store
+from tests.fix_capture import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
@@ -82,7 +80,7 @@ def test_views_come_later_and_go_and_none_lacks_a_row(
         view("late", "late", "cache", "table"),
     ]
     again = view_job(captured, views=more)
-    with _reading(captured):
+    with reading(captured):
         again.start()
         assert [] == again.catch_up()
     assert 0 == again.stop()
@@ -93,19 +91,6 @@ def test_views_come_later_and_go_and_none_lacks_a_row(
     stands = positions(again.spec.home, source)
     gone = TableName("public", "gone").topic(source), 0
     assert {"query archive"} == {query for query, at in stands.items() if gone in at}
-
-
-@contextmanager
-def _reading(captured: Captured) -> Iterator[None]:
-    """Reads what is asked for, as the keeper of a capture does."""
-    stop = threading.Event()
-    thread = threading.Thread(target=keep_reading, args=(captured.spec, stop), name="reader")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _forget(captured: Captured, table: str) -> None:
