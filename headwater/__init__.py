@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cdc.column_rule import ColumnRules
 from projections.cache_options import CacheOptions
+from projections.declaration import source
 from projections.expectation.expectation import expect
 from projections.search.options import Keyword, SearchOptions, Stored, Text
-from projections.view import source
 from projections.words import view
 
 __version__ = "0.1.0"

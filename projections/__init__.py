@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
+from projections.declaration import Declarations, source
 from projections.errors import ProjectionError
 from projections.plan import ViewPlan
-from projections.view import (
-    Declarations,
-    EventsRef,
-    EventsView,
-    MirrorView,
-    Source,
-    Store,
-    TableRef,
-    source,
-)
+from projections.view import EventsRef, EventsView, MirrorView, Source, Store, TableRef
 
 __all__ = [
     "Declarations",

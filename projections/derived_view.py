@@ -8,20 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from projections.cache_options import DEFAULT_OPTIONS
+from projections.declaration import checked, collected, load, searched, stores_of
 from projections.errors import DeclarationError
 from projections.expectation.expectation import OnFail, expected, of_function, of_sql
 from projections.relations import relations
-from projections.view import (
-    DerivedView,
-    EventsView,
-    MirrorView,
-    Store,
-    checked,
-    collected,
-    load,
-    searched,
-    stores_of,
-)
+from projections.view import DerivedView, EventsView, MirrorView, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

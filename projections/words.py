@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from projections import declaration as declared
 from projections import derived_view
-from projections import view as declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from headwater.supply.jars import ensure
+from projections.declaration import load
 from projections.derivation.errors import DuplicateKeyError
 from projections.published import Published
 from projections.sinks.table import FEED
@@ -18,7 +19,7 @@ from projections.spark.derived_verification import verify_derived
 from projections.spark.deriver import Deriver
 from projections.spark.session import start_session
 from projections.spec import JobSpec
-from projections.view import DerivedView, Store, load
+from projections.view import DerivedView, Store
 
 if TYPE_CHECKING:
     from pathlib import Path

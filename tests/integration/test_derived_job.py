@@ -13,11 +13,11 @@ from psycopg.rows import dict_row
 
 from headwater import query
 from projections.cache_reader import CacheReader
+from projections.declaration import load
 from projections.published import Published
 from projections.search.client import Searcher
 from projections.search.request import SearchQuery
 from projections.spark.derived_verification import verify_derived
-from projections.view import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,10 +11,11 @@ import pytest
 
 from cdc.lsn import Lsn
 from projections import positions
+from projections.declaration import load
 from projections.errors import SinkUnavailableError
 from projections.search.engine import SearchEngine
 from projections.sinks.cache_server import CacheServer
-from projections.view import Store, load
+from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,9 +18,9 @@ import redis
 from cdc.postgres import catalog
 from headwater.cli import main
 from projections.change import RowChange
+from projections.declaration import load
 from projections.plan import plan_views
 from projections.sinks.cache import CacheSink
-from projections.view import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

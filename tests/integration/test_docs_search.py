@@ -14,9 +14,9 @@ import pytest
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.cli import main
 from projections.change import RowChange
+from projections.declaration import load
 from projections.plan import plan_views
 from projections.sinks.search import SearchSink
-from projections.view import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 
 from headwater import query
 from headwater.supply.jars import ensure
+from projections.declaration import load
 from projections.published import Published
 from projections.sinks.table import FEED
 from projections.spark.deriver import Deriver
 from projections.spark.session import start_session
 from projections.spec import JobSpec
-from projections.view import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
 

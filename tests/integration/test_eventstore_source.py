@@ -17,10 +17,11 @@ from eventstore.codec import Codec
 from eventstore.event import AppendRequest, StreamAppend
 from eventstore.event_id import new_event_id
 from eventstore.keyring import MemoryKeyRing
+from projections.declaration import events, source
 from projections.quarantine import desk
 from projections.sinks.open import open_sink
 from projections.verify import verify
-from projections.view import EVENT_TABLES, OUTBOX, Store, events, source
+from projections.view import EVENT_TABLES, OUTBOX, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

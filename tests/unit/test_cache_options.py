@@ -9,8 +9,8 @@ import pytest
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.cache_options import CacheOptions, Pattern
 from projections.cache_row import expanded, number
+from projections.declaration import mirror, source
 from projections.errors import DeclarationError, PlanError
-from projections.view import mirror, source
 
 SCHEMA = TableSchema(
     TableName("public", "orders"),

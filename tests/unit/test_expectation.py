@@ -13,6 +13,7 @@ from fix_log import KEYS, PLAN, TABLE, TOPIC, Source, numbered
 
 from cdc.table import TableName
 from headwater import expect, source, view
+from projections.declaration import load
 from projections.delivery import Delivery
 from projections.errors import (
     ConditionError,
@@ -27,7 +28,6 @@ from projections.expectation.syntax import parse
 from projections.plan import plan_views
 from projections.sinks.memory import MemorySink
 from projections.sinks.sieve import Sieve
-from projections.view import load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from cdc.table import Column, ColumnKind, TableSchema
 from projections.cache_options import CacheOptions
+from projections.declaration import load
 from projections.explanation import explain, explain_derived
 from projections.plan import ViewPlan, plan_views
-from projections.view import DerivedView, Store, load
+from projections.view import DerivedView, Store
 
 GLOBALSHOP = Path(__file__).parents[2] / "examples" / "globalshop" / "views.py"
 

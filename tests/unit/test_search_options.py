@@ -9,12 +9,12 @@ import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater import Keyword, SearchOptions, Stored, Text
+from projections.declaration import mirror, source
 from projections.errors import DeclarationError, PlanError, SearchQueryError
 from projections.plan import plan_views
 from projections.search.condition import Condition, Operator
 from projections.sinks.mapping import index_body
 from projections.sinks.remap import changes
-from projections.view import mirror, source
 
 if TYPE_CHECKING:
     from projections.plan import ViewPlan

@@ -9,6 +9,7 @@ import pytest
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
+from projections.declaration import events, load, mirror, source
 from projections.derived_view import ViewFunction
 from projections.errors import DeclarationError, PlanError
 from projections.event_form import KEY, STORED
@@ -23,7 +24,7 @@ from projections.plan import (
     plan_views,
 )
 from projections.search.options import SearchOptions, Text
-from projections.view import EVENT_TABLES, EVENTS, EventsView, Store, events, load, mirror, source
+from projections.view import EVENT_TABLES, EVENTS, EventsView, Store
 
 if TYPE_CHECKING:
     from pathlib import Path
