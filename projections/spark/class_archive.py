@@ -45,8 +45,9 @@ def place(java_home: Path | None = None) -> Path | None:
     release = java.parents[1] / "release"
     if release.is_file():
         digest.update(release.read_bytes())
+    # whole seconds, as Java compares: a file that was packed and unpacked has no more
     for jar in sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")):
-        digest.update(f"{jar} {jar.stat().st_mtime_ns}".encode())
+        digest.update(f"{jar} {int(jar.stat().st_mtime)}".encode())
     return _FOLDER / f"spark-{digest.hexdigest()[:16]}.jsa"
 
 
