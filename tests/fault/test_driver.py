@@ -15,8 +15,7 @@ from deltalake import DeltaTable
 from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
 from projections.archive import record_value
-from projections.errors import WriterLockedError
-from projections.tenure import holders, taken
+from projections.tenure import holders
 from tests.fix_spark import ViewJob
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_c
 
     job.kill()
     other.start()
-    _until(lambda: str(other.process.pid) in _keeper(job.spec.home))
+    _until(lambda: other.process.pid in holders(job.spec.home))
     assert other.process.poll() is None, "it waits for what the first one left"
     jvm.kill()
     for worker in workers:  # one was stopped amid a write, perhaps
@@ -169,15 +168,6 @@ def _sent(spec: JobSpec) -> dict[tuple[str, int, int], bytes | None]:
 def _archived(spec: JobSpec) -> list[tuple[tuple[str, int, int], bytes | None]]:
     rows = DeltaTable(spec.archive).to_pyarrow_table().to_pylist()
     return [((row["topic"], row["partition"], row["offset"]), record_value(row)) for row in rows]
-
-
-def _keeper(home: Path) -> str:
-    """Says who keeps the views of a home."""
-    try:
-        with taken(home, wait_s=0):
-            return ""
-    except WriterLockedError as error:
-        return str(error.detail)
 
 
 def _until(reached: Callable[[], bool], timeout_s: float = 60) -> None:
