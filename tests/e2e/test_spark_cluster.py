@@ -89,7 +89,7 @@ def executors(stack: Stack, worker: str) -> list[psutil.Process]:
 
 def pythons(pid: int | None) -> list[int]:
     """Pids of Spark's Python workers below a process."""
-    return [child.pid for child in children(pid) if "pyspark.daemon" in " ".join(cmdline(child))]
+    return [child.pid for child in children(pid) if "projections.spark.worker_daemon" in " ".join(cmdline(child))]
 
 
 def children(pid: int | None) -> list[psutil.Process]:
