@@ -89,7 +89,8 @@ def executors(stack: Stack, worker: str) -> list[psutil.Process]:
 
 def pythons(pid: int | None) -> list[int]:
     """Pids of Spark's Python workers below a process."""
-    return [child.pid for child in children(pid) if "projections.spark.worker_daemon" in " ".join(cmdline(child))]
+    daemon = "projections.spark.worker_daemon"
+    return [child.pid for child in children(pid) if daemon in " ".join(cmdline(child))]
 
 
 def children(pid: int | None) -> list[psutil.Process]:
