@@ -89,7 +89,7 @@ def executors(stack: Stack, worker: str) -> list[psutil.Process]:
 
 def pythons(pid: int | None) -> list[int]:
     """Pids of Spark's Python workers below a process."""
-    daemon = "projections.spark.worker_daemon"
+    daemon = "-m projections.spark.worker_daemon"  # the JVM has the name among its settings
     return [child.pid for child in children(pid) if daemon in " ".join(cmdline(child))]
 
 
