@@ -45,8 +45,7 @@ def _archive(java_home: str | None) -> None:
     from projections.spark import class_archive  # noqa: PLC0415  # loads pyspark
 
     home = find_java(java_home).home
-    place = class_archive.place(home)
-    if place is not None and place.is_file():
+    if class_archive.found(home) is not None:
         return
     _say("spark: archiving the classes that a job loads, once, for a faster start ...")
     try:

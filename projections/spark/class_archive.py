@@ -4,14 +4,15 @@ A driver loads some twenty thousand classes; to find, parse and verify them is a
 processor time until the first batches are through. Java writes them into one file when a JVM ends
 (`-XX:ArchiveClassesAtExit`, JEP 350), which the next one maps.
 
-An archive is of use with the very Java and the very jars that it was made with, so its name says
-both, and Java compares them again: one that does not fit is passed over. It lies in the Python
-environment whose jars it was made from and goes with it.
+An archive is of use with the very Java and the very jars that it was made with, so its name tells
+them and its size, and Java compares the former again: one that does not fit is passed over. It lies
+in the Python environment whose jars it was made from and goes with it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -28,35 +29,23 @@ _FOLDER: Final = Path(sys.prefix) / "share" / "headwater"
 _TRAINING_S: Final = 600
 
 
-def place(java_home: Path | None = None) -> Path | None:
-    """Where the archive for a Java is, whether it was made or not.
+def found(java_home: Path | None = None) -> Path | None:
+    """Returns the archive for a Java, if one was made.
 
     Args:
         java_home: Home of the Java that runs Spark; None for the one on the search path.
-
-    Returns:
-        Its path; None where there is no such Java.
     """
-    java = (java_home / "bin" / "java") if java_home else Path(shutil.which("java") or "")
-    if not java.is_file():
+    key = _key(java_home)
+    if key is None:
         return None
-    java = java.resolve()
-    digest = hashlib.sha256(str(java).encode())
-    release = java.parents[1] / "release"
-    if release.is_file():
-        digest.update(release.read_bytes())
-    # whole seconds, as Java compares: a file that was packed and unpacked has no more
-    for jar in sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")):
-        digest.update(f"{jar} {int(jar.stat().st_mtime)}".encode())
-    return _FOLDER / f"spark-{digest.hexdigest()[:16]}.jsa"
+    whole = (path for path in _FOLDER.glob(f"spark-{key}-*.jsa") if _whole(path))
+    return next(whole, None)
 
 
 def option(java_home: Path | None = None) -> str:
     """Java's option that has the driver use its archive; empty where none was made."""
-    archive = place(java_home)
-    if archive is None or not archive.is_file():
-        return ""
-    return f'"-XX:SharedArchiveFile={archive}"'  # a path may have spaces
+    archive = found(java_home)
+    return "" if archive is None else f'"-XX:SharedArchiveFile={archive}"'  # it may have spaces
 
 
 def make(java_home: Path, jars: Sequence[Path]) -> Path:
@@ -74,11 +63,11 @@ def make(java_home: Path, jars: Sequence[Path]) -> Path:
         subprocess.CalledProcessError: The session failed; what it printed is with the error.
         subprocess.TimeoutExpired: It did not end within ten minutes.
     """
-    archive = place(java_home)
-    if archive is None:
+    key = _key(java_home)
+    if key is None:
         raise FileNotFoundError(java_home)
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".spark-", dir=archive.parent) as folder:
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".spark-", dir=_FOLDER) as folder:
         made = Path(folder) / "spark.jsa"
         command = (sys.executable, "-m", "projections.spark.training", folder, made, java_home)
         subprocess.run(
@@ -88,6 +77,32 @@ def make(java_home: Path, jars: Sequence[Path]) -> Path:
             capture_output=True,
             timeout=_TRAINING_S,
         )
-        for other in archive.parent.glob("spark-*.jsa"):
-            other.unlink()  # of an older Spark or Java
-        return made.replace(archive)
+        with made.open("rb") as file:
+            os.fsync(file)
+        for other in _FOLDER.glob("spark-*.jsa"):
+            other.unlink(missing_ok=True)  # of an older Spark or Java
+        return made.replace(_FOLDER / f"spark-{key}-{made.stat().st_size}.jsa")
+
+
+def _key(java_home: Path | None) -> str | None:
+    """What tells the Java and the jars of an archive; None where there is no such Java."""
+    java = (java_home / "bin" / "java") if java_home else Path(shutil.which("java") or "")
+    if not java.is_file():
+        return None
+    java = java.resolve()
+    digest = hashlib.sha256(str(java).encode())
+    release = java.parents[1] / "release"
+    if release.is_file():
+        digest.update(release.read_bytes())
+    # whole seconds, as Java compares: a file that was packed and unpacked has no more
+    for jar in sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")):
+        digest.update(f"{jar} {int(jar.stat().st_mtime)}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _whole(path: Path) -> bool:
+    """Whether an archive has the size that its name says: from one cut short, Java crashes."""
+    try:
+        return path.stat().st_size == int(path.stem.rpartition("-")[2])
+    except (OSError, ValueError):
+        return False

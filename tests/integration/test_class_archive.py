@@ -43,21 +43,27 @@ def test_most_classes_come_from_the_archive(tmp_path: Path) -> None:
     assert archived > len(lines) / 2, f"{archived} of {len(lines)}: run make setup"
 
 
-def test_another_java_has_an_archive_of_its_own(tmp_path: Path) -> None:
+def test_an_archive_of_another_java_and_one_that_was_cut_short_are_no_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from projections.spark import class_archive
 
     home = java.find_java().home
+    mine = class_archive.found(home)
+    assert mine is not None, "run make setup"
     other = tmp_path / "java"
     (other / "bin").mkdir(parents=True)
     (other / "bin" / "java").write_bytes(b"")
+    assert class_archive.found(other) is None
+    assert class_archive.found(tmp_path / "nothing") is None
 
-    places = {class_archive.place(home), class_archive.place(other)}
-
-    assert 2 == len(places)
-    assert None not in places
-    assert class_archive.place(home) == class_archive.place(home)
-    assert class_archive.place(tmp_path) is None
-    assert "" == class_archive.option(other)
+    monkeypatch.setattr(class_archive, "_FOLDER", tmp_path)
+    assert "" == class_archive.option(home)
+    (tmp_path / mine.name).write_bytes(b"as after a power cut")
+    assert "" == class_archive.option(home)
+    fits = f"{mine.stem.rpartition('-')[0]}-4.jsa"
+    (tmp_path / fits).write_bytes(b"four")
+    assert f'"-XX:SharedArchiveFile={tmp_path / fits}"' == class_archive.option(home)
 
 
 def test_what_cannot_be_made_leaves_nothing_behind(
