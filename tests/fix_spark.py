@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -158,3 +159,6 @@ def view_job(
     for job in jobs:
         if job.process is not None and job.process.poll() is None:
             job.kill()
+        for left in job.orphans(10):  # a test that failed may have left them stopped
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
