@@ -29,10 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session set as the job's, but for compiling: these queries run once, over few rows."""
+    """A session set as that of a test's job."""
     from headwater.supply.jars import ensure
     from projections.spark.session import start_session
     from projections.spec import JobSpec
+    from tests.fix_spark import UNCOMPILED
 
     home = tmp_path_factory.mktemp("spark")
     spec = JobSpec.of_tables(
@@ -43,9 +44,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         conf={
             "spark.log.level": "ERROR",
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.shuffle.partitions": "1",
+            **UNCOMPILED,
         },
     )
     session = start_session(spec)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from projections.view_report import ViewReport
     from tests.fix_capture import Captured
 
-# a job of a test runs each query a few times, over few rows: compiling costs more than it saves
-_CONF = {
+UNCOMPILED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+"""A test runs each query a few times, over few rows: compiling them costs more than it saves."""
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ def view_job(
             hiding=captured.spec.hiding,
             slot=captured.spec.slot,
             home=tmp_path / "home",
-            **{"cache_url": cache_url, "search_url": search_url, "conf": _CONF} | settings,
+            **{"cache_url": cache_url, "search_url": search_url, "conf": UNCOMPILED} | settings,
             jars=tuple(ensure("spark", progress=False)),
             driver_memory_mib=700,
         )

@@ -20,6 +20,7 @@ from projections.spark.deriver import Deriver
 from projections.spark.session import start_session
 from projections.spec import JobSpec
 from projections.view import DerivedView, Store
+from tests.fix_spark import UNCOMPILED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,6 +184,7 @@ def job(folder: Path) -> JobSpec:
         tuple(ensure("spark")),
         master="local[2]",
         derived=derived,
+        conf=UNCOMPILED,
     )
 
 

@@ -20,6 +20,7 @@ from projections.sinks.table import FEED
 from projections.spark.deriver import Deriver
 from projections.spark.session import start_session
 from projections.spec import JobSpec
+from tests.fix_spark import UNCOMPILED
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -59,7 +60,8 @@ class Shop:
         derived = tuple(load(folder / "views.py").derived.values())
         nowhere = "redis://127.0.0.1:1"
         places = (nowhere, "", "", folder, nowhere, "", tuple(ensure("spark")))
-        self.spec = JobSpec("shop", (), *places, master="local[2]", derived=derived)
+        more = {"master": "local[2]", "derived": derived, "conf": UNCOMPILED}
+        self.spec = JobSpec("shop", (), *places, **more)
         self.tables = self.spec.addresses.tables
         self.published = Published(self.tables, "shop")
         self.deriver = Deriver(start_session(self.spec), self.spec)
