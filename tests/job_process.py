@@ -26,7 +26,7 @@ class JobProcess:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["projections.spark.job"])
         spec.home.mkdir(parents=True, exist_ok=True)
-        self._process = context.Process(target=_run, args=(spec,))
+        self._process = context.Process(target=_run, args=(spec, {**os.environ}))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -54,8 +54,11 @@ class JobProcess:
         self._process.kill()
 
 
-def _run(spec: JobSpec) -> None:
+def _run(spec: JobSpec, environment: dict[str, str]) -> None:
     os.setsid()
+    # the server that forks has the environment in which its first job was started, of another test
+    os.environ.clear()
+    os.environ.update(environment)
     log = os.open(Path(spec.home) / "job.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(log, stream)
