@@ -27,27 +27,36 @@ def join(connection: Connection[Any], subscription: Subscription) -> None:
         SubscriptionError: It has another number of partitions, and that cannot be changed now.
     """
     asked = (subscription.tenant, subscription.name, subscription.partitions)
-    for _ in range(_ROUNDS_MAX):
-        _declare(connection, subscription)
-        if _answer(connection, statement.JOIN, asked):
-            return
-        outcome = _answer(connection, statement.REPARTITION, asked)
-        if outcome == "running":
-            raise SubscriptionError(
-                f"subscription {subscription.name} runs with another number of partitions",
-                detail=f"this program has {subscription.partitions}",
-                hint="stop all of its runners, then start them with the new number",
-            )
-        if outcome == "replaying":
-            raise SubscriptionError(
-                f"subscription {subscription.name} replays; it cannot be split anew now",
-                detail=f"this program has {subscription.partitions} partitions",
-                hint="run it with the number it had until the replay is done",
-            )
+    with connection.transaction():
+        # one at a time: whoever looks, or splits, has the members' lock for a moment, and would be
+        # taken for a member that runs
+        connection.execute(statement.TAKE_TURNS, asked[:2])
+        for _ in range(_ROUNDS_MAX):
+            _declare(connection, subscription)
+            if _answer(connection, statement.JOIN, asked):
+                return
+            _split(connection, subscription)
     raise SubscriptionError(f"subscription {subscription.name} is being changed by others")
 
 
 _ROUNDS_MAX = 5
+
+
+def _split(connection: Connection[Any], subscription: Subscription) -> None:
+    asked = (subscription.tenant, subscription.name, subscription.partitions)
+    outcome = _answer(connection, statement.REPARTITION, asked)
+    if outcome == "running":
+        raise SubscriptionError(
+            f"subscription {subscription.name} runs with another number of partitions",
+            detail=f"this program has {subscription.partitions}",
+            hint="stop all of its runners, then start them with the new number",
+        )
+    if outcome == "replaying":
+        raise SubscriptionError(
+            f"subscription {subscription.name} replays; it cannot be split anew now",
+            detail=f"this program has {subscription.partitions} partitions",
+            hint="run it with the number it had until the replay is done",
+        )
 
 
 def _declare(connection: Connection[Any], subscription: Subscription) -> None:

@@ -21,6 +21,7 @@ WANT_WAKE: Final = "SELECT eventstore.want_wake()"
 LISTEN: Final = "LISTEN eventstore"
 ACT_FOR: Final = "SELECT set_config('eventstore.tenant', %s, false)"
 
+TAKE_TURNS: Final = "SELECT pg_advisory_xact_lock(1749237, hashtext(%s || '/' || %s))"
 DECLARE: Final = "SELECT eventstore.declare_subscription(%s, %s, %s, %s, %s)"
 JOIN: Final = "SELECT eventstore.join_subscription(%s, %s, %s)"
 REPARTITION: Final = "SELECT eventstore.repartition_subscription(%s, %s, %s)"

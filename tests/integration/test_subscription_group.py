@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import psycopg
@@ -140,6 +141,25 @@ def test_another_number_of_partitions_is_refused_while_members_run(ledger):
         until(lambda: shares(ledger) == [5])
         with pytest.raises(SubscriptionError, match="runs with another number of partitions"):
             SubscriptionRunner(ledger.dsn, view(partitions=3)).run()
+
+
+def test_members_who_start_at_once_with_a_new_number_all_become_members(ledger):
+    """One of them splits the subscription; none takes another's start for a member that runs."""
+    ledger.fill(20)
+    for count in (5, 3, 8, 2, 7, 4):
+        subscription = view(partitions=count)
+        with ExitStack() as members, ThreadPoolExecutor(6) as starting:
+            sessions = [
+                members.enter_context(psycopg.connect(ledger.dsn, autocommit=True))
+                for _ in range(6)
+            ]
+            joined = [starting.submit(membership.join, one, subscription) for one in sessions]
+            assert [None] * 6 == [one.result(timeout=30) for one in joined]
+            assert [count] == ledger.query(
+                "SELECT DISTINCT partitions FROM eventstore.subscriptions WHERE name = 'view'"
+            )
+            for session in sessions:
+                membership.leave(session)
 
 
 def uneven(ledger, chosen: int) -> None:
