@@ -51,14 +51,16 @@ def _archive(java_home: str | None) -> None:
     try:
         made = class_archive.make(home, ensure("spark"))
     except (OSError, subprocess.SubprocessError) as error:
-        printed = getattr(error, "stderr", None) or str(error).encode()
-        _say(f"spark: no class archive, so Spark starts more slowly: {_last_line(printed)}")
+        _say(f"spark: no class archive, so Spark starts more slowly: {_reason(error)}")
         return
     _say(f"spark: class archive of {made.stat().st_size >> 20} MiB")
 
 
-def _last_line(printed: bytes) -> str:
-    return printed.decode(errors="replace").strip().splitlines()[-1]
+def _reason(error: OSError | subprocess.SubprocessError) -> str:
+    """The last line that the session printed, or else what the error itself says."""
+    printed: bytes = getattr(error, "stderr", None) or b""
+    lines = printed.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else str(error)
 
 
 def _say(message: str) -> None:

@@ -104,7 +104,10 @@ def main(words: list[str]) -> int:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(_JVM_END_S)
-    return 0 if archive.is_file() else 1
+    if not archive.is_file():
+        sys.stderr.write("Java ended without writing the archive\n")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
