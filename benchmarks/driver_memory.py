@@ -38,9 +38,12 @@ def run(quick: bool) -> Report:
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
         home = Path(folder) / "home"
         with _Watch(home, every_s) as watch:
-            said = run_demo(home, "--rate", str(RATE), "--seconds", str(seconds))
-    thirds = _thirds(watch.samples_mib)
-    say("MiB by thirds of the time: " + ", ".join(f"{median(third):,.0f}" for third in thirds))
+            try:
+                said = run_demo(home, "--rate", str(RATE), "--seconds", str(seconds))
+            finally:
+                # a run that fails after half an hour has measured this nevertheless
+                thirds = _thirds(watch.samples_mib)
+                say(f"MiB by thirds of the time: {_medians(thirds)}")
     return Report(
         "driver_memory",
         bool(said["verified"]) and len(watch.samples_mib) >= _SAMPLES_MIN,
@@ -58,6 +61,10 @@ def run(quick: bool) -> Report:
 def _thirds(samples: list[float]) -> list[list[float]]:
     size = len(samples) // 3
     return [samples[:size], samples[size : 2 * size], samples[2 * size :]]
+
+
+def _medians(thirds: list[list[float]]) -> str:
+    return ", ".join(f"{median(third):,.0f}" for third in thirds if third) or "none"
 
 
 class _Watch:
