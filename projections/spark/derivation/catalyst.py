@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from projections.derivation.errors import ViewQueryError
 from projections.derivation.path import Changed, Derived, Kept, Matched, Table
+from projections.spark.java_classes import DATASET, java_class, scala_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 INPUT_MARK: Final = "headwater.input"
 """Name in a column's metadata by which a leaf is known for an input's."""
 
+_CATALYST: Final = "org.apache.spark.sql.catalyst"
 _NUMBER: Final = re.compile(r"#(\d+)L?\n")
 
 
@@ -44,7 +46,6 @@ class Catalyst:
 
     def __init__(self, session: SparkSession, plan: Any) -> None:
         self._session = session
-        self._jvm: Any = session._jvm  # noqa: SLF001 - py4j's door, which pyspark does not open
         self.plan = plan
         self._expressions: dict[Address, Any] = {}
 
@@ -94,9 +95,10 @@ class Catalyst:
 
     def frame(self, plans: Sequence[Any]) -> DataFrame:
         """Returns the rows of all plans, which have the same columns, as a DataFrame."""
-        logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
-        plan = plans[0] if len(plans) == 1 else logical.Union(self._seq(plans), False, False)
-        dataset = self._jvm.org.apache.spark.sql.classic.Dataset
+        plan = plans[0]
+        if len(plans) > 1:
+            plan = self._operator("Union")(self._seq(plans), False, False)
+        dataset = java_class(self._session, DATASET)
         return DataFrame(dataset.ofRows(self._session._jsparkSession, plan), self._session)  # noqa: SLF001
 
     def run(
@@ -117,29 +119,26 @@ class Catalyst:
         if isinstance(step, Table):
             rows = table(step.leaf)
             return self.nodes[step.leaf] if rows is None else self._leaf(step, rows)
-        logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
         if isinstance(step, Kept):
             below = self.run(step.child, changed, table)
-            return logical.Filter(self.expression(step.condition), below)
+            return self._operator("Filter")(self.expression(step.condition), below)
         if isinstance(step, Derived):
             below = self.run(step.child, changed, table)
             made = [
                 self._named(source, self.expression(shape))
                 for (_, source), shape in zip(step.columns, step.shape, strict=True)
             ]
-            return logical.Project(self._seq(made), below)
+            return self._operator("Project")(self._seq(made), below)
         left = self.run(step.left, changed, table)
         return self._join(step, left, self.run(step.right, changed, table))
 
     def selected(self, plan: Any, outputs: Iterable[int]) -> Any:
         """Returns a plan with some of the query's result columns, by their places."""
-        logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
         chosen = [self.plan.output().apply(place) for place in outputs]
-        return logical.Project(self._seq(chosen), plan)
+        return self._operator("Project")(self._seq(chosen), plan)
 
     def _leaf(self, step: Changed | Table, rows: DataFrame) -> Any:
         """Rows of an input under the numbers that one use of it has in the plan."""
-        logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
         plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
         given = _attributes(plan)
         made = []
@@ -152,48 +151,45 @@ class Catalyst:
                         hint="analyse the view again with the input as it is",
                     )
                 made.append(self._alias(given[name], attribute))
-        return logical.Project(self._seq(made), plan)
+        return self._operator("Project")(self._seq(made), plan)
 
     def _leaf_columns(self, leaf: int) -> Mapping[str, Any]:
         return _attributes(self.nodes[leaf])
 
     def _join(self, step: Matched, left: Any, right: Any) -> Any:
-        expressions = self._jvm.org.apache.spark.sql.catalyst.expressions
-        logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
         condition = None
         for pair in step.pairs:
-            kind = expressions.EqualNullSafe if pair.null_safe else expressions.EqualTo
+            kind = self._expression_class("EqualNullSafe" if pair.null_safe else "EqualTo")
             equal = kind(self.expression(pair.left), self.expression(pair.right))
-            condition = equal if condition is None else expressions.And(condition, equal)
-        return logical.Join(
+            condition = (
+                equal if condition is None else self._expression_class("And")(condition, equal)
+            )
+        return self._operator("Join")(
             left,
             right,
-            self._object("org.apache.spark.sql.catalyst.plans.Inner"),
-            self._jvm.scala.Some(condition),
+            self._object(f"{_CATALYST}.plans.Inner"),
+            java_class(self._session, "scala.Some")(condition),
             self._hint(few=step.few),
         )
 
     def _hint(self, *, few: bool) -> Any:
         """The side that comes from the changed rows is the small one; Spark cannot know that."""
-        logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
-        none, some = self._object("scala.None"), self._jvm.scala.Some
+        none, some = self._object("scala.None"), java_class(self._session, "scala.Some")
         if not few:
-            return logical.JoinHint(none, none)
-        wanted = self._object("org.apache.spark.sql.catalyst.plans.logical.BROADCAST")
-        return logical.JoinHint(some(logical.HintInfo(some(wanted))), none)
+            return self._operator("JoinHint")(none, none)
+        wanted = self._object(f"{_CATALYST}.plans.logical.BROADCAST")
+        return self._operator("JoinHint")(some(self._operator("HintInfo")(some(wanted))), none)
 
     def _named(self, source: Address | None, shape: Any) -> Any:
         if source is None:
-            null = self._jvm.org.apache.spark.sql.catalyst.expressions.Literal(
-                None, shape.dataType()
-            )
+            null = self._expression_class("Literal")(None, shape.dataType())
             return self._alias(null, shape)
         found = self.expression(source)
         return self._alias(found, shape)
 
     def _alias(self, expression: Any, shape: Any) -> Any:
         """An expression under the name and number of an attribute."""
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.Alias(
+        return self._expression_class("Alias")(
             expression,
             shape.name(),
             shape.exprId(),
@@ -203,14 +199,16 @@ class Catalyst:
         )
 
     def _seq(self, items: Iterable[Any]) -> Any:
-        return self._jvm.PythonUtils.toSeq(list(items))
+        return java_class(self._session, "PythonUtils").toSeq(list(items))
+
+    def _operator(self, name: str) -> Any:
+        return java_class(self._session, f"{_CATALYST}.plans.logical.{name}")
+
+    def _expression_class(self, name: str) -> Any:
+        return java_class(self._session, f"{_CATALYST}.expressions.{name}")
 
     def _object(self, name: str) -> Any:
-        """The one object of a Scala `object`."""
-        found = self._jvm
-        for part in f"{name}$".split("."):
-            found = getattr(found, part)
-        return getattr(found, "MODULE$")
+        return scala_object(self._session, name)
 
 
 def opaque(session: SparkSession, name: str, schema: StructType) -> DataFrame:
@@ -227,9 +225,8 @@ def opaque(session: SparkSession, name: str, schema: StructType) -> DataFrame:
             for column in schema
         ]
     )
-    jvm: Any = session._jvm  # noqa: SLF001
     java = session._jsparkSession  # noqa: SLF001
-    shape = jvm.org.apache.spark.sql.types.DataType.fromJson(marked.json())
+    shape = java_class(session, "org.apache.spark.sql.types.DataType").fromJson(marked.json())
     rows = session._jsc.emptyRDD()  # noqa: SLF001
     return DataFrame(java.createDataFrame(rows, shape), session)
 

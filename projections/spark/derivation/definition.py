@@ -12,6 +12,7 @@ from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from projections.derivation.errors import ViewQueryError
+from projections.spark.java_classes import DATASET, java_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +40,7 @@ class SqlDefinition:
         """Returns the query over the given inputs."""
         some = inputs[self.inputs[0]]
         java = self._own_session(some.sparkSession)
-        jvm: Any = some.sparkSession._jvm  # noqa: SLF001
-        dataset = jvm.org.apache.spark.sql.classic.Dataset
+        dataset = java_class(some.sparkSession, DATASET)
         for name in self.inputs:
             plan = inputs[name]._jdf.queryExecution().analyzed()  # noqa: SLF001
             dataset.ofRows(java, plan).createOrReplaceTempView(name)

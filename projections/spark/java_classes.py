@@ -1,0 +1,57 @@
+"""Classes of Spark's JVM, each looked up once.
+
+What Java does not know as a class it looks for in every jar, of which Spark has three hundred. py4j
+asks for each part of a dotted name, and for a short name in each package that pyspark imports: of
+the JVM's processor time while views are kept that was a sixteenth. So a class is asked for by its
+full name, and remembered where py4j looks first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DATASET: Final = "org.apache.spark.sql.classic.Dataset"
+"""What makes rows of a plan."""
+
+_OF_EVERY_COLUMN: Final = ("functions", "PythonUtils", "PythonSQLUtils")
+
+
+def java_class(session: SparkSession, name: str) -> Any:
+    """Returns a class, whose call makes an object.
+
+    Args:
+        session: A session of the JVM.
+        name: Its full name.
+
+    Raises:
+        LookupError: The JVM has no such class.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001  # py4j's door, which pyspark does not open
+    found = vars(jvm).get(name)
+    if found is None:
+        found = getattr(jvm, name)
+        if not isinstance(found, JavaClass):  # py4j takes any other name for a package
+            raise LookupError(name)
+        setattr(jvm, name, found)
+    return found
+
+
+def scala_object(session: SparkSession, name: str) -> Any:
+    """Returns the one object of a Scala `object`; see `java_class`."""
+    own = java_class(session, f"{name}$")
+    found = vars(own).get("MODULE$")
+    if found is None:
+        found = getattr(own, "MODULE$")
+        setattr(own, "MODULE$", found)
+    return found
+
+
+def remember(session: SparkSession) -> None:
+    """Has pyspark find at once what it asks for by a short name whenever it makes a column."""
+    for name in _OF_EVERY_COLUMN:
+        java_class(session, name)
