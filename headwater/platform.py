@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -337,12 +337,7 @@ class Platform:
 
     def failing_stores(self) -> dict[str, str]:
         """Returns the code of the error of each store whose query does not run at the moment."""
-        said = read_json(self.project.home.run / "job.json") or {}
-        return {
-            store: query["error"]["code"]
-            for store, query in said.get("queries", {}).items()
-            if query.get("error")
-        }
+        return {store: error["code"] for store, error in self._store_errors().items()}
 
     def halted(self) -> dict[tuple[str, str], str]:
         """Returns by view and store why a view stands still there, and not in its other stores."""
@@ -395,7 +390,11 @@ class Platform:
         try:
             self._await(lambda: not behind(), deadline_s, f"views have not reached {lsn}")
         except UnhealthyError as error:
-            raise UnhealthyError(error.message, detail=", ".join(behind())) from None
+            detail, hint = ", ".join(behind()), error.hint
+            for store, said in self._store_errors().items():
+                detail += f"; {store}: {said['code']} {said['message']}"
+                hint = said["hint"] or hint
+            raise UnhealthyError(error.message, detail=detail, hint=hint) from None
 
     def verify(self) -> list[ViewReport]:
         """Compares every view in every store with the source; the source must be at rest.
@@ -425,6 +424,11 @@ class Platform:
     def stop(self) -> bool:
         """Stops everything in order; returns whether anything ran."""
         return runtime.down(self.project.settings.home)
+
+    def _store_errors(self) -> dict[str, dict[str, Any]]:
+        said = read_json(self.project.home.run / "job.json") or {}
+        queries = said.get("queries", {})
+        return {store: query["error"] for store, query in queries.items() if query.get("error")}
 
     @property
     def _hiding(self) -> Hiding:

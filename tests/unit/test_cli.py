@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from deltalake import write_deltalake
 
 from cdc.lsn import Lsn
 from headwater import scaffold
-from headwater.cli import main, services
+from headwater.cli import main, services, view
 from headwater.cli.output import print_error
 from headwater.errors import UsageError
 from headwater.platform import Platform
@@ -118,6 +119,28 @@ def test_a_verification_shows_examples_of_what_is_wrong(
     assert ["orders in cache, such as", f"  {wrong}"] == shown[2].splitlines()[:2]
     assert "orders in table" not in shown[2]
     assert [[wrong], []] == [report["examples"] for report in json.loads(told[1])]
+
+
+def test_views_that_stay_behind_are_told_with_what_holds_them_up(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = {"code": "HW-P062", "message": "the cache is full", "hint": "raise maxmemory"}
+    told = {"queries": {"cache": {"error": full}, "table": {"error": None}}}
+    (project / ".headwater" / "run").mkdir(parents=True, exist_ok=True)
+    (project / ".headwater" / "run" / "job.json").write_text(json.dumps(told))
+    monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
+    monkeypatch.setattr(Platform, "halted", lambda _: {})
+    monkeypatch.setattr(Platform, "positions", lambda _: [])
+    plan = SimpleNamespace(name="orders", to=(Store.CACHE,))
+    monkeypatch.setattr(Platform, "plans", lambda _: [plan])
+    monkeypatch.setattr(Platform, "_derived", lambda _: [])
+    monkeypatch.setattr(view, "_CATCH_UP_S", 0.0)
+
+    code, out, _ = run("view", "verify", "--json")
+
+    error = json.loads(out)["error"]
+    assert (3, "raise maxmemory") == (code, error["hint"])
+    assert "orders in cache; cache: HW-P062 the cache is full" == error["detail"]
 
 
 def test_a_misspelt_command_or_option_is_a_usage_error(folder: Path, run: Run) -> None:
