@@ -18,7 +18,7 @@ from headwater.runtime.template import render_to
 if TYPE_CHECKING:
     from headwater.runtime.home import Home
 
-MEMORY_MB: Final = 256
+MEMORY_MB: Final = 1_024
 
 
 def binary() -> Path:
