@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from projections.view import DerivedView
 
 _LSN_BITS: Final = 56
+_FEW_ROWS: Final = 1_000_000
+"""Rows of all inputs from which on it pays to have Spark compile what it does with each."""
 _WRITTEN_DDL: Final = "kept long, gone long, failed map<string,long>"
 _WRITTEN: Final = pa.schema(
     [("kept", pa.int64()), ("gone", pa.int64()), ("failed", pa.map_(pa.string(), pa.int64()))]
@@ -95,26 +97,26 @@ class DerivedKeeper:
     """Keeps one derived view.
 
     Attributes:
-        session: Where.
         tables: Folder of the tables.
         view: The view.
         versions: Reads the tables.
+        versions_of_few: Reads them where they have few rows, in a session made for those.
         failed: Rows computed so far that did not meet an expectation, by its name.
         tenure: The driver's right to write.
     """
 
-    session: SparkSession
     tables: Path
     view: DerivedView
     versions: TableVersions
+    versions_of_few: TableVersions | None = None
     failed: Counter[str] = field(default_factory=Counter)
     tenure: Tenure | None = None
-    _analysed: dict[Any, Derivation] = field(default_factory=dict)
+    _analysed: dict[bool, tuple[Any, Derivation]] = field(default_factory=dict)
 
     @property
     def explanation(self) -> Explanation | None:
         """How the view is kept; None before its inputs were seen."""
-        return next((known.explain() for known in self._analysed.values()), None)
+        return next((known.explain() for _, known in self._analysed.values()), None)
 
     def keep(
         self,
@@ -159,30 +161,46 @@ class DerivedKeeper:
         changed: set[str],
         own: TableVersion | None,
     ) -> None:
-        new = {name: self.versions.rows(name, at) for name, at in wanted.items()}
-        derivation = self._analysis(new)
+        versions = self._reader(wanted)
+        new = {name: versions.rows(name, at) for name, at in wanted.items()}
+        derivation = self._analysis(versions, new)
         number = version.epoch << _LSN_BITS | version.lsn
         if own is not None and isinstance(derivation.strategy, Keyed):
-            old = {name: self.versions.rows(name, own.made_from[name]) for name in wanted}
+            old = {name: versions.rows(name, own.made_from[name]) for name in wanted}
             try:
                 changes = {
-                    name: self.versions.changes(name, own.made_from[name], wanted[name])
+                    name: versions.changes(name, own.made_from[name], wanted[name])
                     for name in changed
                 }
-                keys = gathered(self.session, affected(derivation, changes, old, new))
+                keys = gathered(versions.session, affected(derivation, changes, old, new))
             except PySparkException:
-                self._whole(derivation, new, number)  # the feed does not reach back so far
+                self._whole(versions, derivation, new, number)  # the feed does not reach so far
                 return
             if keys.count != 0:
                 self._write(outcome(derivation, old, new, keys), number, anew=False)
             return
-        self._whole(derivation, new, number)
+        self._whole(versions, derivation, new, number)
 
-    def _whole(self, derivation: Derivation, new: Mapping[str, DataFrame], number: int) -> None:
+    def _reader(self, wanted: Mapping[str, int]) -> TableVersions:
+        few = self.versions_of_few
+        if few is None:
+            return self.versions
+        counts = [few.count(name, at) for name, at in wanted.items()]
+        return (
+            few if sum(_FEW_ROWS if n is None else n for n in counts) < _FEW_ROWS else self.versions
+        )
+
+    def _whole(
+        self,
+        versions: TableVersions,
+        derivation: Derivation,
+        new: Mapping[str, DataFrame],
+        number: int,
+    ) -> None:
         result = derivation.definition(new)
         path = str(self.tables / self.view.name)
         if DeltaTable.is_deltatable(path):
-            stored = self.session.read.format("delta").load(path)
+            stored = versions.session.read.format("delta").load(path)
             if stored.drop(VERSION_COLUMN).schema.simpleString() == result.schema.simpleString():
                 self._write(differences(result, stored, self.view.keys), number, anew=False)
                 return
@@ -206,20 +224,23 @@ class DerivedKeeper:
         for row in rows.coalesce(1).mapInArrow(writer.write, _WRITTEN_DDL).collect():
             self.failed.update(row["failed"])
 
-    def _analysis(self, new: Mapping[str, DataFrame]) -> Derivation:
+    def _analysis(self, versions: TableVersions, new: Mapping[str, DataFrame]) -> Derivation:
         schemas = {name: frame.schema for name, frame in new.items()}
         key = tuple((name, schema.json()) for name, schema in schemas.items())
-        if key not in self._analysed:
-            self._analysed.clear()  # of other columns: they do not come back
-            definition = self._definition()
-            read = {name: schemas[name] for name in schemas if name in _inputs(definition, schemas)}
-            self._analysed[key] = analyse(self.session, definition, read, self.view.keys)
-        return self._analysed[key]
+        session, few = versions.session, versions is self.versions_of_few
+        known = self._analysed.get(few)
+        if known is not None and known[0] == key:
+            return known[1]
+        definition = self._definition(session)
+        read = {name: schemas[name] for name in schemas if name in _inputs(definition, schemas)}
+        derivation = analyse(session, definition, read, self.view.keys)
+        self._analysed[few] = key, derivation  # of other columns: they do not come back
+        return derivation
 
-    def _definition(self) -> Any:
+    def _definition(self, session: SparkSession) -> Any:
         view = self.view
         if view.sql is not None:
-            return definition_of_sql(self.session, view.sql)
+            return definition_of_sql(session, view.sql)
         function = view.function
         if function is None:
             raise ViewQueryError(f"view {view.name} has no query")
@@ -228,7 +249,7 @@ class DerivedKeeper:
     def result(self, versions: Mapping[str, int]) -> DataFrame:
         """Returns the view's query over its inputs at some versions of their tables."""
         new = {name: self.versions.rows(name, at) for name, at in versions.items()}
-        return self._analysis(new).definition(new)
+        return self._analysis(self.versions, new).definition(new)
 
     def expected(self, result: DataFrame) -> DataFrame:
         """Returns those rows of a result that the view is to have."""

@@ -47,7 +47,7 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
-        keeper = DerivedKeeper(session, tables, view, versions)
+        keeper = DerivedKeeper(tables, view, versions)
         _require_unique(keeper, latest)
         own = latest.views.get(view.name)
         return None if own is None else _report(keeper, own)

@@ -52,10 +52,11 @@ class Deriver(threading.Thread):
 
     Args:
         session: Where.
+        batches: Where that is done which concerns few rows.
         spec: The job.
     """
 
-    def __init__(self, session: SparkSession, spec: JobSpec) -> None:
+    def __init__(self, session: SparkSession, batches: SparkSession, spec: JobSpec) -> None:
         super().__init__(name="deriver", daemon=True)
         tables = spec.addresses.tables
         self.faults: dict[str, Fault] = {}
@@ -65,15 +66,16 @@ class Deriver(threading.Thread):
         self._file = spec.derived_file
         self._spec = spec
         self._versions = TableVersions(session, tables)
+        self._versions_of_few = TableVersions(batches, tables)
         self.keepers = [
-            DerivedKeeper(session, tables, view, self._versions, tenure=spec.tenure)
+            DerivedKeeper(tables, view, self._versions, self._versions_of_few, tenure=spec.tenure)
             for view in spec.derived
         ]
         self._names = frozenset(view.name for view in spec.derived)
         self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)
         self._epoch = 0
         self._followers = {
-            store: Follower(session, spec, store)
+            store: Follower(batches, spec, store)
             for store in (Store.SEARCH, Store.CACHE)
             if any(store in view.to for view in spec.derived)
         }
@@ -122,7 +124,7 @@ class Deriver(threading.Thread):
     def derived(self, version: PublishedVersion) -> dict[str, TableVersion]:
         """Brings every view to a boundary; returns their tables there, as far as there are any."""
         if version.epoch != self._epoch:  # whatever was made anew has versions of its own
-            self._versions.forget()
+            self._forget()
             self._epoch = version.epoch
         before = self._published.latest()
         views = {} if before is None else before.views
@@ -157,10 +159,14 @@ class Deriver(threading.Thread):
             self.faults.pop(name, None)
         except (ProjectionError, PySparkException) as error:
             made = own
-            self._versions.forget()  # a file that a frame names may be gone
+            self._forget()  # a file that a frame names may be gone
             self._failed(name, error)
         self.seconds[name] = time.monotonic() - began
         return made
+
+    def _forget(self) -> None:
+        for versions in (self._versions, self._versions_of_few):
+            versions.forget()
 
     def _in_pool(self) -> None:
         """Puts what a thread of the pool has Spark do beside the batches of the stores."""

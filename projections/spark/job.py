@@ -213,9 +213,11 @@ class _Job:
         for query in queries.values():
             running = query.query
             query.progress.running = running is not None
-            last = running.lastProgress if running is not None else None
+            # to ask is dear: Spark writes all offsets as text, to be read again here
+            wanted = running is not None and query.progress.phases_wanted
+            last = running.lastProgress if running is not None and wanted else None
             if last is not None:
-                query.progress.phases_ms = dict(last.durationMs)
+                query.progress.time_spent(last)
         paused = () if self._turn is None else self._turn.spec.paused
         write_status(
             self._spec.status_file, self._state, self._progress, self._error, paused=paused

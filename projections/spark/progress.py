@@ -62,6 +62,7 @@ class QueryProgress:
         error: Why the query is not running, if it failed.
         running: Whether it runs.
         phases_ms: Where the time of its last batch went, in Spark's own words.
+        phases_of: The batch that they are of.
         views: By view, what became of its records in those batches: `records` is the sum of
             `applied`, `quarantined` and `filtered`, in each batch and so in all.
         failed: By view and expectation, rows of those batches that did not meet it.
@@ -73,6 +74,7 @@ class QueryProgress:
     error: Fault | None = None
     running: bool = False
     phases_ms: dict[str, int] = field(default_factory=dict)
+    phases_of: int | None = None
     views: dict[str, dict[str, int]] = field(default_factory=dict)
     failed: dict[str, dict[str, int]] = field(default_factory=dict)
     recent: deque[BatchFigures] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
@@ -105,18 +107,24 @@ class QueryProgress:
                 of_view = self.failed.setdefault(row["view"], {})
                 of_view[name] = of_view.get(name, 0) + int(rows_failed)
 
-    def follow(self, last: StreamingQueryProgress | None) -> None:
-        """Takes the last batch of a query that Spark itself writes and counts."""
-        if last is None or (self.recent and self.recent[-1].batch_id >= last.batchId):
-            return
-        records = last.numInputRows
+    def archived(self, batch_id: int, added: int) -> None:
+        """Takes a finished batch of the archive, with the records that were not there yet."""
         self.recent.append(
-            BatchFigures(
-                last.batchId, time.time(), records, records, 0, 0, records, 0, 0, 0, None, None
-            )
+            BatchFigures(batch_id, time.time(), added, added, 0, 0, added, 0, 0, 0, None, None)
         )
         self.batches += 1
-        self.records += records
+        self.records += added
+
+    @property
+    def phases_wanted(self) -> bool:
+        """Whether the phases are of an earlier batch than the last."""
+        return bool(self.recent) and self.recent[-1].batch_id != self.phases_of
+
+    def time_spent(self, last: StreamingQueryProgress) -> None:
+        """Takes where the time of a batch went; Spark says it some time after the batch."""
+        if last.batchId >= self.recent[-1].batch_id:
+            self.phases_of = self.recent[-1].batch_id
+            self.phases_ms = dict(last.durationMs)
 
     def figures(self) -> dict[str, Any]:
         """Returns the figures for the status file."""

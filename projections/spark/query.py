@@ -157,8 +157,15 @@ def start_query(
     return _started(session, spec, store, stream)
 
 
-def start_archive(session: SparkSession, spec: JobSpec) -> StreamingQuery:
+def start_archive(
+    session: SparkSession, spec: JobSpec, on_batch: Callable[[int, int], None]
+) -> StreamingQuery:
     """Starts the query that adds every record of the source's topics to the archive.
+
+    Args:
+        session: Where.
+        spec: The job.
+        on_batch: Called with a batch's id and its new records once they are in the archive.
 
     Raises:
         CheckpointForeignError: The checkpoint is another query's.
@@ -183,7 +190,8 @@ def start_archive(session: SparkSession, spec: JobSpec) -> StreamingQuery:
             # a query whose topic is made anew while it runs ends, and is started again
             identities.update(_identities(spec, ends))
         aware = replace(archiver, ends=ends, identities=identities)
-        batch.mapInArrow(aware.write, ADDED_DDL).collect()
+        rows = batch.mapInArrow(aware.write, ADDED_DDL).collect()
+        on_batch(batch_id, sum(row["added"] for row in rows))
 
     stream = records.select(*GIVEN).coalesce(1).writeStream.foreachBatch(write)
     return _started(session, spec, ARCHIVE, stream)

@@ -18,7 +18,6 @@ from pyspark.errors import PySparkException
 from cdc.errors import CdcError
 from projections.errors import ProjectionError, QueryFailedError, SparkEndedError
 from projections.fault import Fault
-from projections.spark.query import ARCHIVE
 
 if TYPE_CHECKING:
     import threading
@@ -82,8 +81,6 @@ class SupervisedQuery:
         if self.progress.batches > self._batches_at_start:
             self._failures = 0
             self.progress.error = None
-        if self.name == ARCHIVE:
-            self.progress.follow(self.query.lastProgress)
         if not self.query.isActive:
             error = self.query.exception()
             self.query = None

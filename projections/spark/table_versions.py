@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -39,6 +39,16 @@ _PLAIN: Final = frozenset({"timestampNtz"})
 """Features that change nothing of how a table's files are read."""
 
 
+class _Files(NamedTuple):
+    """What a version of a table consists of."""
+
+    paths: tuple[str, ...]
+    size_bytes: int
+    rows: int | None
+    schema: StructType
+    plain: bool
+
+
 class TableVersions:
     """Reads views' tables, each at a version, and their changes between two.
 
@@ -52,11 +62,22 @@ class TableVersions:
     """
 
     def __init__(self, session: SparkSession, root: Path, files_max: int = FILES_MAX) -> None:
-        self._session = session
+        self.session = session
         self._root = root
         self._files_max = files_max
         self._frames: OrderedDict[tuple[str, int], DataFrame] = OrderedDict()
+        self._files: OrderedDict[tuple[str, int], _Files] = OrderedDict()
         self._lock = threading.Lock()
+
+    def count(self, name: str, version: int) -> int | None:
+        """Returns how many rows a version has as its log says; None if it does not say.
+
+        Rows that deletion vectors take away count as well.
+        """
+        try:
+            return self._files_of(name, version).rows
+        except DeltaError:
+            return None
 
     def rows(self, name: str, version: int) -> DataFrame:
         """Returns a view's rows at a version of its table.
@@ -71,7 +92,7 @@ class TableVersions:
                 return self._frames[key]
         frame = self._small(name, version)
         if frame is None:
-            reader = self._session.read.format("delta").option("versionAsOf", version)
+            reader = self.session.read.format("delta").option("versionAsOf", version)
             frame = reader.load(str(self._root / name))
         frame = frame.drop(*_OWN_COLUMNS)
         with self._lock:
@@ -96,7 +117,7 @@ class TableVersions:
         if few is not None:
             return few
         reader = (
-            self._session.read.format("delta")
+            self.session.read.format("delta")
             .option("readChangeFeed", "true")
             .option("startingVersion", after + 1)
             .option("endingVersion", through)
@@ -108,24 +129,43 @@ class TableVersions:
         """Forgets all frames: a table that is made anew counts its versions from the start."""
         with self._lock:
             self._frames.clear()
+            self._files.clear()
 
     def _small(self, name: str, version: int) -> DataFrame | None:
         """A table's rows from its files; None if they are many, or not read as they are."""
         if not self._files_max:
             return None
         try:
-            table = DeltaTable(str(self._root / name), version=version)
-            files = pa.table(table.get_add_actions(flatten=True))
-            paths = table.file_uris()
+            files = self._files_of(name, version)
         except DeltaError:
             return None  # Spark says what is wrong
-        small = len(paths) <= self._files_max and sum(files["size_bytes"].to_pylist()) <= BYTES_MAX
-        if not small or not _plain(table):
+        small = len(files.paths) <= self._files_max and files.size_bytes <= BYTES_MAX
+        if not small or not files.plain:
             return None
-        schema = _schema(table)
-        if not paths:
-            return self._session.createDataFrame([], schema)
-        return self._session.read.schema(schema).parquet(*paths)
+        if not files.paths:
+            return self.session.createDataFrame([], files.schema)
+        return self.session.read.schema(files.schema).parquet(*files.paths)
+
+    def _files_of(self, name: str, version: int) -> _Files:
+        key = name, version
+        with self._lock:
+            if key in self._files:
+                return self._files[key]
+        table = DeltaTable(str(self._root / name), version=version)
+        actions = pa.table(table.get_add_actions(flatten=True))
+        rows = actions["num_records"].to_pylist()
+        found = _Files(
+            tuple(table.file_uris()),
+            sum(actions["size_bytes"].to_pylist()),
+            None if None in rows else sum(rows),
+            _schema(table),
+            _plain(table),
+        )
+        with self._lock:
+            self._files[key] = found
+            while len(self._files) > _KEPT:
+                self._files.popitem(last=False)
+        return found
 
     def _few(self, name: str, after: int, through: int) -> DataFrame | None:
         """The changes as rows that the driver holds; None if they are many."""
@@ -149,7 +189,7 @@ class TableVersions:
         except (DeltaError, pa.ArrowException, OSError):
             return None  # Spark says what is wrong
         wanted = StructType([schema[name] for name in names])
-        return self._session.createDataFrame(rows, wanted)
+        return self.session.createDataFrame(rows, wanted)
 
 
 def _plain(table: DeltaTable) -> bool:

@@ -31,6 +31,7 @@ from projections.spark.query import (
     start_archive,
     start_query,
 )
+from projections.spark.session import session_of_batches
 from projections.spark.supervisor import SupervisedQuery
 from projections.view import Store
 
@@ -72,6 +73,7 @@ class Turn:
         self._epoch = epoch
         self.queries: dict[str, SupervisedQuery] = {}
         self._session = session
+        self._batches = session_of_batches(session)
         self._tables = tables
         self._progress = progress
         self._ending = threading.Event()
@@ -82,13 +84,13 @@ class Turn:
             if spec.plans_in(store)
         }
         self._caretaker = Caretaker(spec, self._guards, self._committed, epoch)
-        self._deriver = Deriver(session, spec) if spec.derived else None
+        self._deriver = Deriver(session, self._batches, spec) if spec.derived else None
         reached = None if self._deriver is None else self._deriver.reached
         self._publisher = Publisher(spec, tables, self._committed, reached)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if spec.plans_in(store):
                 self._add(store, partial(self._start_store, store))
-        self._add(ARCHIVE, partial(start_archive, session, spec))
+        self._add(ARCHIVE, self._start_archive)
 
     @property
     def fault(self) -> Fault | None:
@@ -165,7 +167,10 @@ class Turn:
         epoch = self._epoch if store is Store.CACHE else None
         gate = Gate(self._guards[store], self._tables, self._publisher.reach, epoch)
         on_batch = self._progress[store].record
-        return start_query(self._session, self.spec, store, gate, on_batch)
+        return start_query(self._batches, self.spec, store, gate, on_batch)
+
+    def _start_archive(self) -> StreamingQuery:
+        return start_archive(self._batches, self.spec, self._progress[ARCHIVE].archived)
 
     def _retry_first(self, store: Store) -> None:
         """Makes room in a full quarantine before the next batch needs it."""

@@ -11,9 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from projections.published import PublishedVersion, TableVersion
 from projections.sinks.table import FEED
-from projections.spark import table_versions
+from projections.spark import derived, table_versions
+from projections.spark.derived import DerivedKeeper
+from projections.spark.java_classes import java_class, scala_object
+from projections.spark.session import session_of_batches
 from projections.spark.table_versions import TableVersions
+from projections.view import DerivedView
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
+CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 LINES = pa.list_(pa.struct([("sku", pa.string()), ("price", pa.decimal128(12, 2))]))
 SCHEMA = pa.schema(
     [
@@ -155,6 +161,70 @@ def test_what_is_large_or_has_other_columns_is_left_to_delta(
     assert read_from(mine) == "files"
     assert "note" in mine.columns  # which no file has
     assert rows(mine) == rows(delta.rows("things", table.version))
+
+
+def test_a_view_is_kept_alike_by_whoever_reads_few_rows_and_many(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path)
+    view = DerivedView(
+        "names",
+        ("name",),
+        frozenset(),
+        ("things",),
+        "SELECT name, count(*) AS n FROM things GROUP BY 1",
+    )
+    few, many = TableVersions(session_of_batches(spark), tmp_path), TableVersions(spark, tmp_path)
+    keeper = DerivedKeeper(tmp_path, view, many, few)
+    own = None
+
+    for part, rows_few in enumerate((1_000, 1_000, 1, 1, 1_000)):
+        monkeypatch.setattr(derived, "_FEW_ROWS", rows_few)
+        table.append(part * 10, 10)
+        table.merge()
+        at = TableVersion(table.version, 1, part + 1)
+        boundary = PublishedVersion(part + 1, 1, part + 1, 0, {"things": at}, complete=False)
+        own = keeper.keep(boundary, {"things": at}, own)
+
+        assert own is not None
+        wanted = many.rows("things", table.version).groupBy("name").count()
+        assert rows(many.rows("names", own.version)) == rows(wanted.toDF("name", "n"))
+        read = few if rows_few > 1 else many
+        assert ("things", table.version) in read._frames
+    assert few.count("things", table.version) is not None
+    assert few.count("nothing", 0) is None
+
+
+def test_tasks_of_few_rows_have_no_code_made_for_their_columns(spark: SparkSession) -> None:
+    name = "spark.sql.codegen.factoryMode"
+    whole = session_of_batches(spark)
+    whole.conf.set(name, "FALLBACK")
+
+    own = session_of_batches(whole)
+
+    assert ("NO_CODEGEN", "FALLBACK") == (own.conf.get(name), whole.conf.get(name))
+    assert own.sparkContext is spark.sparkContext
+
+
+def test_checkpoints_are_written_without_a_process_for_each_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(str(tmp_path))
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    files = java_class(spark, f"{CHECKPOINTING}.CheckpointFileManager").create(path, conf)
+
+    assert files.getClass().getSimpleName() == "FileSystemBasedCheckpointFileManager"
+
+
+def test_a_class_of_java_is_looked_up_once(spark: SparkSession) -> None:
+    some = java_class(spark, "scala.Some")
+
+    assert java_class(spark, "scala.Some") is some
+    assert some(7).get() == 7
+    assert scala_object(spark, "scala.None") is scala_object(spark, "scala.None")
+    assert scala_object(spark, "scala.None").isEmpty()
+    with pytest.raises(LookupError, match=r"scala\.Nothing_here"):
+        java_class(spark, "scala.Nothing_here")
 
 
 def _field(name: str) -> Any:
