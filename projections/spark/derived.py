@@ -186,9 +186,8 @@ class DerivedKeeper:
         if few is None:
             return self.versions
         counts = [few.count(name, at) for name, at in wanted.items()]
-        return (
-            few if sum(_FEW_ROWS if n is None else n for n in counts) < _FEW_ROWS else self.versions
-        )
+        unknown = None in counts
+        return self.versions if unknown or sum(filter(None, counts)) >= _FEW_ROWS else few
 
     def _whole(
         self,
