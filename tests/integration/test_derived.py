@@ -17,7 +17,7 @@ from projections.published import Published
 from projections.sinks.table import FEED
 from projections.spark.derived_verification import verify_derived
 from projections.spark.deriver import Deriver
-from projections.spark.session import start_session
+from projections.spark.session import session_of_batches, start_session
 from projections.spec import JobSpec
 from projections.view import DerivedView, Store
 from tests.fix_spark import UNCOMPILED
@@ -230,7 +230,7 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     spec = job(folder)
     session = start_session(spec)
     shop = Shop(spec.addresses.tables, Random(11))  # noqa: S311
-    deriver = Deriver(session, spec)
+    deriver = Deriver(session, session_of_batches(session), spec)
     for _ in range(8):
         shop.change()
         newest = shop.publish()

@@ -18,7 +18,7 @@ from projections.declaration import load
 from projections.published import Published
 from projections.sinks.table import FEED
 from projections.spark.deriver import Deriver
-from projections.spark.session import start_session
+from projections.spark.session import session_of_batches, start_session
 from projections.spec import JobSpec
 from tests.fix_spark import UNCOMPILED
 
@@ -64,7 +64,8 @@ class Shop:
         self.spec = JobSpec("shop", (), *places, **more)
         self.tables = self.spec.addresses.tables
         self.published = Published(self.tables, "shop")
-        self.deriver = Deriver(start_session(self.spec), self.spec)
+        session = start_session(self.spec)
+        self.deriver = Deriver(session, session_of_batches(session), self.spec)
         self.lsn = 100
         for name, (_, schema) in TABLES.items():
             path, whole = str(self.tables / name), schema.append(VERSION)
