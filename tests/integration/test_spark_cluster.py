@@ -29,6 +29,7 @@ pytestmark = [
 CLUSTER = SparkCluster(workers=2, cores=1, memory_mb=512)
 SCENARIO = """
 import json, os, pickle, signal, sys, time
+from urllib.request import urlopen
 from headwater import runtime
 from projections.errors import ClusterError, FolderNotSharedError
 from projections.shared_folder import SharedFolder
@@ -52,6 +53,13 @@ def killed(name):
         now = runtime.status(spec.home).service(name)
         return now.restarts > service.restarts and now.ready
     until(back, f"{name} to be back")
+
+def placed():
+    # cores that the master knows to be taken, one of each worker
+    port = json.loads((spec.home / "run" / "ports.json").read_text())["spark-master-page"]
+    with urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as page:
+        workers = json.load(page)["workers"]
+    return [worker["coresused"] for worker in workers if worker["state"] == "ALIVE"] == [1, 1]
 
 def counted():
     return session.range(1000, numPartitions=4).selectExpr("id % 7 AS k").distinct().count()
@@ -78,6 +86,7 @@ except FolderNotSharedError as error:
 found["at first"] = counted()
 killed("spark-master")
 found["without its first master"] = counted()
+until(placed, "the new master's knowledge of both executors")
 killed("spark-worker-1")
 until(lambda: cluster.executors(session) == 2, "an executor from the worker that came back")
 found["on a worker that came back"] = counted()
@@ -106,7 +115,7 @@ def test_a_job_goes_on_when_master_and_worker_are_killed_and_is_told_what_it_can
     finally:
         runtime.down(home)
 
-    assert 0 == done.returncode, done.stderr.decode()[-3000:]
+    assert 0 == done.returncode, done.stderr.decode()[-3000:] + said(home)
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "no room": "HW-P102",
         "left in the folder": [".mark"],
@@ -118,6 +127,12 @@ def test_a_job_goes_on_when_master_and_worker_are_killed_and_is_told_what_it_can
     found = runtime.status(home)
     assert found is not None
     assert not found.running
+
+
+def said(home: Path) -> str:
+    """What master, workers and executors said last."""
+    logs = [*sorted((home / "log").glob("spark-*.log")), *sorted(home.glob("data/*/*/*/stderr"))]
+    return "".join(f"\n{log.relative_to(home)}:\n{log.read_text()[-4000:]}" for log in logs)
 
 
 def job(home: Path, master: str) -> JobSpec:
