@@ -6,6 +6,14 @@ CdcError
 ├── SchemaMismatchError  HW-C003  a record has other columns than the table had
 ├── CaptureSpecError     HW-C004  a source cannot be captured as it is declared
 ├── ColumnRuleError      HW-C053  a rule for columns cannot be kept
+├── TokenError           HW-C080  a position token, or what one is asked for
+│   ├── TokenMalformedError      HW-C081  this is no token
+│   ├── TransactionOpenError     HW-C082  a transaction has no position before its commit
+│   ├── TransactionAbortedError  HW-C083  nothing of a transaction was committed
+│   ├── TokenForeignError        HW-C084  it is of another source
+│   ├── TokenOutdatedError       HW-C085  it is from before a restore or a repair
+│   ├── TokenFutureError         HW-C086  the log has not come so far
+│   └── NotCapturedError         HW-C087  nobody captures the source
 ├── PostgresError        HW-C01x  the source database
 ├── ConnectError         HW-C02x  Kafka Connect and the connector
 └── BrokerError          HW-C03x  Kafka
@@ -63,3 +71,52 @@ class ColumnRuleError(CdcError):
     """A rule for columns contradicts another, does not fit its table, or lacks its salt."""
 
     code = "HW-C053"
+
+
+class TokenError(CdcError):
+    """Root of the errors of position tokens."""
+
+    code = "HW-C080"
+
+
+class TokenMalformedError(TokenError):
+    """What was given is no position token."""
+
+    code = "HW-C081"
+
+
+class TransactionOpenError(TokenError):
+    """A token is asked for a transaction that may still be rolled back."""
+
+    code = "HW-C082"
+    retriable = True
+
+
+class TransactionAbortedError(TokenError):
+    """A token is asked for a transaction that was rolled back, or that nobody has begun."""
+
+    code = "HW-C083"
+
+
+class TokenForeignError(TokenError):
+    """A token is of another source than the one that is read."""
+
+    code = "HW-C084"
+
+
+class TokenOutdatedError(TokenError):
+    """A token was made before the source was restored, or its capture repaired."""
+
+    code = "HW-C085"
+
+
+class TokenFutureError(TokenError):
+    """A token names a position that the source's log has not reached."""
+
+    code = "HW-C086"
+
+
+class NotCapturedError(TokenError):
+    """The source's log is not captured, so nobody will ever have applied it."""
+
+    code = "HW-C087"

@@ -46,6 +46,7 @@ ProjectionError
 │   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
 ├── VerificationError        HW-P030  views could not be compared
 │   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
+│   │   └── BehindError      HW-P033  of one view, with the stage that is behind: `read_barrier`
 │   └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
 ├── ExpectationError         HW-P090  a row is not as its view expects
 │   ├── RowUnexpectedError   HW-P092  a row waits because it is not as expected

@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
 
 from projections.errors import NoIndexError, SearchQueryError, SinkUnavailableError
 from projections.search.condition import Condition
@@ -138,6 +139,37 @@ class Searcher:
             corrected,
             int(found["took"]),
         )
+
+    def get(self, view: str, key: str) -> dict[str, Any] | None:
+        """Returns the row of a key as it was written last, also before a search finds it.
+
+        Args:
+            view: The view's name.
+            key: Text of its key.
+
+        Returns:
+            Its columns in their document form; None if there is none.
+
+        Raises:
+            NoIndexError: No view of that name can be searched.
+            SinkError: The engine does not answer.
+        """
+        if not _NAME.fullmatch(view):  # no pattern, and no list of names
+            raise self._no_index(view)
+        try:
+            found = self._engine.request("GET", f"/{view}/_doc/{quote(key, safe='')}")
+        except EngineRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            self.fields(view)  # a row that is not there, if the view is
+            return None
+        row: dict[str, Any] = found["_source"]
+        return None if row.pop(DELETED_FIELD, False) else row
+
+    def refresh(self, view: str) -> None:
+        """Lets searches find all that was written so far, which they do a second later anyway."""
+        self.fields(view)
+        self._engine.request("POST", f"/{view}/_refresh")
 
     def suggest(self, view: str, query: SearchQuery | str) -> list[Suggestion]:
         """Returns values that somebody may be typing, the most frequent first.

@@ -1,0 +1,53 @@
+"""PositionToken: a place in a source's log, to be handed on and waited for.
+
+A writer gets one after its commit; a view that has applied everything up to there has what was
+written. It says of which source it is, and of which incarnation: positions of another, or of a log
+that was restored to an earlier time, mean nothing here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.errors import TokenMalformedError
+from cdc.lsn import Lsn
+
+_TEXT: Final = re.compile(r"hwp1\.(?P<epoch>\d{1,9})\.(?P<lsn>[0-9A-F]{16})\.(?P<source>\S{1,63})")
+
+
+@dataclass(frozen=True, slots=True)
+class PositionToken:
+    """A place in the log of one incarnation of a source.
+
+    Its text holds nothing secret: letters, digits, dots and underscores, fit for a header of HTTP.
+
+    Attributes:
+        source: Name of the source.
+        epoch: Its incarnation.
+        lsn: Whatever was committed before it was made has an earlier position.
+    """
+
+    source: str
+    epoch: int
+    lsn: Lsn
+
+    def __str__(self) -> str:
+        return f"hwp1.{self.epoch}.{self.lsn.value:016X}.{self.source}"
+
+    @classmethod
+    def parse(cls, text: str) -> PositionToken:
+        """Reads a token as `str()` writes it.
+
+        Raises:
+            TokenMalformedError: It is none.
+        """
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise TokenMalformedError(
+                "this is no position token",
+                detail=f"{text!r:.80}",
+                hint="headwater token prints one",
+            )
+        return cls(found["source"], int(found["epoch"]), Lsn(int(found["lsn"], 16)))
