@@ -112,7 +112,7 @@ def run(
         raise NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
     if not _QUERY.match(sql):
         raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
-    versions = readable(tables, views, as_of, frozenset(_WORD.findall(sql.lower())))
+    versions = readable(tables, views, as_of, words(sql))
     engine = QueryBuilder()
     for name, version in versions.items():
         engine = engine.register(name, DeltaTable(views[name], version=version))
@@ -125,6 +125,11 @@ def run(
         return pa.table(engine.execute(sql).read_all())
     except DeltaError as error:
         raise _explained(str(error), views, versions) from None
+
+
+def words(sql: str) -> frozenset[str]:
+    """Returns the words of a statement in small letters; its views are among them."""
+    return frozenset(_WORD.findall(sql.lower()))
 
 
 def readable(

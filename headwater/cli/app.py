@@ -23,6 +23,7 @@ from headwater.cli import (
     search,
     services,
     source,
+    token,
     trace,
     view,
 )
@@ -43,7 +44,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (demo, services, run, init, doctor, plan, data, search, trace):
+for part in (demo, services, run, init, doctor, plan, data, search, trace, token):
     part.register(app)
 app.add_typer(cache.app, name="cache")
 app.add_typer(db.app, name="db")

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli import token
+from headwater.cli.options import AtLeast, Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from projections.cache_options import ROWS
+from projections.view import Store
 
 if TYPE_CHECKING:
     from projections.cache_reader import CacheReader
@@ -32,6 +34,7 @@ def get(
     name: View,
     key: Annotated[list[str], typer.Argument(help="Its key; a value for each column of the key.")],
     *,
+    at_least: AtLeast = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -41,7 +44,7 @@ def get(
 
     Example: headwater cache get orders 42
     """
-    with _reader(name, config, home, profile) as view:
+    with _reader(name, config, home, profile, at_least) as view:
         row = view.get(*key)
     if row is None:
         if as_json:
@@ -61,6 +64,7 @@ def lookup(
     lookup: Name = None,
     *,
     limit: Limit = _LIMIT,
+    at_least: AtLeast = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -70,7 +74,7 @@ def lookup(
 
     Example: headwater cache lookup orders customer:42:orders
     """
-    with _reader(name, config, home, profile) as view:
+    with _reader(name, config, home, profile, at_least) as view:
         if lookup is None:
             names = [{"lookup": found} for found in view.names("lookup")[:limit]]
             print_rows(names, as_json=as_json, title="", empty="it has no lookups")
@@ -86,6 +90,7 @@ def count(
     counter: Name = None,
     *,
     limit: Limit = _LIMIT,
+    at_least: AtLeast = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -95,7 +100,7 @@ def count(
 
     Example: headwater cache count orders revenue:42
     """
-    with _reader(name, config, home, profile) as view:
+    with _reader(name, config, home, profile, at_least) as view:
         names = view.names("counter")[:limit] if counter is None else [counter]
         rows = []
         for found in names:
@@ -114,6 +119,7 @@ def top(
     *,
     limit: Limit = _LIMIT,
     lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score first.")] = False,
+    at_least: AtLeast = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -123,7 +129,7 @@ def top(
 
     Example: headwater cache top orders largest --limit 10
     """
-    with _reader(name, config, home, profile) as view:
+    with _reader(name, config, home, profile, at_least) as view:
         if leaderboard is None:
             names = [{"leaderboard": found} for found in view.names("leaderboard")[:limit]]
             print_rows(names, as_json=as_json, title="", empty="it has no leaderboards")
@@ -136,11 +142,14 @@ def top(
     print_rows(rows, as_json=as_json, title="", empty="no row is on it")
 
 
-def _reader(name: str, config: Config, home: HomeFolder, profile: Profile) -> CacheReader:
+def _reader(
+    name: str, config: Config, home: HomeFolder, profile: Profile, at_least: AtLeast
+) -> CacheReader:
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     from projections.cache_reader import CacheReader  # noqa: PLC0415  # needs the extra
 
+    token.reach(platform, at_least, name, Store.CACHE)
     endpoints = platform.endpoints
     view = CacheReader(endpoints.cache_url, f"{project.source.name}:", name)
     if view.building:

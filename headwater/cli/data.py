@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc.position_token import PositionToken
 from headwater import query
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.options import AtLeast, Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_rows, stderr
-from headwater.project import open_project
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +35,7 @@ def query_views(
         str | None,
         typer.Option(help="A position (0/1A2B3C), a time, or the number of a published version."),
     ] = None,
+    at_least: AtLeast = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -42,9 +46,17 @@ def query_views(
     Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
     """
     project = open_project(config, home=home, profile=profile)
-    root = project.home.root
-    archive = root / "archive" / project.source.name
-    answer = query.run(sql, root / "tables", as_of, archive=archive)
+    if as_of is not None and at_least is not None:
+        raise UsageError("--as-of and --at-least ask for different things")
+    if at_least is None:
+        root = project.home.root
+        archive = root / "archive" / project.source.name
+        answer = query.run(sql, root / "tables", as_of, archive=archive)
+    else:
+        from headwater.views import Views  # noqa: PLC0415  # needs the extra
+
+        with Views(Platform(project, settings_file(config, home=home))) as views:
+            answer = views.query(sql, at_least=PositionToken.parse(at_least))
     rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()
     print_rows([_plain(row) for row in rows], as_json=as_json, title="", empty=_no_rows(answer))
     if not as_json and answer.num_rows > _ROWS_SHOWN:

@@ -27,3 +27,10 @@ Tenant = Annotated[
     str | None, typer.Option("--tenant", help="Whose; otherwise as the settings say.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Yes, this cannot be undone.")]
+AtLeast = Annotated[
+    str | None,
+    typer.Option(
+        "--at-least",
+        help="A token: wait for what was committed before it, five seconds at most.",
+    ),
+]

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cdc.continuity.errors import ContinuityError
-from cdc.errors import CdcError
+from cdc.errors import CdcError, TokenForeignError, TokenMalformedError
 from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError
 from eventstore import errors as event_store
 from eventstore.errors import EventStoreError
@@ -23,6 +23,7 @@ from projections.errors import (
     ProjectionError,
     SearchError,
 )
+from projections.read_barrier import BehindError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ _USAGE = (
     ReadRefusedError,
     ReadUnknownError,
     SearchError,
+    TokenForeignError,
+    TokenMalformedError,
     event_store.NameRefusedError,
     event_store.EventRefusedError,
     event_store.BatchRefusedError,
@@ -48,6 +51,7 @@ _USAGE = (
     event_store.SubscriptionError,
 )
 _UNHEALTHY = (
+    BehindError,
     ContinuityError,
     event_store.AuditError,
     event_store.CheckpointBeyondHeadError,

@@ -9,11 +9,13 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli import token
+from headwater.cli.options import AtLeast, Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
+from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -64,6 +66,7 @@ def search_view(
     suggest: Annotated[
         str | None, typer.Option("--suggest", help="Values that begin like this, instead.")
     ] = None,
+    at_least: AtLeast = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -76,8 +79,6 @@ def search_view(
     from projections.search.client import Searcher, conditions  # noqa: PLC0415
     from projections.search.request import SearchQuery  # noqa: PLC0415
 
-    project = open_project(config, home=home, profile=profile)
-    url = Platform(project, settings_file(config, home=home)).endpoints.search_url
     if suggest is not None and (text or facet or sort):
         raise UsageError("--suggest takes --where, --in and --size only")
     query = SearchQuery(
@@ -92,13 +93,16 @@ def search_view(
         syntax,
         _HTML if as_json else _MARKS,
     )
-    with Searcher(url) as searcher:
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    reached = token.reach(platform, at_least, view, Store.SEARCH)
+    with Searcher(platform.endpoints.search_url) as searcher:
+        if reached is not None:
+            searcher.refresh(view)
         if suggest is not None:
             _show_suggestions(searcher.suggest(view, query), as_json=as_json)
-        elif as_json:
-            print_json(_document(searcher.search(view, query)))
         else:
-            _show(searcher.search(view, query), start)
+            _show(searcher.search(view, query), start, as_json=as_json)
 
 
 def _show_suggestions(found: Sequence[Suggestion], *, as_json: bool) -> None:
@@ -106,7 +110,10 @@ def _show_suggestions(found: Sequence[Suggestion], *, as_json: bool) -> None:
     print_rows(rows, as_json=as_json, title="", empty="nothing begins like that")
 
 
-def _show(answer: SearchAnswer, start: int) -> None:
+def _show(answer: SearchAnswer, start: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_document(answer))
+        return
     console = stdout()
     for place, hit in enumerate(answer.hits, start + 1):
         console.print(_heading(place, hit), soft_wrap=True)

@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING
 
 import opensearchpy
 import psutil
+import psycopg
 import pyarrow.compute as pc
 import pytest
 import redis
 from deltalake import DeltaTable
 from rich.console import Console
 
+from cdc.position_token import PositionToken
 from headwater.demo.demo import run_demo
 from headwater.demo.options import DemoOptions
 from headwater.demo.result import STORES
+from headwater.views import Views
+from projections.read_barrier import BehindError, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,10 +120,13 @@ def test_pgbench_is_captured_and_its_sums_hold_in_every_store(home):
 
 
 def test_a_row_that_was_tampered_with_in_a_store_turns_the_demo_red(home):
-    """A row taken out, one put in, one changed, a counter changed; each is found where it was."""
+    """A row taken out, one put in, one changed, a counter changed; each is found where it was.
+
+    Before that somebody writes, and reads what was written in every store.
+    """
     options = DemoOptions(seconds=4.0, scale=0.1, home=home)
 
-    result = run_demo(options, Console(file=io.StringIO()), before_comparison=tamper)
+    result = run_demo(options, Console(file=io.StringIO()), before_comparison=write_and_tamper)
 
     wrong = {
         (v.view, v.store): (v.missing, v.extra, v.different) for v in result.views if not v.agrees
@@ -133,7 +140,46 @@ def test_a_row_that_was_tampered_with_in_a_store_turns_the_demo_red(home):
     }
 
 
-def tamper(_stack: Stack, places: Places) -> None:
+def write_and_tamper(stack: Stack, places: Places) -> None:
+    with Views(stack) as views:
+        read_own_writes(views, stack.source_dsn)
+    tamper(places)
+
+
+def read_own_writes(views: Views, dsn: str) -> None:
+    customers, card, products = views["customers"], views["customer_card"], views["products"]
+    with psycopg.connect(dsn) as source:
+        number, sku = source.execute(
+            "SELECT (SELECT min(id) FROM customers), (SELECT min(sku) FROM products)"
+        ).fetchone()
+        for name in ("Ada Byron", "Ada King", "Ada Lovelace"):
+            source.execute("UPDATE customers SET full_name = %s WHERE id = %s", (name, number))
+            source.commit()
+            token = views.token(source)
+            assert name == customers.read(number, at_least=token, timeout_s=60)["full_name"]
+        source.execute("UPDATE products SET name = 'Analytical engine' WHERE sku = %s", (sku,))
+        source.commit()
+        token = PositionToken.parse(str(views.token(source)))
+        found = products.search("analytical engine", at_least=token, timeout_s=60)
+        assert sku == found.hits[0].key
+        sql = "SELECT full_name FROM customers ORDER BY id LIMIT 1"
+        rows = views.query(sql, at_least=token, timeout_s=60).to_pylist()
+        assert [{"full_name": name}] == rows
+        assert name == card.read(number, at_least=token, timeout_s=60)["full_name"]
+        for view in VIEWS | HISTORIES:
+            views[view].wait_for(token, timeout_s=60)
+
+        source.execute("UPDATE customers SET full_name = full_name WHERE id = %s", (number,))
+        source.commit()
+        later = views.token(source)
+    with pytest.raises(BehindError) as late:
+        customers.wait_for(later, timeout_s=0)
+    assert {Stage.BATCH, Stage.CAPTURE} >= {each.stage for each in late.value.late}
+    read = customers.read(number, at_least=later, timeout_s=0, otherwise=lambda: "folded")
+    assert "folded" == read
+
+
+def tamper(places: Places) -> None:
     with redis.Redis.from_url(places.cache_url) as cache:
         cache.delete(next(cache.scan_iter(f"{places.cache_prefix}orders:*")))
         key = next(cache.scan_iter(f"{places.cache_prefix}customers:*"))

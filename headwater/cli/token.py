@@ -1,0 +1,91 @@
+"""`headwater token` and `headwater view wait`: to read what was written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdc.position_token import PositionToken
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import print_json, stderr
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from headwater.platform import Platform
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("token")(token)
+
+
+def token(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Print a token of all that is committed at the source, to wait for in views.
+
+    Example: headwater view wait orders "$(headwater token)"
+    """
+    from headwater.views import Views  # noqa: PLC0415  # needs the extra
+
+    with Views.open(config, home=home, profile=profile) as views:
+        found = views.token()
+    if as_json:
+        said = {"token": str(found), "source": found.source, "epoch": found.epoch}
+        print_json(said | {"position": str(found.lsn)})
+    else:
+        typer.echo(str(found))
+
+
+def reach(
+    platform: Platform, at_least: str | None, view: str, store: Store
+) -> PositionToken | None:
+    """Waits until a view has in a store what was committed before a token, if one is given.
+
+    Raises:
+        BehindError: It is behind after five seconds.
+    """
+    if at_least is None:
+        return None
+    from headwater.views import Views  # noqa: PLC0415  # needs the extra
+
+    wanted = PositionToken.parse(at_least)
+    with Views(platform) as views:
+        views[view].wait_for(wanted, stores={store})
+    return wanted
+
+
+def wait(
+    name: Annotated[str, typer.Argument(help="The view.")],
+    token: Annotated[str, typer.Argument(help="What headwater token or an application gave.")],
+    *,
+    to: Annotated[
+        list[Store] | None,
+        typer.Option("--store", help="Only in this store; may be repeated."),
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.0, help="Seconds to wait at most.")
+    ] = 5.0,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Wait until a view has everything that was committed before a token.
+
+    Exits 3 if it has not after that time, and says which stage is behind, and by how much.
+    """
+    from headwater.views import Views  # noqa: PLC0415  # needs the extra
+
+    wanted = PositionToken.parse(token)
+    with Views.open(config, home=home, profile=profile) as views:
+        views[name].wait_for(wanted, stores=to or (), timeout_s=timeout_s)
+    if as_json:
+        print_json({"view": name, "reached": token})
+    else:
+        stderr.print(f"{name} has everything up to {wanted.lsn}")

@@ -1,0 +1,300 @@
+"""Views as an application reads them: by key, and with what it has just written.
+
+    views = Views.open()
+    token = views.token(store.handle(PlaceOrder(...)).token)     # or views.token() after a commit
+    views["orders"].read("42", at_least=token)
+
+Nothing is asked of Kafka or of the job: how far a view is stands in the source, and rows are read
+from where they are.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import psycopg
+
+from cdc.position_token import PositionToken
+from cdc.postgres import committed, session
+from cdc.postgres.errors import PostgresUnavailableError
+from headwater import query
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from projections.cache_reader import CacheReader
+from projections.documents import key_text
+from projections.read_barrier import TIMEOUT_S, BehindError, ReadBarrier
+from projections.search.client import SearchAnswer, Searcher
+from projections.view import DerivedView, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from cdc.values import Json
+    from eventstore.token import Token
+    from projections.search.request import SearchQuery
+    from projections.view import View
+
+__all__ = ["BehindError", "PositionToken", "ReadableView", "Views"]
+
+_BY_KEY: Final = (Store.CACHE, Store.SEARCH)
+_IDLE_MAX: Final = 8
+"""Sessions with the source that are kept open for the next who waits."""
+
+Other = TypeVar("Other")
+
+
+class Views:
+    """A project's views.
+
+    Threads may share one. Sessions with the source and the stores are opened when they are needed.
+
+    Args:
+        platform: The project, and where its servers are.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._declared: Mapping[str, View | DerivedView] = {
+            **platform.project.declarations.views,
+            **platform.project.declarations.derived,
+        }
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._readers: dict[str, CacheReader] = {}
+        self._searcher: Searcher | None = None
+        self._opening = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, config: Path | None = None, *, home: Path | None = None, profile: str | None = None
+    ) -> Self:
+        """Opens the views of a project; see `headwater.project.open_project`."""
+        project = open_project(config, home=home, profile=profile)
+        return cls(Platform(project, settings_file(config, home=home)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getitem__(self, name: str) -> ReadableView:
+        view = self._declared.get(name)
+        if view is None:
+            near = difflib.get_close_matches(name, self._declared, n=1)
+            there = "views: " + ", ".join(sorted(self._declared))
+            raise UsageError(
+                f"no view is named {name[:80]}",
+                hint=f"did you mean {near[0]}?" if near else there,
+            )
+        return ReadableView(self, view)
+
+    @property
+    def source(self) -> str:
+        """Name of the project's source."""
+        return self._platform.project.source.name
+
+    def token(self, written: Token | psycopg.Connection[Any] | None = None) -> PositionToken:
+        """Returns a token of what was committed.
+
+        Args:
+            written: What a command has returned; or the connection of a transaction that is
+                committed. Without it, the token is of everything so far, by whomever.
+
+        Raises:
+            TransactionOpenError: It is not committed yet.
+            TransactionAbortedError: It never will be.
+            NotCapturedError: Nobody captures the source.
+        """
+        if written is None:
+            with self.reading() as connection:
+                return committed.everything(connection, self.source)
+        if isinstance(written, psycopg.Connection):
+            return committed.everything(written, self.source)
+        with self.reading() as connection:
+            if written.transaction_id == 0:  # it wrote nothing: what it has read is meant
+                return committed.everything(connection, self.source)
+            return committed.of_transaction(connection, self.source, written.transaction_id)
+
+    def query(self, sql: str, *, at_least: PositionToken, timeout_s: float = TIMEOUT_S) -> pa.Table:
+        """Answers SQL over the views' tables once those it names have what was written.
+
+        Args:
+            sql: See `headwater.query.run`.
+            at_least: A token.
+            timeout_s: How long to wait at most, in seconds.
+
+        Raises:
+            BehindError: A table is behind after that time.
+            QueryError: The statement cannot be answered.
+        """
+        words = query.words(sql)
+        for name, view in self._declared.items():
+            if name in words and Store.TABLE in view.to:
+                self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=timeout_s)
+        root = self._platform.project.home.root
+        return query.run(sql, root / "tables", archive=root / "archive" / self.source)
+
+    def close(self) -> None:
+        """Closes all sessions."""
+        for connection in self._idle:
+            connection.close()
+        for reader in self._readers.values():
+            reader.close()
+        if self._searcher is not None:
+            self._searcher.close()
+        self._idle, self._readers, self._searcher = [], {}, None
+
+    def cached(self, view: str) -> CacheReader:
+        """Returns what reads a view in the cache."""
+        with self._opening:
+            if view not in self._readers:
+                url = self._platform.endpoints.cache_url
+                self._readers[view] = CacheReader(url, f"{self.source}:", view)
+            return self._readers[view]
+
+    @property
+    def searcher(self) -> Searcher:
+        """What searches in views."""
+        with self._opening:
+            if self._searcher is None:
+                self._searcher = Searcher(self._platform.endpoints.search_url)
+            return self._searcher
+
+    @contextmanager
+    def reading(self) -> Iterator[psycopg.Connection[Any]]:
+        """Lends a session with the source, in autocommit.
+
+        Raises:
+            PostgresError: The source does not answer.
+        """
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = session.connect(self._platform.source_dsn)
+        try:
+            yield connection
+        except psycopg.OperationalError as error:
+            connection.close()
+            raise PostgresUnavailableError(
+                "the source has ended a session", detail=type(error).__name__
+            ) from None
+        except BaseException:
+            connection.close()
+            raise
+        if len(self._idle) < _IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableView:
+    """One view.
+
+    Attributes:
+        views: The project's.
+        view: As it is declared.
+    """
+
+    views: Views
+    view: View | DerivedView
+
+    def wait_for(
+        self,
+        token: PositionToken,
+        *,
+        stores: Collection[Store] = (),
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Waits until the view has everything that was committed before a token.
+
+        Args:
+            token: See `Views.token`.
+            stores: Where; in all stores that the view lives in if left out.
+            timeout_s: How long at most, in seconds.
+
+        Raises:
+            BehindError: It is behind after that time; it says which stage, and by how much.
+            TokenError: The token is of another source, from before a restore, or from the future.
+            UsageError: The view does not live in one of the stores.
+        """
+        if absent := sorted(set(stores) - self.view.to):
+            raise UsageError(
+                f"view {self.view.name} does not live in {absent[0]}",
+                hint="it lives in " + ", ".join(sorted(self.view.to)),
+            )
+        inputs = self.view.inputs if isinstance(self.view, DerivedView) else ()
+        barrier = ReadBarrier(self.views.source, self.view.name, self.view.to, inputs)
+        with self.views.reading() as connection:
+            barrier.wait(connection, token, stores=stores, timeout_s=timeout_s)
+
+    def read(
+        self,
+        *key: Json,
+        at_least: PositionToken | None = None,
+        timeout_s: float = TIMEOUT_S,
+        otherwise: Callable[[], Other] | None = None,
+    ) -> Mapping[str, Any] | Other | None:
+        """Returns the row of a key from the cache or, of a view that is not there, from search.
+
+        Args:
+            key: A value for each column of the key, as the store has it.
+            at_least: The row as it is there, or as of a later position.
+            timeout_s: How long to wait for that at most, in seconds.
+            otherwise: Called if the view is behind after that time, for instance to fold the
+                events of a stream; what it returns is returned.
+
+        Returns:
+            The row in its document form; None if there is none.
+
+        Raises:
+            BehindError: The view is behind, and nothing else was given to be called.
+            UsageError: The view lives in neither store.
+        """
+        store = next((s for s in _BY_KEY if s in self.view.to), None)
+        if store is None:
+            raise UsageError(
+                f"view {self.view.name} has no store that rows are read from by key",
+                hint="Views.query reads its table",
+            )
+        if at_least is not None:
+            try:
+                self.wait_for(at_least, stores={store}, timeout_s=timeout_s)
+            except BehindError:
+                if otherwise is None:
+                    raise
+                return otherwise()
+        if store is Store.SEARCH:
+            return self.views.searcher.get(self.view.name, key_text(key))
+        return self.views.cached(self.view.name).get(*key)
+
+    def search(
+        self,
+        query: SearchQuery | str,
+        *,
+        at_least: PositionToken | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> SearchAnswer:
+        """Searches, and finds what was written before a token.
+
+        Args:
+            query: See `projections.search.client.Searcher.search`.
+            at_least: A token.
+            timeout_s: How long to wait for that at most, in seconds.
+
+        Raises:
+            BehindError: Search is behind after that time.
+            SearchError: The search cannot be answered.
+        """
+        if at_least is not None:
+            self.wait_for(at_least, stores={Store.SEARCH}, timeout_s=timeout_s)
+            self.views.searcher.refresh(self.view.name)
+        return self.views.searcher.search(self.view.name, query)
