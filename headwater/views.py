@@ -14,7 +14,9 @@ import difflib
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from uuid import UUID
 
 import psycopg
 
@@ -238,7 +240,7 @@ class ReadableView:
 
     def read(
         self,
-        *key: Json,
+        *key: Json | UUID | Decimal,
         at_least: PositionToken | None = None,
         timeout_s: float = TIMEOUT_S,
         otherwise: Callable[[], Other] | None = None,
@@ -246,7 +248,7 @@ class ReadableView:
         """Returns the row of a key from the cache or, of a view that is not there, from search.
 
         Args:
-            key: A value for each column of the key, as the store has it.
+            key: A value for each column of the key, in its document form.
             at_least: The row as it is there, or as of a later position.
             timeout_s: How long to wait for that at most, in seconds.
             otherwise: Called if the view is behind after that time, for instance to fold the
@@ -265,6 +267,7 @@ class ReadableView:
                 f"view {self.view.name} has no store that rows are read from by key",
                 hint="Views.query reads its table",
             )
+        parts = [str(part) if isinstance(part, UUID | Decimal) else part for part in key]
         if at_least is not None:
             try:
                 self.wait_for(at_least, stores={store}, timeout_s=timeout_s)
@@ -273,8 +276,8 @@ class ReadableView:
                     raise
                 return otherwise()
         if store is Store.SEARCH:
-            return self.views.searcher.get(self.view.name, key_text(key))
-        return self.views.cached(self.view.name).get(*key)
+            return self.views.searcher.get(self.view.name, key_text(parts))
+        return self.views.cached(self.view.name).get(*parts)
 
     def search(
         self,

@@ -150,7 +150,7 @@ def read_own_writes(views: Views, dsn: str) -> None:
     customers, card, products = views["customers"], views["customer_card"], views["products"]
     with psycopg.connect(dsn) as source:
         number, sku = source.execute(
-            "SELECT (SELECT min(id) FROM customers), (SELECT min(sku) FROM products)"
+            "SELECT (SELECT id FROM customers ORDER BY id LIMIT 1), (SELECT min(sku) FROM products)"
         ).fetchone()
         for name in ("Ada Byron", "Ada King", "Ada Lovelace"):
             source.execute("UPDATE customers SET full_name = %s WHERE id = %s", (name, number))
