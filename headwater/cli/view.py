@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from headwater.cli import token
+from headwater.cli import difference, token
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
 from headwater.errors import UnhealthyError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from projections.view_report import ViewReport
 
 app = typer.Typer(help="What is derived from the source.", no_args_is_help=True)
+app.command("diff")(difference.diff)
 app.command("wait")(token.wait)
 
 _CATCH_UP_S = 120.0

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import opensearchpy
 import psutil
@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from cdc.position_token import PositionToken
+from headwater.cli import main
 from headwater.demo.demo import run_demo
 from headwater.demo.options import DemoOptions
 from headwater.demo.result import STORES
@@ -85,7 +86,7 @@ def home(tmp_path) -> Iterator[Path]:
     assert left_running(folder) == []
 
 
-def test_the_demo_ends_with_every_view_equal_to_its_source(home, tmp_path):
+def test_the_demo_ends_with_every_view_equal_to_its_source(home, tmp_path, capsys):
     screen = tmp_path / "screen.svg"
 
     done = demo(home, *SHORT, "--save-screen", str(screen))
@@ -105,6 +106,32 @@ def test_the_demo_ends_with_every_view_equal_to_its_source(home, tmp_path):
     assert all(store["samples"] > 20 for store in found["freshness"].values())
     assert found["memory_mib"] > 500
     assert screen.read_text().startswith("<svg")
+    compare_two_times(home, capsys)
+
+
+def compare_two_times(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a view gained and lost between two of its versions is how its rows have grown."""
+
+    def said(*words: str) -> Any:
+        assert main([*words, "--home", str(home), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    numbers = [str(version["version"]) for version in said("view", "versions")]
+    first, last = numbers[0], numbers[-1]
+    for view in ("orders", "customers", "order_events", "orders_history", "sales_by_status"):
+        counts = [
+            said("query", f"SELECT count(*) AS n FROM {view}", "--as-of", at)[0]["n"]  # noqa: S608
+            for at in (first, last)
+        ]
+        found = said("view", "diff", view, first, last)
+        assert counts[1] - counts[0] == found["appeared"] - found["gone"]
+        back = said("view", "diff", view, last, first)
+        assert (found["appeared"], found["gone"]) == (back["gone"], back["appeared"])
+        assert (found["changed"], found["by_column"]) == (back["changed"], back["by_column"])
+    assert said("view", "diff", "orders", last)["changed"] == 0
+    assert said("view", "diff", "sales_by_status", first)["by_column"]["orders"] > 0
+    assert main(["view", "diff", "nothing", first, "--home", str(home)]) == 2
+    assert main(["view", "diff", "orders", "0/1", "--home", str(home)]) == 2
 
 
 def test_pgbench_is_captured_and_its_sums_hold_in_every_store(home):
