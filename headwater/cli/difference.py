@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -67,8 +68,10 @@ def diff(
 def _version(tables: Path, views: Mapping[str, Path], name: str, as_of: str | None) -> int:
     version = query.readable(tables, views, as_of).get(name) if name in views else None
     if version is None:
-        there = ", ".join(views) or "none"
-        raise UsageError(f"view {name[:80]} was not published then", hint=f"views: {there}")
+        near = [] if name in views else difflib.get_close_matches(name, views, n=1)
+        there = "views: " + (", ".join(views) or "none")
+        hint = f"did you mean {near[0]}?" if near else there
+        raise UsageError(f"view {name[:80]} was not published then", hint=hint)
     return version
 
 
