@@ -17,6 +17,7 @@ or from before a restore, and 503 when a view does not come to the position in t
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from http import HTTPStatus
@@ -52,7 +53,7 @@ class _Exchange:
     def header(self) -> str | None:
         """What the answer says: the later of what was asked for and what was written."""
         asked, promised = self.at_least, self.promised
-        if promised is None or asked is None:
+        if promised is None or asked is None or asked.source != promised.source:
             said = promised or asked
         else:
             said = max(asked, promised, key=lambda token: (token.epoch, token.lsn))
@@ -103,7 +104,8 @@ class WsgiPositions:
                 return self._app(environ, start)
         except (TokenError, BehindError) as error:
             status, headers, body = _refusal(error)
-            start_response(f"{status.value} {status.phrase}", list(headers.items()))
+            # its handler may have begun an answer, of which nothing was sent yet
+            start_response(f"{status.value} {status.phrase}", list(headers.items()), sys.exc_info())
             return [body]
 
 

@@ -102,8 +102,20 @@ def test_without_the_header_nothing_is_asked_for_nor_said(ask: Any) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "written", "said"),
-    [(None, EARLY, EARLY), (EARLY, LATE, LATE), (LATE, EARLY, LATE), (LATE, NEWER, NEWER)],
-    ids=["only written", "written later", "written earlier", "of a newer incarnation"],
+    [
+        (None, EARLY, EARLY),
+        (EARLY, LATE, LATE),
+        (LATE, EARLY, LATE),
+        (LATE, NEWER, NEWER),
+        (PositionToken("store", 9, Lsn(900)), EARLY, EARLY),
+    ],
+    ids=[
+        "only written",
+        "written later",
+        "written earlier",
+        "of a newer incarnation",
+        "asked for of another source",
+    ],
 )
 def test_the_later_of_what_was_asked_for_and_written_is_sent_back(
     ask: Any, asked: PositionToken | None, written: PositionToken, said: PositionToken
@@ -132,6 +144,20 @@ def test_a_view_that_is_behind_is_unavailable_for_now(ask: Any) -> None:
 
     assert (503, "1") == (status, headers["Retry-After"])
     assert "orders in cache: batch" == json.loads(body)["detail"]
+
+
+def test_an_answer_that_was_begun_is_taken_back() -> None:
+    """A handler of WSGI may say its status before it reads."""
+
+    def app(_: Any, start: Any) -> list[bytes]:
+        start("200 OK", [])
+        raise BehindError("a view did not come to a position")
+
+    with served(WsgiPositions(app)) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/")
+        assert 503 == connection.getresponse().status
+        connection.close()
 
 
 def test_a_token_from_before_a_restore_fails_the_precondition(ask: Any) -> None:
