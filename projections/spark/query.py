@@ -24,6 +24,7 @@ from projections.fault import FaultError
 from projections.published import Published
 from projections.spark.archiver import ADDED_DDL, Archiver
 from projections.spark.columns import epoch_column, record_columns
+from projections.spark.sent_plans import SentPlans
 from projections.spark.writer import COUNTERS_DDL, BatchWriter
 from projections.view import Store
 
@@ -211,7 +212,7 @@ def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
 
 
 def _writer(spec: JobSpec, store: Store) -> BatchWriter:
-    plans = spec.plans_in(store)
+    plans = SentPlans(spec.plans_in(store))
     return BatchWriter(
         store, plans, spec.addresses, spec.ledger, tenure=spec.tenure, mark=spec.mark
     )

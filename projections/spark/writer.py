@@ -31,7 +31,7 @@ from projections.spec import writing
 from projections.view import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from projections.boundary import Reach, Run
     from projections.delivery import Held, ViewCount
@@ -97,7 +97,7 @@ class BatchWriter:
     """
 
     store: Store
-    plans: tuple[ViewPlan, ...]
+    plans: Sequence[ViewPlan]
     addresses: StoreAddresses
     ledger: LedgerAddress
     held: Mapping[str, Held] = field(default_factory=dict)
