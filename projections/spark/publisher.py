@@ -96,6 +96,8 @@ class Publisher(threading.Thread):
             for store in (Store.SEARCH, Store.CACHE)
             for plan in spec.plans_in(store)
         }
+        # a query's offsets are asked of the JVM, as text of all partitions: once for each store
+        self._stores = sorted({store for _, store in self._frontiers})
         self._plans = {plan.name: plan for plan in spec.plans}
         self._derived = frozenset(view.name for view in spec.derived)
         self._published = Published(spec.addresses.tables, spec.source)
@@ -157,7 +159,7 @@ class Publisher(threading.Thread):
             for place, offset in broker.end_offsets(partitions(broker, self._topics)).items()
         }
         self._sample_group(seen, position, ends)
-        committed = {store: self._committed(store) for _, store in self._frontiers}
+        committed = {store: self._committed(store) for store in self._stores}
         found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
         by_topic: dict[str, Offsets] = defaultdict(dict)
         for place, end in ends.items():
