@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -131,16 +132,17 @@ class Views:
         Args:
             sql: See `headwater.query.run`.
             at_least: A token.
-            timeout_s: How long to wait at most, in seconds.
+            timeout_s: How long to wait for all of them at most, in seconds.
 
         Raises:
             BehindError: A table is behind after that time.
             QueryError: The statement cannot be answered.
         """
-        words = query.words(sql)
+        words, deadline = query.words(sql), time.monotonic() + timeout_s
         for name, view in self._declared.items():
             if name in words and Store.TABLE in view.to:
-                self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=timeout_s)
+                left_s = max(0.0, deadline - time.monotonic())
+                self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=left_s)
         root = self._platform.project.home.root
         return query.run(sql, root / "tables", archive=root / "archive" / self.source)
 

@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from projections.errors import SinkUnavailableError
 from projections.plan import ROW_ID_COLUMN, VERSION_COLUMN
+from projections.sinks.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE: Final = 500_000
 """Rows of both versions together that are held at a time, about."""
-
-_PLAIN: Final = frozenset({"timestampNtz"})
-"""Features of a table that change nothing of how its files are read."""
 
 _NOT_A_NUMBER: Final = "NaN"
 
@@ -187,7 +185,7 @@ class _Version:
         rows = actions["num_records"].to_pylist()
         # by the whole name: a file with rows taken out by a vector is not plain, see below
         self._rows = dict(zip(actions["path"].to_pylist(), rows, strict=True))
-        self.plain = self._plain()
+        self.plain = plain(self._table)
         self.files = frozenset(self._rows) if self.plain else frozenset[str]()
 
     def count(self, without: frozenset[str]) -> int:
@@ -205,7 +203,7 @@ class _Version:
         number, parts = part
         names = [*keys, *columns]
         for batch in self._batches(names, without):
-            taken = [_plain_values(batch.column(name)) for name in names]
+            taken = [_comparable(batch.column(name)) for name in names]
             for values in zip(*taken, strict=True):
                 key = values[: len(keys)] if keys else values
                 if parts == 1 or zlib.crc32(repr(key).encode()) % parts == number:
@@ -224,13 +222,8 @@ class _Version:
             if not any(fragment.path.endswith(name) for name in without):
                 yield from fragment.to_batches(schema=dataset.schema, columns=names)
 
-    def _plain(self) -> bool:
-        """Whether the rows are those of the files, column by column."""
-        mapped = self._table.metadata().configuration.get("delta.columnMapping.mode", "none")
-        return mapped == "none" and set(self._table.protocol().reader_features or ()) <= _PLAIN
 
-
-def _plain_values(column: pa.Array) -> list[object]:
+def _comparable(column: pa.Array) -> list[object]:
     """Values that can be compared, and be keys: what is nested becomes tuples."""
     values: list[object] = column.to_pylist()
     if pa.types.is_nested(column.type) or pa.types.is_floating(column.type):

@@ -18,6 +18,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
 from projections.plan import HISTORY_BOOKKEEPING, VERSION_COLUMN
+from projections.sinks.plain import plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +36,6 @@ CHANGES_MAX: Final = 20_000
 
 _KEPT: Final = 64
 _OWN_COLUMNS: Final = (VERSION_COLUMN, *HISTORY_BOOKKEEPING)
-_PLAIN: Final = frozenset({"timestampNtz"})
-"""Features that change nothing of how a table's files are read."""
 
 
 class _Files(NamedTuple):
@@ -159,7 +158,7 @@ class TableVersions:
             sum(actions["size_bytes"].to_pylist()),
             None if None in rows else sum(rows),
             _schema(table),
-            _plain(table),
+            plain(table),
         )
         with self._lock:
             self._files[key] = found
@@ -173,7 +172,7 @@ class TableVersions:
         try:
             table, before = DeltaTable(path, version=through), DeltaTable(path, version=after)
             schema = _schema(table)
-            if not _plain(table) or schema != _schema(before):
+            if not plain(table) or schema != _schema(before):
                 return None
             names = [field.name for field in schema if field.name not in _OWN_COLUMNS]
             reader = pa.RecordBatchReader.from_stream(
@@ -190,12 +189,6 @@ class TableVersions:
             return None  # Spark says what is wrong
         wanted = StructType([schema[name] for name in names])
         return self.session.createDataFrame(rows, wanted)
-
-
-def _plain(table: DeltaTable) -> bool:
-    """Whether a table's rows are those of its files, column by column."""
-    mapped = table.metadata().configuration.get("delta.columnMapping.mode", "none")
-    return mapped == "none" and set(table.protocol().reader_features or ()) <= _PLAIN
 
 
 def _schema(table: DeltaTable) -> StructType:

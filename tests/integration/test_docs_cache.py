@@ -21,6 +21,7 @@ from projections.change import RowChange
 from projections.declaration import load
 from projections.plan import plan_views
 from projections.sinks.cache import CacheSink
+from tests.project_text import cache_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,20 +29,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cache.md").read_text()
-SETTINGS = """
-[project]
-name = "shop"
-[source.shop]
-dsn = "{dsn}"
-[services.kafka]
-address = "127.0.0.1:1"
-[services.connect]
-address = "http://127.0.0.1:1"
-[services.search]
-address = "http://127.0.0.1:1"
-[services.cache]
-address = "{cache}"
-"""
 TABLES = """
 CREATE TABLE orders (id int PRIMARY KEY, customer_id int, status text, total numeric(12,2),
                      placed_at timestamptz);
@@ -61,7 +48,7 @@ def cache(
     """The page's project in this folder, its view of orders in a database of the cache."""
     url = cache_url.removesuffix("/0") + "/3"
     (declared,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "headwater.toml").write_text(SETTINGS.format(dsn=database, cache=url))
+    (tmp_path / "headwater.toml").write_text(cache_project(database, url))
     (tmp_path / "views.py").write_text(declared)
     monkeypatch.chdir(tmp_path)
     views = load(tmp_path / "views.py").views

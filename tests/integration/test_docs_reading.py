@@ -27,6 +27,7 @@ from projections.declaration import load
 from projections.plan import plan_views
 from projections.sinks.cache import CacheSink
 from projections.view import Store
+from tests.project_text import cache_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,20 +37,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reading.md").read_text()
-SETTINGS = """
-[project]
-name = "shop"
-[source.shop]
-dsn = "{dsn}"
-[services.kafka]
-address = "127.0.0.1:1"
-[services.connect]
-address = "http://127.0.0.1:1"
-[services.search]
-address = "http://127.0.0.1:1"
-[services.cache]
-address = "{cache}"
-"""
 VIEWS = """
 from headwater import source, view
 
@@ -98,7 +85,7 @@ def place(
 ) -> Iterator[dict[str, Any]]:
     """The page's project in this folder, and what its examples start from."""
     url = cache_url.removesuffix("/0") + "/2"
-    (tmp_path / "headwater.toml").write_text(SETTINGS.format(dsn=database, cache=url))
+    (tmp_path / "headwater.toml").write_text(cache_project(database, url))
     (tmp_path / "views.py").write_text(VIEWS)
     monkeypatch.chdir(tmp_path)
     views = load(tmp_path / "views.py").views

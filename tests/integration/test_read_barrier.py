@@ -162,8 +162,11 @@ def test_a_repair_while_somebody_waits_ends_the_wait(source: psycopg.Connection[
 
 def test_a_view_that_has_it_is_not_waited_for(source: psycopg.Connection[Any]) -> None:
     token = committed.everything(source, "shop")
-    applied(source, token.lsn, *(("orders", store) for store in Store))
+    with pytest.raises(BehindError) as behind:
+        ORDERS.wait(source, token, timeout_s=0)
+    assert sorted(Store) == [each.store for each in behind.value.late]
 
+    applied(source, token.lsn, *(("orders", store) for store in Store))
     ORDERS.wait(source, token, timeout_s=0)
 
 
