@@ -20,12 +20,15 @@ from benchmarks import (
     latency,
     live,
     many_tables,
+    rebuild,
+    rebuild_live,
     scd1,
     scd2,
     search_sink,
     snapshot,
     startup,
     table_features,
+    verify,
 )
 from headwater.logging import configure
 
@@ -46,12 +49,15 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "latency": latency.run,
     "live": live.run,
     "many_tables": many_tables.run,
+    "rebuild": rebuild.run,
+    "rebuild_live": rebuild_live.run,
     "scd1": scd1.run,
     "scd2": scd2.run,
     "search_sink": search_sink.run,
     "snapshot": snapshot.run,
     "startup": startup.run,
     "table_features": table_features.run,
+    "verify": verify.run,
 }
 
 _EXIT_WRONG: Final = 1

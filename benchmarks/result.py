@@ -16,7 +16,7 @@ class Measure:
         limit: What the hardware or the protocol allows at best; None if nothing says so.
         ratio: How many times better than the peer, or ours as a part of the peer's; None without
             a peer.
-        target: What the ratio must reach or not exceed; without a peer, what ours must not exceed.
+        target: What the ratio must reach or not exceed; without a peer, what ours must.
         holds: Whether it does.
     """
 
@@ -61,6 +61,11 @@ def smaller(
 def at_most(metric: str, *, ours: float, target: float) -> Measure:
     """Compares a figure with the most that it may be; there is no peer."""
     return Measure(metric, ours, None, None, None, target, ours <= target)
+
+
+def at_least(metric: str, *, ours: float, target: float) -> Measure:
+    """Compares a figure with the least that it has to be; there is no peer."""
+    return Measure(metric, ours, None, None, None, target, ours >= target)
 
 
 def within(metric: str, *, ours: float, peer: float, target: float) -> Measure:

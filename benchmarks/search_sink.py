@@ -39,6 +39,7 @@ from projections.search.engine import SearchEngine
 from projections.sinks.bulk import BULK_BYTES
 from projections.sinks.mapping import index_body
 from projections.sinks.search import SearchSink, index_name
+from projections.spark.intake import Intake
 from projections.spark.query import Gate, prepare_store, start_query
 from projections.spark.session import start_session
 from projections.spec import JobSpec
@@ -167,7 +168,8 @@ class _Bench:
             if sum(applied) >= self.rows:
                 done.set()
 
-        gate = Gate(StoreGuard(spec.ledger, Store.SEARCH), TableWatch(spec), lambda _: None)
+        guard = StoreGuard(spec.ledger, Store.SEARCH)
+        gate = Gate(guard, Intake(spec.plans), TableWatch(spec), lambda _: None)
         began = time.monotonic()
         query = start_query(session, spec, Store.SEARCH, gate, count)
         try:

@@ -131,6 +131,11 @@ def encoder(schema: TableSchema) -> Callable[[Mapping[str, object]], dict[str, J
     return encode_row
 
 
+def word_of(kind: ColumnKind) -> Callable[[Any], Json]:
+    """Returns what makes the canonical JSON form of an exact value; see `document`."""
+    return _ENCODERS.get(kind, _itself)
+
+
 def document(schema: TableSchema, row: Mapping[str, object]) -> dict[str, Json]:
     """Returns the one JSON form of a row that caches, search and comparisons share.
 
@@ -266,6 +271,10 @@ def _timestamptz(raw: Any) -> datetime:
     if parsed.tzinfo is None:
         raise ValueError
     return parsed if parsed.tzinfo is UTC else parsed.astimezone(UTC)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _string(raw: Any) -> str:

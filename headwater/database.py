@@ -75,6 +75,25 @@ def find_database(
     return Database(dsn, settings.eventstore, settings.root)
 
 
+def find_home(config: Path | None, *, home: Path | None, profile: str | None) -> Path:
+    """Returns the folder of all state, also where nothing but an event store is used.
+
+    Args:
+        config: See `open_project`.
+        home: See `open_project`.
+        profile: See `open_project`.
+
+    Raises:
+        UsageError: Nothing names one.
+    """
+    path = settings_file(config, home=home)
+    if config is not None or path.is_file():
+        return load(path, home=home, profile=profile).home
+    if home is None:
+        raise UsageError("no home is named", hint="--home FOLDER, or a settings file")
+    return home
+
+
 def _source_dsn(project: Project, path: Path) -> str:
     external = project.settings.for_source(project.source.name).dsn
     if external is not None:  # the event store alone is enough for that

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from eventstore.codec import Codec
     from eventstore.event import StoredEvent
-    from eventstore.keyring import KeyRing
     from eventstore.query import Query
 
 SEALED: Final = "[sealed]"
@@ -164,7 +163,7 @@ def decider_of(database: Database, category: str) -> Decider[Any, Any, Any]:
 
 
 @contextmanager
-def open_ring(database: Database) -> Iterator[KeyRing]:
+def open_ring(database: Database) -> Iterator[PostgresKeyRing]:
     """Opens the keys of subjects; to destroy one, no master key is needed."""
     ring = _ring(database) or PostgresKeyRing(database.keys_dsn, new_master_keys("unused"))
     try:
@@ -298,3 +297,18 @@ def keep_head(path: Path, head: SealedHead) -> None:
                 hint=f"headwater events verify --head {path}",
             )
     write_atomically(path, f"{head}\n")
+
+
+def read_texts(path: Path) -> list[str]:
+    """Reads texts that are to be looked for, one a line.
+
+    Raises:
+        UsageError: The file cannot be read, or has none.
+    """
+    try:
+        texts = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read", detail=type(error).__name__) from None
+    if not texts:
+        raise UsageError(f"{path} has no text", hint="one text a line")
+    return texts

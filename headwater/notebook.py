@@ -45,7 +45,7 @@ def spark(
         hint = "headwater up (or headwater demo) builds them"
         raise query.NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
     spec = job_spec(project, (), "", Endpoints())
-    versions = query.readable(tables, views, as_of)
+    chosen = query.readable(tables, views, as_of)
     if query.CHANGES not in views and (spec.archive / "_delta_log").is_dir():
-        views[query.CHANGES], versions[query.CHANGES] = spec.archive, None
-    return registered(spec, views, versions)
+        chosen[query.CHANGES] = query.ReadTable(spec.archive, None)
+    return registered(spec, chosen)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import threading
 import time
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import structlog
 from psycopg import sql
 
 from cdc import source as capture
@@ -22,6 +25,7 @@ from cdc.upkeep.difference import Difference, Part
 from cdc.upkeep.keeper import keep
 from headwater import extra, runtime
 from headwater.errors import UnhealthyError, UsageError
+from headwater.impact import Impact
 from headwater.project import remember
 from headwater.runtime.home import read_json
 from headwater.wiring import (
@@ -34,22 +38,32 @@ from headwater.wiring import (
     runtime_spec,
     with_database,
 )
-from projections import binding
+from projections import binding, view_versions
+from projections.errors import ViewPausedError
+from projections.fault import Fault
+from projections.published import stable_path
+from projections.view import Store
+from projections.view_definition import ChangeKind
+from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from cdc.capture import CaptureSpec
     from cdc.change_event import ChangeEvent
     from cdc.snapshot.report import ReadReport
+    from headwater.impact import Effect
     from headwater.project import Project
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
     from projections.binding import Binding, NotedChange
     from projections.explanation import ViewExplanation
     from projections.plan import ViewPlan
     from projections.positions import ViewPosition
+    from projections.repair import Repaired
+    from projections.spec import JobSpec
     from projections.trace import Trace
+    from projections.verification.ledger import Verified
     from projections.view import DerivedView, View
     from projections.view_report import ViewReport
 
@@ -57,6 +71,8 @@ _POLL_S = 0.2
 _WATCH_S = 2.0
 _STOP_S = 10.0
 _TOLD_EVERY_S = 2.0
+
+_log = structlog.get_logger(__name__)
 
 
 class Platform:
@@ -89,6 +105,11 @@ class Platform:
         return endpoints
 
     @property
+    def config(self) -> Path:
+        """The project's settings file."""
+        return self._config
+
+    @property
     def endpoints(self) -> Endpoints:
         """Where the servers answer, once they were started."""
         return runtime.endpoints(self._spec)
@@ -113,10 +134,18 @@ class Platform:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def bound(self) -> Binding:
-        """Binds the declared views to the source's tables; decides nothing about their changes."""
+        """Binds the views that are kept to the source's tables; decides nothing about changes.
+
+        Those are the declared ones, with every version of theirs that the job keeps.
+        """
         with session.connect(self.source_dsn) as connection:
             name = self.project.source.name
-            return binding.bind(connection, name, self._views(), hiding=self._hiding)
+            kept = view_versions.kept(connection, name, self._views())
+            views = [each.view for each in kept]
+            bound = binding.bind(connection, name, views, hiding=self._hiding)
+        shown = {each.view.name: each.shown for each in kept}
+        plans = tuple(replace(plan, shown=shown[plan.name]) for plan in bound.plans)
+        return replace(bound, plans=plans)
 
     def plans(self) -> tuple[ViewPlan, ...]:
         """Binds the declared views that are not paused."""
@@ -134,8 +163,13 @@ class Platform:
         if view is None:
             raise UsageError(f"no view is named {name}", hint="headwater view list")
         with session.connect(self.source_dsn) as connection:
-            name = self.project.source.name
-            return binding.resume(connection, name, view, hiding=self._hiding)
+            source = self.project.source.name
+            # the version that readers see is the last
+            *others, shown = view_versions.kept(connection, source, [view])
+            for each in others:
+                with suppress(ViewPausedError):  # it goes on already
+                    binding.resume(connection, source, each.view, hiding=self._hiding)
+            return binding.resume(connection, source, shown.view, hiding=self._hiding)
 
     def explain(self, name: str) -> ViewExplanation:
         """Says how a view is kept.
@@ -149,8 +183,14 @@ class Platform:
         if name in derived:
             said = (read_json(self.project.home.run / "derived.json") or {}).get(name, {})
             source = next(plan.source for plan in plans.values())
-            return explain_derived(derived[name], source, said, [*plans, *derived])
-        return explain(_named(plans, name), plans.values())
+            found = explain_derived(derived[name], source, said, [*plans, *derived])
+        else:
+            found = explain(_named(plans, name), plans.values())
+        if Store.TABLE not in found.sinks:
+            return found
+        path = stable_path(self.project.home.root / "tables", name.partition(".")[0])
+        lines = (*found.sinks[Store.TABLE], f"read it at {path}")
+        return replace(found, sinks={**found.sinks, str(Store.TABLE): lines})
 
     def trace(self, name: str, key: Sequence[str], changes_max: int) -> Trace:
         """Follows a row of a view from its commits to each store.
@@ -179,7 +219,9 @@ class Platform:
         return trace(spec, plan, key_text(key), changes_max)
 
     def _kept(self) -> dict[str, ViewPlan]:
-        return {plan.name: plan for plan in self.plans()}
+        """Versions of views by their places, and by a view's name the one that readers see."""
+        plans = self.plans()
+        return {plan.name: plan for plan in plans} | {p.view: p for p in plans if p.shown}
 
     def schema_changes(self) -> list[NotedChange]:
         """Returns what is known of changes of the captured tables, the oldest first."""
@@ -217,7 +259,23 @@ class Platform:
         """Returns what differs from what is declared; changes nothing."""
         self.plans()
         spec = capture_spec(self.project, self.source_dsn, self.endpoints)
-        return [*capture.plan(spec), *self._views_to_build()]
+        return [
+            *capture.plan(spec),
+            *self._views_to_build(),
+            *self._views_to_rebuild(),
+            *self._impact.of_source(),
+        ]
+
+    def foresee(self, migration: str) -> list[Effect]:
+        """Returns what becomes of the views by a migration; changes nothing.
+
+        Args:
+            migration: SQL statements, which are tried on copies of the tables without rows.
+
+        Raises:
+            MigrationError: It fails, or reaches beyond the copies.
+        """
+        return self._impact.of_migration(migration)
 
     def warnings(self) -> list[Check]:
         """Returns what works at the source and somebody should know; changes nothing."""
@@ -231,20 +289,50 @@ class Platform:
         with session.connect(self.source_dsn) as connection:
             known = own_schema.exists(connection)
         kept = {(p.view, p.store) for p in self.positions()} if known else set()
+        bound = self.bound()
+        views = [(plan.name, plan.to) for plan in bound.plans]
+        views += [(paused.name, paused.to) for paused in bound.paused]
+        views += [(derived.name, derived.to) for derived in self._derived()]
         return [
             Difference(
                 Part.VIEW,
-                f"{view.name} in {store}",
+                f"{name} in {store}",
                 "",
                 None,
                 "is built",
                 repaired=False,
                 hint="the job builds it: headwater down, then headwater up",
             )
-            for view in (*self._views(), *self._derived())
-            for store in sorted(view.to)
-            if (view.name, store) not in kept
+            for name, stores in views
+            for store in sorted(stores)
+            if (name, store) not in kept
         ]
+
+    def _views_to_rebuild(self) -> list[Difference]:
+        """Views that are kept by another definition than the declared one."""
+        with session.connect(self.source_dsn) as connection:
+            source, found = self.project.source.name, []
+            versions = view_versions.read(connection, source)
+            for view in self._views():
+                own = [each for each in versions if each.view == view.name]
+                shown = next((v for v in own if v.state is VersionState.CURRENT), None)
+                change = None if shown is None else view_versions.changed(connection, shown, view)
+                if shown is None or change is None or change.kind is not ChangeKind.REBUILD:
+                    continue
+                there = view_versions.made_for(own, view)
+                verb = "rebuild" if there is None else "cutover"
+                found.append(
+                    Difference(
+                        Part.VIEW,
+                        view.name,
+                        "definition",
+                        f"version {shown.number}",
+                        "; ".join(change.said),
+                        repaired=False,
+                        hint=f"headwater view {verb} {view.name}",
+                    )
+                )
+        return found
 
     def watch(self) -> None:
         """Keeps the connector at work until told to stop: Connect restarts no failed task itself.
@@ -261,11 +349,37 @@ class Platform:
             target=keep_reading, args=(spec, stop), name="snapshots", daemon=True
         )
         reader.start()
+        verifier = self._verifier(stop)
         try:
             keep(spec, _WATCH_S, begun=ready_file(self.project, WATCH).touch)
         finally:
             stop.set()
             reader.join(_STOP_S)
+            if verifier is not None:
+                verifier.join(_STOP_S)
+
+    def _verifier(self, stop: threading.Event) -> threading.Thread | None:
+        """Begins to verify the views in the background, unless the settings say otherwise."""
+        from projections.watch_verification import BackgroundVerification  # noqa: PLC0415
+
+        settings = self.project.settings.verify
+        if not settings.enabled:
+            return None
+        base: JobSpec | None = None
+
+        def bound() -> JobSpec:
+            nonlocal base
+            if base is None:
+                base = job_spec(self.project, (), self.source_dsn, self.endpoints)
+            return replace(base, plans=self.plans())
+
+        verification = BackgroundVerification(bound, settings.budget, stop)
+        thread = threading.Thread(target=verification.run, name="verification", daemon=True)
+        thread.start()
+        return thread
+
+    def _bound_spec(self) -> JobSpec:
+        return job_spec(self.project, self.plans(), self.source_dsn, self.endpoints)
 
     def run_job(self) -> int:
         """Keeps the views in this process until told to stop; returns its exit code."""
@@ -276,7 +390,21 @@ class Platform:
         endpoints = self.endpoints if self._spec.spark else runtime.Endpoints()
         job.begin(job_spec(self.project, (), "", endpoints))
         self._await_capture()
+        self._register()
         return job.run(job_spec(self.project, self.plans(), self.source_dsn, self.endpoints))
+
+    def _register(self) -> None:
+        """Notes the definitions of this start; tells of views that go on by another one."""
+        with session.connect(self.source_dsn) as connection:
+            name = self.project.source.name
+            differing = view_versions.register(connection, name, self._views())
+        for view, said in sorted(differing.items()):
+            _log.warning(
+                "a view is kept as it was declared before",
+                view=view,
+                differs=said,
+                repair=f"headwater view rebuild {view}",
+            )
 
     def await_job(
         self, deadline_s: float, told: Callable[[list[ReadReport]], None] | None = None
@@ -396,21 +524,64 @@ class Platform:
                 hint = said["hint"] or hint
             raise UnhealthyError(error.message, detail=detail, hint=hint) from None
 
-    def verify(self) -> list[ViewReport]:
-        """Compares every view in every store with the source; the source must be at rest.
+    def verify(
+        self,
+        views: Collection[str] = (),
+        stores: Collection[Store] = (),
+        *,
+        budget: float = 1.0,
+    ) -> list[ViewReport]:
+        """Compares views in their stores with the source; writes may go on.
 
         Of a view made from others, the table is compared with its query over theirs, and what the
         other stores have with its table.
+
+        Args:
+            views: Which; all if empty.
+            stores: In which stores; in all of their own if empty.
+            budget: Share of the time that may be worked.
         """
         from projections import verify  # noqa: PLC0415
+        from projections.verification import ledger  # noqa: PLC0415
+        from projections.verification.pace import Pace  # noqa: PLC0415
 
-        spec = job_spec(self.project, self.plans(), self.source_dsn, self.endpoints)
-        reports = verify.verify(spec)
-        if spec.derived:
+        spec = self._bound_spec()
+        # every version of a view is verified with it
+        places = {*views, *(plan.name for plan in spec.plans if plan.view in views)}
+        reports = verify.verify(spec, views=places, stores=stores, pace=Pace(budget))
+        derived = tuple(view for view in spec.derived if not views or view.name in views)
+        if derived and (not stores or "table" in stores):
             from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
 
-            reports += verify_derived(spec)
+            reports += verify_derived(replace(spec, derived=derived))
+        with session.connect(self.source_dsn) as connection:
+            ledger.publish(connection, spec.source, reports)
         return reports
+
+    def verified(self) -> list[Verified]:
+        """Returns what each view was found to be when it was verified last."""
+        from projections.verification import ledger  # noqa: PLC0415
+
+        with session.connect(self.source_dsn) as connection:
+            return ledger.read(connection, self.project.source.name)
+
+    def repair_view(
+        self, reports: Sequence[ViewReport], say: Callable[[str], None]
+    ) -> list[Repaired]:
+        """Has what a verification found wrong read again, and judges it once more.
+
+        Args:
+            reports: Of `verify`.
+            say: Is told each step.
+        """
+        from projections.repair import repair  # noqa: PLC0415
+
+        return repair(self.capture_spec(), self._bound_spec(), reports, say=say)
+
+    def captured(self) -> bool:
+        """Whether the source was ever captured."""
+        with session.connect(self.source_dsn) as connection:
+            return own_schema.exists(connection)
 
     def status(self) -> RuntimeStatus | None:
         """Returns what runs; changes nothing."""
@@ -429,6 +600,15 @@ class Platform:
         said = read_json(self.project.home.run / "job.json") or {}
         queries = said.get("queries", {})
         return {store: query["error"] for store, query in queries.items() if query.get("error")}
+
+    @property
+    def _impact(self) -> Impact:
+        failing = None
+        if self.job_runs():
+            said = read_json(self.project.home.run / "derived.json") or {}
+            errors = {view: told["error"] for view, told in said.items()}
+            failing = {view: Fault(**error) for view, error in errors.items() if error}
+        return Impact(self.project, self.source_dsn, self.endpoints, self._hiding, failing)
 
     @property
     def _hiding(self) -> Hiding:

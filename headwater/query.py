@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from cdc.errors import EnvelopeError
 from cdc.lsn import Lsn
@@ -19,7 +19,7 @@ from headwater.errors import HeadwaterError
 from projections import published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -75,15 +75,38 @@ class AsOfError(QueryError):
     code = "HW-Q005"
 
 
+class ReadTable(NamedTuple):
+    """Where and at which version a view is read.
+
+    Attributes:
+        path: Folder of the table.
+        version: Its version; None of a table that is read as it is, because no job of ours keeps
+            it.
+    """
+
+    path: Path
+    version: int | None
+
+
 def view_tables(tables: Path) -> dict[str, Path]:
-    """Returns the folder of each view's Delta table by the view's name."""
+    """Returns the folder of each view's Delta table by the view's name, as it is read now."""
     found = sorted(tables.glob("*/_delta_log")) if tables.is_dir() else []
-    # a name with a dot belongs to a view's bookkeeping, not to a view
-    return {log.parent.name: log.parent for log in found if "." not in log.parent.name}
+    # a name with a dot is a view's bookkeeping, or one of its versions, but no view
+    names = {log.parent.name for log in found if "." not in log.parent.name}
+    places: dict[str, str] = {}
+    for group in published.sources(tables):
+        places |= group.current()
+    chosen = {name: tables / places.get(name, name) for name in sorted(names | places.keys())}
+    return {name: path for name, path in chosen.items() if (path / "_delta_log").is_dir()}
 
 
 def run(
-    sql: str, tables: Path, as_of: str | None = None, *, archive: Path | None = None
+    sql: str,
+    tables: Path,
+    as_of: str | None = None,
+    *,
+    archive: Path | None = None,
+    former: Callable[[str, frozenset[str]], Mapping[str, Path]] | None = None,
 ) -> pa.Table:
     """Answers one SQL statement over every view, all of them at one transaction boundary.
 
@@ -94,6 +117,8 @@ def run(
             is the local one), or the number of a published version; None for the newest. It says
             nothing of the archive.
         archive: Folder of the archived change events; they are the table `changes`.
+        former: Makes the views that a statement's words name as they were then, where no published
+            version is kept any more; returns the folders of their tables. See `FormerViews`.
 
     Raises:
         NoViewsError: No view has been built yet.
@@ -112,10 +137,16 @@ def run(
         raise NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
     if not _QUERY.match(sql):
         raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
-    versions = readable(tables, views, as_of, words(sql))
+    try:
+        chosen = readable(tables, views, as_of, words(sql))
+    except AsOfError:
+        if former is None or as_of is None or moment(as_of) is None:
+            raise
+        views = dict(former(as_of, words(sql)))
+        chosen = {name: ReadTable(path, None) for name, path in views.items()}
     engine = QueryBuilder()
-    for name, version in versions.items():
-        engine = engine.register(name, DeltaTable(views[name], version=version))
+    for name, table in chosen.items():
+        engine = engine.register(name, DeltaTable(table.path, version=table.version))
     if archive is not None and CHANGES not in views and DeltaTable.is_deltatable(str(archive)):
         engine = engine.register(CHANGES, DeltaTable(archive))
     try:
@@ -124,7 +155,7 @@ def run(
             raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
         return pa.table(engine.execute(sql).read_all())
     except DeltaError as error:
-        raise _explained(str(error), views, versions) from None
+        raise _explained(str(error), views, chosen) from None
 
 
 def words(sql: str) -> frozenset[str]:
@@ -137,8 +168,8 @@ def readable(
     views: Mapping[str, Path],
     as_of: str | None = None,
     words: frozenset[str] | None = None,
-) -> dict[str, int | None]:
-    """Returns the version of each view's table that is read together with the others.
+) -> dict[str, ReadTable]:
+    """Returns the table of each view, at the version that is read together with the others.
 
     Args:
         tables: Folder of the tables.
@@ -148,8 +179,8 @@ def readable(
             for, and are left out if they are behind. None for all views.
 
     Returns:
-        None of a table that is read as it is, because no job of ours keeps it; a view that has no
-        version yet is left out.
+        By view; one that has no version yet is left out. As of then, a view is read where it was
+        read then.
 
     Raises:
         AsOfError: What is asked for is nothing we know, or lies before what is kept.
@@ -158,28 +189,42 @@ def readable(
     if not groups:
         if as_of is not None:
             raise AsOfError("nothing was published yet", hint="headwater view status")
-        return dict.fromkeys(views)  # tables that no job of ours keeps
-    found: dict[str, int | None] = {}
+        return {name: ReadTable(path, None) for name, path in views.items()}
+    found: dict[str, ReadTable] = {}
     for group in groups:
-        then = _newest(group, words) if as_of is None else _as_of(group.all(), as_of).views
-        found |= {name: table.version for name, table in then.items() if name in views}
+        then = _newest(group, words) if as_of is None else _as_of(group, as_of)
+        for name, (place, table) in then.items():
+            if name not in views:
+                continue
+            if (tables / place / "_delta_log").is_dir():
+                found[name] = ReadTable(tables / place, table.version)
+            elif words is None or name in words:
+                raise AsOfError(
+                    f"view {name} as of then cannot be read any more",
+                    detail=f"it was read in {place}, which is gone",
+                )
     return found
 
 
-def _newest(group: Published, words: frozenset[str] | None) -> Mapping[str, TableVersion]:
+def _newest(
+    group: Published, words: frozenset[str] | None
+) -> Mapping[str, tuple[str, TableVersion]]:
     """The tables at the newest boundary where all are that a query has words of."""
+    places = group.current()
     newest = group.newest()
     if newest is None or newest.complete:
-        return {} if newest is None else newest.views
-    behind = {name for name, table in newest.views.items() if table.made_from}
+        return {} if newest is None else newest.by_view(places)
+    found = newest.by_view(places)
+    behind = {name for name, (_, table) in found.items() if table.made_from}
     if words is not None and not behind & words:
-        return {name: table for name, table in newest.views.items() if name not in behind}
+        return {name: table for name, table in found.items() if name not in behind}
     latest = group.latest()
-    return {} if latest is None else latest.views
+    return {} if latest is None else latest.by_view(places)
 
 
-def _as_of(versions: Sequence[PublishedVersion], as_of: str) -> PublishedVersion:
-    reached = _reader_of(as_of)
+def _as_of(group: Published, as_of: str) -> Mapping[str, tuple[str, TableVersion]]:
+    reached, then_us = _reader_of(as_of)
+    versions = group.all()
     found = [version for version in versions if reached(version)]
     if not found:
         raise AsOfError(
@@ -188,27 +233,36 @@ def _as_of(versions: Sequence[PublishedVersion], as_of: str) -> PublishedVersion
             hint=f"versions are kept for {published.KEPT_HOURS} h: headwater view versions; "
             "a history (scd=2) keeps every state",
         )
-    return found[-1]
+    version = found[-1]
+    places = group.current(version.published_at_us if then_us is None else then_us)
+    return version.by_view(places)
 
 
-def _reader_of(as_of: str) -> Callable[[PublishedVersion], bool]:
-    """Tells a published version that was there by then."""
+def moment(as_of: str) -> Lsn | datetime | None:
+    """Returns the position or the time that is asked for; None of a version's number.
+
+    Raises:
+        AsOfError: It is none of these.
+    """
     text = as_of.strip()
     if text.isdecimal():
-        number = int(text)
-        return lambda version: version.number == number
-    if "/" in text:
-        try:
-            position = Lsn.parse(text)
-        except EnvelopeError as error:
-            raise _unknown(as_of) from error
-        return lambda version: version.applied_through <= position
+        return None
     try:
-        then = datetime.fromisoformat(text).astimezone()
-    except ValueError as error:
+        return Lsn.parse(text) if "/" in text else datetime.fromisoformat(text).astimezone()
+    except (EnvelopeError, ValueError) as error:
         raise _unknown(as_of) from error
-    then_us = round(then.timestamp() * 1_000_000)
-    return lambda version: version.published_at_us <= then_us
+
+
+def _reader_of(as_of: str) -> tuple[Callable[[PublishedVersion], bool], int | None]:
+    """Tells a published version that was there by then; with it the time, if one was asked for."""
+    found = moment(as_of)
+    if found is None:
+        number = int(as_of)
+        return lambda version: version.number == number, None
+    if isinstance(found, Lsn):
+        return lambda version: version.applied_through <= found, None
+    then_us = round(found.timestamp() * 1_000_000)
+    return lambda version: version.published_at_us <= then_us, then_us
 
 
 def _unknown(as_of: str) -> AsOfError:
@@ -220,7 +274,7 @@ def _unknown(as_of: str) -> AsOfError:
     )
 
 
-def _explained(text: str, views: Mapping[str, Path], versions: Mapping[str, object]) -> QueryError:
+def _explained(text: str, views: Mapping[str, Path], versions: Iterable[str]) -> QueryError:
     missing = _NOT_FOUND.search(text)
     if missing is None:
         return QueryError("the statement cannot be answered", detail=text)

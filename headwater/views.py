@@ -28,6 +28,7 @@ from headwater import query
 from headwater.errors import UsageError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
+from projections import view_versions
 from projections.cache_reader import CacheReader
 from projections.documents import key_text
 from projections.read_barrier import TIMEOUT_S, BehindError, ReadBarrier
@@ -236,8 +237,11 @@ class ReadableView:
                 hint="it lives in " + ", ".join(sorted(self.view.to)),
             )
         inputs = self.view.inputs if isinstance(self.view, DerivedView) else ()
-        barrier = ReadBarrier(self.views.source, self.view.name, self.view.to, inputs)
         with self.views.reading() as connection:
+            # what readers see may be another version of it, kept in a place of its own
+            places = view_versions.current_places(connection, self.views.source)
+            name, *read = (places.get(each, each) for each in (self.view.name, *inputs))
+            barrier = ReadBarrier(self.views.source, name, self.view.to, tuple(read))
             barrier.wait(connection, token, stores=stores, timeout_s=timeout_s)
 
     def read(

@@ -21,7 +21,7 @@ from headwater.runtime.spec import (
 from headwater.supply import jars
 from headwater.supply.java import find_java
 from projections.spec import JobSpec
-from projections.view import OUTBOX, EventsView, MirrorView
+from projections.view import OUTBOX, EventsView
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +158,7 @@ def job_spec(
         code=_code(project),
         quarantine_rows_max=settings.quarantine.rows_max,
         archive_days=settings.archive.keep_days,
-        views=tuple(view for view in _views(project) if isinstance(view, MirrorView)),
+        views=tuple(_views(project)),
         derived=tuple(project.declarations.derived.values()),
         hiding=capture_spec(project, dsn, endpoints).hiding,
     )

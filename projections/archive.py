@@ -11,6 +11,7 @@ record byte for byte; whatever is no envelope is kept as it came.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -22,8 +23,10 @@ from deltalake.exceptions import DeltaError
 
 from cdc.change_event import ChangeEvent
 from cdc.errors import EnvelopeError
+from projections.archive_pin import pinned_versions
 from projections.errors import SinkUnavailableError
 from projections.published import KEPT_HOURS
+from projections.sinks.lock import WriterLock
 from projections.sinks.table import CONFIGURATION, HOOKS
 
 if TYPE_CHECKING:
@@ -74,6 +77,10 @@ GIVEN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "ep
 
 _KEPT: Final = ("topic", "partition", "offset", "recorded_at", "headers", DAY)
 _DECODED: Final = tuple(name for name in SCHEMA.names if name not in _KEPT)
+
+BLANK: Final = tuple(name for name in _DECODED if name not in {"key", "raw_key"})
+"""Columns that a record without a value has not."""
+
 _STATISTICS: Final = SCHEMA.names[: SCHEMA.get_field_index("before")]
 _HEAD, _AFTER, _SOURCE, _NULL = b'{"before":', b',"after":', b',"source":', b"null"
 _PROPERTIES: Final = {
@@ -107,7 +114,7 @@ class Retention:
 class Archive:
     """The archive of one source.
 
-    There is one writer.
+    There is one writer, and whoever has to forget something: each commit is made under a lock.
 
     Args:
         folder: Folder of its table.
@@ -128,7 +135,7 @@ class Archive:
         try:
             table = self._table()
             found = {
-                place: table.transaction_version(_application(place, identity))
+                place: table.transaction_version(application(place, identity))
                 for place, identity in places.items()
             }
         except (DeltaError, OSError) as error:
@@ -176,21 +183,23 @@ class Archive:
                 raise
 
         marks = [
-            Transaction(_application(place, names[place]), end)
+            Transaction(application(place, names[place]), end)
             for place, end in ends.items()
             if end > there.get(place, 0)
         ]
         try:
-            table = self._table()
-            write_deltalake(
-                table,
-                pa.RecordBatchReader.from_batches(SCHEMA, rows()),
-                mode="append",
-                commit_properties=CommitProperties(app_transactions=marks, max_commit_retries=0),
-                post_commithook_properties=HOOKS,
-            )
-            if table.version() % COMMITS_PER_UPKEEP == 0:
-                self.maintain(retention, today)
+            with archive_lock(self._folder):
+                table = self._table()
+                properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
+                write_deltalake(
+                    table,
+                    pa.RecordBatchReader.from_batches(SCHEMA, rows()),
+                    mode="append",
+                    commit_properties=properties,
+                    post_commithook_properties=HOOKS,
+                )
+                if table.version() % COMMITS_PER_UPKEEP == 0:
+                    self.maintain(retention, today)
         except (DeltaError, OSError) as error:
             if failure:
                 raise failure[0] from None
@@ -210,7 +219,16 @@ class Archive:
         # what is older was made large when it was new
         since = (today - timedelta(days=1)).isoformat()
         table.optimize.compact(target_size=COMPACTED_BYTES, partition_filters=[(DAY, ">=", since)])
-        table.vacuum(retention_hours=KEPT_HOURS, enforce_retention_duration=False, dry_run=False)
+        try:
+            table.vacuum(
+                retention_hours=KEPT_HOURS,
+                enforce_retention_duration=False,
+                dry_run=False,
+                keep_versions=pinned_versions(self._folder) or None,
+            )
+        except DeltaError as error:
+            # rather too many files than one that somebody reads
+            _log.warning("archive is not vacuumed: %s", type(error).__name__)
 
     def _table(self) -> DeltaTable:
         path = str(self._folder)
@@ -221,6 +239,15 @@ class Archive:
             # one of records that were not taken apart, of a version before this
             self._folder.rename(self._folder.with_name(f"{self._folder.name}.before"))
         return DeltaTable.create(path, SCHEMA, partition_by=[DAY], configuration=_PROPERTIES)
+
+
+def archive_lock(folder: Path) -> WriterLock:
+    """Returns the lock of whoever writes to an archive.
+
+    Args:
+        folder: Folder of the archive.
+    """
+    return WriterLock(folder.with_name(f".{folder.name}.lock"), wait=True)
 
 
 def record_value(row: Mapping[str, Any]) -> bytes | None:
@@ -320,6 +347,7 @@ def _parts(value: bytes) -> dict[str, str | None] | None:
 
 
 _DECODER: Final = msgspec.json.Decoder(_Parts)
+_log: Final = logging.getLogger(__name__)
 
 
 def _text(value: bytes | None) -> str | None:
@@ -329,7 +357,7 @@ def _text(value: bytes | None) -> str | None:
         return None
 
 
-def _application(place: tuple[str, int], identity: str) -> str:
+def application(place: tuple[str, int], identity: str) -> str:
     """Name under which a table keeps how far it has a partition of a topic."""
     topic, partition = place
     return f"headwater/{topic}@{identity}/{partition}"

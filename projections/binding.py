@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     Steps = list[tuple[ShapeVersion, tuple[SchemaChange, ...]]]
 
+_GONE: Final = "take the view out of the file of views, then headwater up"
 _DECLARE: Final = "declare the table by its new name in the file of views, then headwater up"
 
 
@@ -85,12 +86,12 @@ def bind(
     if not view_shapes.ready(connection):
         tables = {table for view in views for table in _tables_of(view)}
         return Binding(plan_views(views, catalog.describe(connection, tables, hiding.rules)))
-    with _alone(connection, source, decides=decides), connection.transaction():
+    with alone(connection, source, decides=decides), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        binder = _Binder(connection, source, views, decides=decides, hiding=hiding)
+        binder = Binder(connection, source, views, decides=decides, hiding=hiding)
         bound = [binder.bind(view) for view in views]
         # of the same sight: what has happened since then differs from it
-        mark = view_shapes.mark(connection, source)
+        mark = view_shapes.mark(connection, source, [view.name for view in views])
     plans = tuple(each for each in bound if not isinstance(each, PausedView))
     paused = tuple(each for each in bound if isinstance(each, PausedView))
     return Binding(plans, paused, mark)
@@ -159,13 +160,57 @@ def resume(
         ViewPausedError: It has them and is not paused, or cannot go on like this.
         PlanError: It does not fit its table.
     """
-    with _alone(connection, source, decides=True), connection.transaction():
+    with alone(connection, source, decides=True), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return _Binder(connection, source, [view], decides=True, hiding=hiding).resume(view)
+        return Binder(connection, source, [view], decides=True, hiding=hiding).resume(view)
+
+
+def standing(
+    connection: psycopg.Connection[Any],
+    source: str,
+    view: View,
+    *,
+    hiding: Hiding = NOTHING_HIDDEN,
+) -> ViewPlan:
+    """Binds a paused view to the columns that it stands still with.
+
+    Raises:
+        PlanError: It was never bound.
+    """
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return Binder(connection, source, [view], decides=False, hiding=hiding).standing(view)
+
+
+def read_unlogged(
+    connection: psycopg.Connection[Any],
+    source: str,
+    view: View,
+    *,
+    hiding: Hiding = NOTHING_HIDDEN,
+) -> bool:
+    """Has the table of a view read whose rows have values that no record of the log has.
+
+    A change of a table can give all its rows another value at once, without a record for any. The
+    views that were there had the table read then; if that is done, what it sent is in the log.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        view: A view that was bound.
+        hiding: What of the source's columns does not leave it as it is.
+
+    Returns:
+        Whether a read was asked for, which the view then waits for.
+    """
+    with alone(connection, source, decides=True), connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return Binder(connection, source, [view], decides=True, hiding=hiding).read_unlogged(view)
 
 
 @contextmanager
-def _alone(connection: psycopg.Connection[Any], source: str, *, decides: bool) -> Iterator[None]:
+def alone(connection: psycopg.Connection[Any], source: str, *, decides: bool) -> Iterator[None]:
+    """Holds whoever decides on views of a source apart from all others who do."""
     if not decides:
         yield
         return
@@ -180,10 +225,19 @@ def _tables_of(view: View) -> Sequence[TableName]:
     return (view.table,) if isinstance(view, MirrorView) else EVENT_TABLES
 
 
-class _Binder:
-    """Binds views, all by one sight of catalog, history and shapes."""
+class Binder:
+    """Binds views, all by one sight of catalog, history and shapes.
 
-    def __init__(
+    Args:
+        connection: In a transaction, by whose sight it is done.
+        source: Name of the source.
+        views: Its views.
+        decides: Decide on changes of tables and store what was decided.
+        hiding: What of the source's columns does not leave it as it is.
+        foreseen: Tables that are taken for others than the catalog has; None for one that is gone.
+    """
+
+    def __init__(  # noqa: PLR0913  # what it sees, and by what it decides
         self,
         connection: psycopg.Connection[Any],
         source: str,
@@ -191,6 +245,7 @@ class _Binder:
         *,
         decides: bool,
         hiding: Hiding,
+        foreseen: Mapping[TableName, TableSchema | None] | None = None,
     ) -> None:
         tables = {table for view in views for table in _tables_of(view)}
         self._connection = connection
@@ -198,10 +253,19 @@ class _Binder:
         self._decides = decides
         self._histories = histories.of_tables(connection, tables, hiding.rules, hiding.salt)
         self._schemas = catalog.describe(connection, tables, hiding.rules)
+        for table, schema in (foreseen or {}).items():
+            self._schemas.pop(table, None)
+            if schema is not None:
+                self._schemas[schema.table] = schema
         self._stored = view_shapes.read(connection, source)
         self._epoch = view_shapes.epoch(connection, source)
 
     def bind(self, view: View) -> ViewPlan | PausedView:
+        """Binds a view.
+
+        Raises:
+            PlanError: It does not fit its table, and never did.
+        """
         known = self._histories.get(view.table)
         if not isinstance(view, MirrorView) or known is None:
             return plan_views([view], self._schemas, self._histories)[0]
@@ -218,7 +282,15 @@ class _Binder:
             return PausedView(view.name, view.to, topics, stored.paused)
         return self._plan(view, known, stored)
 
+    def standing(self, view: View) -> ViewPlan:
+        """Binds a paused view to the columns that it stands still with."""
+        stored, known = self._stored.get(view.name), self._histories.get(view.table)
+        if not isinstance(view, MirrorView) or stored is None or known is None:
+            raise PlanError(f"view {view.name} was never bound to its table")
+        return self._plan(view, known, stored)
+
     def resume(self, view: View) -> ViewPlan:
+        """Gives a view the columns that its table has now; see the function of that name."""
         stored, known = self._stored.get(view.name), self._histories.get(view.table)
         if stored is None or known is None or _up_to_date(stored, known):
             raise ViewPausedError(f"view {view.name} is not paused, and has its table's columns")
@@ -246,6 +318,23 @@ class _Binder:
         view_shapes.write(self._connection, self._source, shape)
         view_shapes.note(self._connection, view.name, [stored.change_id], Outcome.RESUMED)
         return self._plan(view, known, shape)
+
+    def read_unlogged(self, view: View) -> bool:
+        """Has the table of a view read if that is due; see the function of that name."""
+        known, stored = self._histories.get(view.table), self._stored.get(view.name)
+        if not isinstance(view, MirrorView) or known is None or stored is None:
+            return False
+        steps = changes_of(known)
+        unlogged = [version.lsn for version, found in steps if any(c.needs_read for c in found)]
+        if not unlogged or not stored.schema.key:
+            return False
+        since = self._version(max(unlogged))
+        read = reads.whole_reads(self._connection, self._source).get(view.table.topic(self._source))
+        if read is not None and ChangePosition.of_read(read.epoch, read.read_lsn).version >= since:
+            return False
+        shape = replace(stored, kept_since=max(since, stored.kept_since), read_id=self._asked(view))
+        view_shapes.write(self._connection, self._source, shape)
+        return True
 
     def _first(self, view: MirrorView, known: TableHistory) -> ViewShape:
         """The shape of a view that was never bound before: what its table is now."""
@@ -381,7 +470,8 @@ class _Binder:
         now = {number: column.name for number, column in latest.shape.by_number.items()}
         topic = view.table.topic(self._source)
         former = [table.topic(self._source) for table in stored.tables if table != view.table]
-        shapes = TableShapes(known, numbers, until, plan.unread)
+        past = view.history is not None
+        shapes = TableShapes(known, numbers, until, plan.unread, past)
         return replace(
             plan,
             shapes=dict.fromkeys((topic, *former), shapes),
@@ -443,10 +533,11 @@ def _declared(view: MirrorView, known: TableHistory, change: SchemaChange) -> bo
 
 
 def _fault(view: MirrorView, reason: SchemaChange | None) -> Fault:
-    renamed = reason is not None and reason.kind is ChangeKind.TABLE_RENAMED
+    resume = f"headwater view resume {view.name}"
+    hints = {ChangeKind.TABLE_RENAMED: _DECLARE, ChangeKind.TABLE_DROPPED: _GONE}
     error = ViewPausedError(
         f"view {view.name} is paused: its table has changed",
         detail=str(reason),
-        hint=_DECLARE if renamed else f"headwater view resume {view.name}",
+        hint=hints.get(reason.kind, resume) if reason is not None else resume,
     )
     return Fault.of(error)

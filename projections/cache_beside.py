@@ -1,5 +1,7 @@
 """Beside: the lookups, counters and leaderboards that rows come to, compared with the cache's.
 
+What differs at first sight is only suspected: rows may change while both are read.
+
 A million rows fit in memory: counters are kept by name, and of the part that a row has in a lookup
 or on a leaderboard only a hash of the name, in the row's place, with the score.
 """
@@ -7,16 +9,15 @@ or on a leaderboard only a hash of the name, in the row's place, with the score.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from projections.cache_options import ROWS
 from projections.cache_row import COUNTER, LEADERBOARD, LOOKUP, CacheForm
 from projections.errors import UnholdableValueError
-from projections.view_report import EXAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from projections.cache_row import Link
     from projections.plan import ViewPlan
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MISSING: Final = "missing"
 EXTRA: Final = "extra"
 DIFFERENT: Final = "different"
+FOREIGN: Final = "of another type"
 
 WORDS: Final = {LOOKUP: "lookup", COUNTER: "counter", LEADERBOARD: "leaderboard"}
 """What each kind is called, in reports and in the names of its keys."""
@@ -49,40 +51,24 @@ class Entry:
     foreign: bool = False
 
 
-@dataclass(slots=True)
-class Differences:
-    """What a comparison found.
+class Suspect(NamedTuple):
+    """Something beside rows that differs at first sight.
 
     Attributes:
-        missing: Rows that are not where they belong, and counters that are not there.
-        extra: Rows that are where they do not belong, and counters that should not be there.
-        different: Counters and scores with another number.
-        examples: A few of each kind, in words.
-        lacking: Keys of a few of the missing rows; for `Beside.show_missing`.
+        kind: Lookup, counter or leaderboard.
+        name: As applications name it.
+        key: The row that it has or lacks; empty of a counter, and of what is none of them.
+        what: What seems to be wrong.
     """
 
-    missing: int = 0
-    extra: int = 0
-    different: int = 0
-    examples: list[str] = field(default_factory=list)
-    lacking: set[str] = field(default_factory=set)
-    _shown: dict[str, int] = field(default_factory=dict)
+    kind: str
+    name: str
+    key: str
+    what: str
 
-    def note(self, what: str, kind: str, name: str, said: str) -> None:
-        """Counts one of them, and shows it if it is among the first of its kind."""
-        if what == MISSING:
-            self.missing += 1
-        elif what == EXTRA:
-            self.extra += 1
-        else:
-            self.different += 1
-        self.show(kind, name, said)
-
-    def show(self, kind: str, name: str, said: str) -> None:
-        """Shows one of them if it is among the first of its kind."""
-        self._shown[kind] = self._shown.get(kind, 0) + 1
-        if self._shown[kind] <= EXAMPLES:
-            self.examples.append(f"{WORDS[kind]} {name} ({said})")
+    def __str__(self) -> str:
+        said = f"row {self.key} {self.what}" if self.key else self.what
+        return f"{WORDS[self.kind]} {self.name} ({said})"
 
 
 class Beside:
@@ -115,48 +101,75 @@ class Beside:
         """Adds a row in its document form; its place is the number of those before it."""
         for one in self._members:
             one.add(self._part(one.link, fields))
-        for link in self._counters:
-            part = self._part(link, fields)
-            if part is not None:
-                name, amount = part
-                rows, total = self._counts.get(name, (0, 0))
-                summed = None if link.column == ROWS else (total or 0) + int(amount)
-                self._counts[name] = rows + 1, summed
+        for name, amount in self.counted(fields):
+            self._counts[name] = added(self._counts.get(name), amount)
 
-    def compare(self, places: Mapping[str, int], entries: Iterable[Entry]) -> Differences:
-        """Compares with all that the cache has.
+    def compare(
+        self, places: Mapping[str, int], entries: Iterable[Entry]
+    ) -> Iterator[Suspect | None]:
+        """Compares with all that the cache has; yields what differs, and None now and then.
 
         Args:
             places: Of the rows, by their keys.
             entries: What the cache has, each entry once.
         """
-        found = Differences()
         for entry in entries:
+            yield None
             if self._unsure(entry):
                 continue
             if entry.foreign:
-                found.note(EXTRA, entry.kind, entry.name, "of another type")
+                yield Suspect(entry.kind, entry.name, "", FOREIGN)
             elif entry.kind == COUNTER:
-                self._compare_counter(entry, found)
+                counts = self._counts.pop(entry.name, None)
+                if counts is None:
+                    yield Suspect(COUNTER, entry.name, "", EXTRA)
+                elif entry.counts != texts(counts):
+                    yield Suspect(COUNTER, entry.name, "", DIFFERENT)
             else:
-                self._compare_members(entry, places, found)
+                yield from self._members_of(entry, places)
         for name in self._counts:
-            found.note(MISSING, COUNTER, name, MISSING)
-        for one in self._members:
-            found.missing += one.missing
-            if one.missing:
-                lacking = (key for key, place in places.items() if one.lacks(place))
-                found.lacking.update(key for key, _ in zip(lacking, range(EXAMPLES), strict=False))
-        return found
+            yield Suspect(COUNTER, name, "", MISSING)
 
-    def show_missing(
-        self, found: Differences, place: int, key: str, fields: Mapping[str, Any]
-    ) -> None:
-        """Shows after a comparison where a row is missing."""
+    def lacking(self, places: Mapping[str, int]) -> Iterator[str]:
+        """Yields after a comparison the keys of rows that are missing somewhere."""
+        members = [one for one in self._members if one.missing]
+        for key, place in places.items() if members else ():
+            if any(one.lacks(place) for one in members):
+                yield key
+
+    def lacked(self, place: int, key: str, fields: Mapping[str, Any]) -> Iterator[Suspect]:
+        """Tells where a row is missing.
+
+        Args:
+            place: Of the row.
+            key: Of the row.
+            fields: What it is now.
+        """
         for one in self._members:
             part = self._part(one.link, fields) if one.lacks(place) else None
             if part is not None:
-                found.show(one.link.kind, part[0], _of_row(key, MISSING))
+                yield Suspect(one.link.kind, part[0], key, MISSING)
+
+    def parts(self, fields: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+        """Returns the lookups and leaderboards that a row belongs to, with its scores."""
+        found = {}
+        for one in self._members:
+            part = self._part(one.link, fields)
+            if part is not None:
+                found[one.link.kind, part[0]] = float(part[1] or 0)
+        return found
+
+    def counted(self, fields: Mapping[str, Any]) -> Iterator[tuple[str, int | None]]:
+        """Yields the counters that a row counts in, and what it adds; None of a count of rows."""
+        for link in self._counters:
+            part = self._part(link, fields)
+            if part is not None:
+                yield part[0], None if link.column == ROWS else int(part[1])
+
+    def declared(self, suspect: Suspect) -> bool:
+        """Whether something of that name is declared; else it should not be there."""
+        fitting = (link for link in self._form.declared if link.kind == suspect.kind)
+        return any(link.pattern.fits(suspect.name) for link in fitting)
 
     def _part(self, link: Link, fields: Mapping[str, Any]) -> tuple[str, str] | None:
         try:
@@ -169,14 +182,7 @@ class Beside:
             link.kind == entry.kind and link.pattern.fits(entry.name) for link in self._unknown
         )
 
-    def _compare_counter(self, entry: Entry, found: Differences) -> None:
-        counts = self._counts.pop(entry.name, None)
-        if counts is None:
-            found.note(EXTRA, COUNTER, entry.name, EXTRA)
-        elif entry.counts != tuple(None if count is None else str(count) for count in counts):
-            found.note(DIFFERENT, COUNTER, entry.name, DIFFERENT)
-
-    def _compare_members(self, entry: Entry, places: Mapping[str, int], found: Differences) -> None:
+    def _members_of(self, entry: Entry, places: Mapping[str, int]) -> Iterator[Suspect]:
         mark, extra = _mark(entry.name), set()
         candidates = [one for one in self._members if one.link.kind == entry.kind]
         for key, score in entry.members:
@@ -185,9 +191,21 @@ class Beside:
             if place is None or home is None:
                 if key not in extra:
                     extra.add(key)
-                    found.note(EXTRA, entry.kind, entry.name, _of_row(key, EXTRA))
+                    yield Suspect(entry.kind, entry.name, key, EXTRA)
             elif home.meet(place) and home.score(place) != score:
-                found.note(DIFFERENT, entry.kind, entry.name, _of_row(key, DIFFERENT))
+                yield Suspect(entry.kind, entry.name, key, DIFFERENT)
+
+
+def added(counts: tuple[int, int | None] | None, amount: int | None) -> tuple[int, int | None]:
+    """Returns what a counter is once another row counts in it."""
+    rows, total = counts or (0, None)
+    return rows + 1, None if amount is None else (total or 0) + amount
+
+
+def texts(counts: tuple[int, int | None]) -> tuple[str | None, str | None]:
+    """Returns what a counter is as the cache has it."""
+    rows, total = counts
+    return str(rows), None if total is None else str(total)
 
 
 class _Members:
@@ -227,7 +245,3 @@ class _Members:
 
 def _mark(name: str) -> int:
     return hash(name) or 1  # 64 bits, which hold within this process
-
-
-def _of_row(key: str, what: str) -> str:
-    return f"row {key} {what}"

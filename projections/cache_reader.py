@@ -1,7 +1,9 @@
 """CacheReader: reads a view from the cache, for applications.
 
-It needs the server and the names only: how the view is laid out lies beside its rows. It reads what
-is there at that moment, and tells whether the view may still lack something.
+It needs the server and the names only: which version of the view readers see, and how that is laid
+out, lies beside its rows. It reads what is there at that moment, and tells whether the view may
+still lack something. Every answer comes in one transaction with the name of the version that was
+current: whoever reads while readers are moved to another one sees the old or the new.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from projections.sinks.cache_server import CacheServer, told_apart
 from projections.view import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    import redis
 
     from cdc.values import Json
 
@@ -79,12 +83,10 @@ class CacheReader:
         self._server = CacheServer(url, prefix)
         self._view = view
         try:
-            self._plan = self._laid_out()
+            self._lay_out()
         except BaseException:
             self._server.close()
             raise
-        self._form = CacheForm(self._plan)
-        self._keys = self._server.keys(self._plan)
 
     def __enter__(self) -> Self:
         return self
@@ -100,8 +102,7 @@ class CacheReader:
     @property
     def building(self) -> bool:
         """Whether the view may lack rows, or have rows too many: it is being built, or rebuilt."""
-        with told_apart():
-            return bool(self._server.client.exists(self._keys.building))
+        return bool(self._asked(lambda pipeline: pipeline.exists(self._keys.building))[0])
 
     def get(self, *key: Json) -> dict[str, Json] | None:
         """Returns a row by the values of its key, in document form; None if there is none."""
@@ -109,24 +110,29 @@ class CacheReader:
 
     def rows(self, keys: Sequence[str]) -> list[dict[str, Json] | None]:
         """Returns rows by the texts of their keys, as lookups and leaderboards name them."""
-        names = [self._keys.rows + key for key in keys]
-        client = self._server.client
-        if not names:
+        if not keys:
             return []
-        with told_apart():
+
+        def ask(pipeline: redis.client.Pipeline) -> None:
+            names = [self._keys.rows + key for key in keys]
             if self.options.layout == CacheLayout.DOCUMENT:
-                values: Any = client.mget(names)
-                return [None if v is None else self._form.of_document(v) for v in values]
-            with client.pipeline(transaction=False) as pipeline:
-                for name in names:
-                    pipeline.hgetall(name)
-                return [self._form.of_hash(v) if v else None for v in pipeline.execute()]
+                pipeline.mget(names)
+                return
+            for name in names:
+                pipeline.hgetall(name)
+
+        found = self._asked(ask)
+        if self.options.layout == CacheLayout.DOCUMENT:
+            return [None if v is None else self._form.of_document(v) for v in found[0]]
+        return [self._form.of_hash(v) if v else None for v in found]
 
     def lookup(self, name: str, **values: Json) -> list[str]:
         """Returns the keys of the rows that a lookup names, in no order."""
-        key = self._named("lookup", self.options.lookups, name, values)
-        with told_apart():
-            found: Any = self._server.client.smembers(key)
+        (found,) = self._asked(
+            lambda pipeline: pipeline.smembers(
+                self._named("lookup", self.options.lookups, name, values)
+            )
+        )
         return sorted(member.decode() for member in found)
 
     def top(
@@ -140,18 +146,24 @@ class CacheReader:
             lowest: The lowest score first.
             values: Of the columns that its pattern names.
         """
-        key = self._named("leaderboard", self.options.leaderboards, name, values)
-        client = self._server.client
-        with told_apart():
-            found: Any = client.zrange(key, 0, limit - 1, desc=not lowest, withscores=True)
+        (found,) = self._asked(
+            lambda pipeline: pipeline.zrange(
+                self._named("leaderboard", self.options.leaderboards, name, values),
+                *(0, limit - 1),
+                desc=not lowest,
+                withscores=True,
+            )
+        )
         return [Rank(member.decode(), Decimal(repr(float(score)))) for member, score in found]
 
     def count(self, name: str, **values: Json) -> Count:
         """Returns what a counter says; of one that no row belongs to, nothing."""
+        ((rows, total),) = self._asked(
+            lambda pipeline: pipeline.hmget(
+                self._named("counter", self.options.counters, name, values), ["rows", "sum"]
+            )
+        )
         patterns = self.options.counters
-        key = self._named("counter", patterns, name, values)
-        with told_apart():
-            rows, total = self._server.client.hmget(key, ["rows", "sum"])
         column = patterns[self._pattern(patterns, name)]
         if column == ROWS:
             return Count(int(rows or 0))
@@ -160,6 +172,7 @@ class CacheReader:
 
     def names(self, what: str) -> list[str]:
         """Returns the names of all `lookup`s, `counter`s or `leaderboard`s that hold something."""
+        self._asked(lambda _: None)
         begin = self._keys.beside(what)
         with told_apart():
             return sorted(
@@ -172,9 +185,28 @@ class CacheReader:
         """Closes the connections."""
         self._server.close()
 
+    def _asked(self, ask: Callable[[redis.client.Pipeline], object]) -> list[Any]:
+        """Answers to commands, of the version that readers see at that moment."""
+        while True:
+            with told_apart(), self._server.client.pipeline(transaction=True) as pipeline:
+                pipeline.hget(self._keys.current, self._view)
+                ask(pipeline)
+                place, *answers = pipeline.execute()
+            if place == self._place:
+                return answers
+            self._lay_out()  # readers have been moved, which is rare
+
+    def _lay_out(self) -> None:
+        self._plan = self._laid_out()
+        self._form = CacheForm(self._plan)
+        self._keys = self._server.keys(self._plan)
+
     def _laid_out(self) -> ViewPlan:
-        plan = ViewPlan(self._view, "", "", _schema({}, ()), (), frozenset({Store.CACHE}))
         with told_apart():
+            current: Any = self._server.client.hget(f"{self._server.prefix}_current", self._view)
+            self._place: bytes | None = current
+            place = self._view if current is None else current.decode()
+            plan = ViewPlan(place, "", "", _schema({}, ()), (), frozenset({Store.CACHE}))
             text: Any = self._server.client.get(self._server.keys(plan).form)
         if text is None:
             raise CacheUnknownError(
@@ -186,7 +218,7 @@ class CacheReader:
         options.pop("ttl_ms")
         schema = _schema(form["columns"], form["keys"])
         return ViewPlan(
-            self._view,
+            place,
             "",
             "",
             schema,

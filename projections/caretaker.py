@@ -15,7 +15,7 @@ import structlog
 
 from cdc.errors import CdcError
 from cdc.snapshot import reads
-from projections import sweeps
+from projections import joining, sweeps, switch
 from projections.errors import ProjectionError, SinkError, ViewHaltedError
 from projections.quarantine import halting, ledger, rereads
 from projections.quarantine.ledger import Verdict
@@ -66,6 +66,7 @@ class Caretaker(threading.Thread):
         super().__init__(name="caretaker", daemon=True)
         self._epoch = epoch
         self._built: set[str] = set()
+        self._shown = False
         self._spec = spec
         self._guards = guards
         self._committed = committed
@@ -89,6 +90,10 @@ class Caretaker(threading.Thread):
     def stop(self) -> None:
         """Ends the thread after its current round."""
         self._stopped.set()
+
+    def meet(self, spec: JobSpec) -> None:
+        """Tends the views of a job that has taken over a version since."""
+        self._spec = spec
 
     def retry(self, connection: Connection, store: Store) -> None:
         """Tries again what is due in a store.
@@ -123,8 +128,20 @@ class Caretaker(threading.Thread):
             if time.monotonic() > looked_at + _READS_S:
                 looked_at = time.monotonic()
                 rereads.ask(connection, self._spec)
+                self._tend_versions(connection)
                 self._sweep(connection)
                 self._look_at_cache(connection)
+
+    def _tend_versions(self, connection: Connection) -> None:
+        """Takes versions over that have come, and finishes what moves readers to one."""
+        joining.settle(connection, self._spec)
+        try:
+            switch.resume(connection, self._spec)
+            if not self._shown:  # a store that was lost has forgotten what it is to show
+                switch.assert_shown(connection, self._spec)
+                self._shown = True
+        except SinkError as error:  # views are tended all the same
+            _log.warning("readers are not moved yet", code=error.code, what=error.message)
 
     def _verdicts(
         self,

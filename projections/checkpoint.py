@@ -52,6 +52,21 @@ def committed(checkpoint: Path) -> Offsets:
     return next((end for end in ends if end is not None), {})
 
 
+def begun(checkpoint: Path) -> Offsets:
+    """Returns the offset after the last record of each partition that a query has taken up.
+
+    Nothing beyond has been written to its store by any batch, not even by one under way.
+
+    Args:
+        checkpoint: Folder of the query's checkpoint.
+
+    Returns:
+        Offsets by topic and partition; empty before the first batch.
+    """
+    ends = (_end(checkpoint, batch) for batch in reversed(_numbers(checkpoint / "offsets")))
+    return next((end for end in ends if end is not None), {})
+
+
 def damaged(checkpoint: Path) -> Path | None:
     """Returns a file with which Spark could not go on; None if there is none.
 

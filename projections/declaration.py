@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+import traceback
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from cdc.errors import CdcError
 from cdc.table import TableName
+from eventstore.errors import EventStoreError
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
-from projections.errors import DeclarationError
+from projections.errors import DeclarationError, ProjectionError
 from projections.expectation.expectation import Expectation, OnFail, deletes, expected
 from projections.search.options import DERIVED, SearchOptions
 from projections.view import (
@@ -275,7 +278,7 @@ def load(path: Path, *folders: Path) -> Declarations:
         folders: Further places of modules that it imports.
 
     Raises:
-        DeclarationError: The file is missing or declares something wrongly.
+        DeclarationError: The file is missing, cannot be run, or declares something wrongly.
     """
     if not path.is_file():
         raise DeclarationError("no file of views", detail=str(path), hint="headwater init")
@@ -287,9 +290,28 @@ def load(path: Path, *folders: Path) -> Declarations:
     token = _current.set(declarations)
     try:
         runpy.run_path(str(path), run_name="headwater_views")
+    except (ProjectionError, CdcError, EventStoreError):
+        raise
+    except Exception as error:
+        raise DeclarationError(
+            f"{path.name} cannot be run", detail=_where(path, error), hint="correct it there"
+        ) from error
     finally:
         _current.reset(token)
     return declarations
+
+
+def _where(path: Path, error: Exception) -> str:
+    """Where in a file of views something is wrong, and what."""
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
+    return f"line {lines[-1]}: {said}" if lines else said
 
 
 def _declare(declared: _V) -> _V:

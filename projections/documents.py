@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import TYPE_CHECKING
 
 import orjson
 
 from cdc.table import ColumnKind, TableSchema
-from cdc.values import encoder
+from cdc.values import decode, encoder
 from projections.decode import missing_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cdc.table import Column
     from cdc.values import Json
     from projections.change import RowChange
     from projections.errors import NoStoredRowError
@@ -23,6 +26,10 @@ NULL_TEXT = r"\N"
 """Text of NULL in a key. In a longer key no value has it, as each `\\` of a value is escaped."""
 
 _PLAIN = (ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID)
+_JSON_KINDS = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.FLOAT)
+_WORDS = ("NaN", "Infinity", "-Infinity")
+_PARTS = re.compile(r"((?:[^\\:]|\\.)*):", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = str.maketrans({"\\": "\\\\", SEPARATOR: "\\" + SEPARATOR})
 
 
@@ -45,6 +52,46 @@ def key_part(part: object) -> str:
     if part is None:
         return NULL_TEXT
     return _text(part).translate(_ESCAPES)
+
+
+def key_values(text: str, columns: Sequence[Column]) -> tuple[Json, ...]:
+    """Returns the values, in document form, that `key_text` has made a text of.
+
+    Args:
+        text: Of a key.
+        columns: Its columns.
+    """
+    plain = len(columns) == 1
+    parts = [text] if plain else _PARTS.findall(text + SEPARATOR)
+    return tuple(
+        None
+        if part == NULL_TEXT and column.nullable
+        else _value(column, part if plain else _ESCAPED.sub(r"\1", part))
+        for column, part in zip(columns, parts, strict=True)
+    )
+
+
+def decoded_key(values: Sequence[Json], columns: Sequence[Column]) -> tuple[object, ...]:
+    """Returns the exact values of a key whose values are in document form.
+
+    Raises:
+        ValueDecodeError: A value is none that a store can hold.
+    """
+    return tuple(
+        # a float travels as its text
+        decode(column, str(value) if column.kind is ColumnKind.FLOAT else value)
+        for column, value in zip(columns, values, strict=True)
+    )
+
+
+def source_key(values: Sequence[Json], columns: Sequence[Column]) -> tuple[str, ...]:
+    """Returns the values of a key, given in document form, as texts that Postgres reads."""
+    return tuple(
+        "\\x" + base64.b64decode(str(value)).hex()
+        if column.kind is ColumnKind.BYTES
+        else _text(value)
+        for column, value in zip(columns, values, strict=True)
+    )
 
 
 class DocumentForm:
@@ -82,6 +129,13 @@ class DocumentForm:
     def fields(self, row: Mapping[str, object]) -> dict[str, Json]:
         """Returns a row's document."""
         return self._encode(row)
+
+
+def _value(column: Column, text: str) -> Json:
+    if column.kind in _JSON_KINDS and text not in _WORDS:
+        found: Json = orjson.loads(text)
+        return found
+    return text
 
 
 def _text(part: object) -> str:

@@ -21,6 +21,12 @@ ProjectionError
 │       ├── CacheFullError     HW-P062  the cache's memory is full
 │       └── CacheReadOnlyError HW-P063  the cache takes no writes
 ├── CacheUnknownError        HW-P064  the cache has nothing of that name
+├── ReplayError              HW-P105  the archive cannot be replayed
+│   ├── ArchiveMissingError  HW-P106  there is no archive of the source
+│   ├── ArchiveIncompleteError HW-P107  records are missing that a view needs from the archive
+│   ├── ReplayStoppedError   HW-P108  a replay was told to stop
+│   ├── BoundsError          HW-P140  a view cannot be rebuilt within such bounds
+│   └── MomentUnreadableError HW-P109  the archive cannot tell what rows were at that position
 ├── JobError                 HW-P020  the streaming job refuses to go on
 │   ├── TruncateError        HW-P021  a table of events was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
@@ -44,10 +50,26 @@ ProjectionError
 ├── ViewShapeError           HW-P050  a view does not have the columns of its table
 │   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
 │   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
+├── StableTableError         HW-P120  what is published cannot be shown under a view's stable path
+│   ├── LogUnreadableError   HW-P121  the log of a table cannot be read as far as it is needed
+│   ├── LogWrittenError      HW-P122  somebody else has written to a stable path meanwhile
+│   ├── PlaceUnpublishedError HW-P123 nothing is published in the place that a view is to be read
+│   └── PlaceBehindError     HW-P124  a view would go back to what it was before
+├── ForgettingRefusedError   HW-P144  keys cannot be forgotten as it was asked
 ├── VerificationError        HW-P030  views could not be compared
 │   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
 │   │   └── BehindError      HW-P033  of one view, with the stage that is behind: `read_barrier`
+│   ├── RepairRefusedError   HW-P034  what is wrong is not cured by reading rows again
 │   └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
+├── VersionError             HW-P130  versions of a view do not allow what is asked
+│   ├── VersionBusyError     HW-P131  somebody else is at the versions of the view
+│   ├── VersionUnknownError  HW-P132  a view has no such version
+│   ├── VersionBehindError   HW-P133  a version is not where the one that readers see is
+│   ├── VersionDiffersError  HW-P134  a version differs in what its definition does not explain
+│   ├── DefinitionUnreadableError HW-P135  a kept definition cannot be read
+│   ├── RebuildRefusedError  HW-P136  a view cannot be rebuilt like that
+│   ├── RebuildStoppedError  HW-P137  a rebuild was paused and goes on when it is asked to
+│   └── RebuildEarlyError    HW-P141  what rows are to be made from is not there yet
 ├── ExpectationError         HW-P090  a row is not as its view expects
 │   ├── RowUnexpectedError   HW-P092  a row waits because it is not as expected
 │   └── ViewHaltedError      HW-P093  a view stands still because a row is not as expected
@@ -425,10 +447,111 @@ class ViewHaltedError(ExpectationError):
     retriable = True
 
 
+class StableTableError(ProjectionError):
+    """What is published of a view cannot be shown under its stable path; it shows what it did."""
+
+    code = "HW-P120"
+
+
+class LogUnreadableError(StableTableError):
+    """The log of a table cannot be read as far as it is needed."""
+
+    code = "HW-P121"
+
+
+class LogWrittenError(StableTableError):
+    """Somebody else has written to a stable path meanwhile; what is published is shown again."""
+
+    code = "HW-P122"
+    retriable = True
+
+
+class PlaceUnpublishedError(StableTableError):
+    """A view is to be read in a place of which nothing is published."""
+
+    code = "HW-P123"
+
+
+class PlaceBehindError(StableTableError):
+    """A view would go back to what it was before: its other place is at an earlier boundary."""
+
+    code = "HW-P124"
+
+
+class VersionError(ProjectionError):
+    """The versions of a view do not allow what is asked."""
+
+    code = "HW-P130"
+
+
+class VersionBusyError(VersionError):
+    """Somebody else is at the versions of the view."""
+
+    code = "HW-P131"
+    retriable = True
+
+
+class VersionUnknownError(VersionError):
+    """A view has no such version, or has it no more."""
+
+    code = "HW-P132"
+
+
+class VersionBehindError(VersionError):
+    """A version is not yet where the one that readers see is."""
+
+    code = "HW-P133"
+    retriable = True
+
+
+class VersionDiffersError(VersionError):
+    """A version differs from the one that readers see in what its definition does not explain."""
+
+    code = "HW-P134"
+
+
+class DefinitionUnreadableError(VersionError):
+    """A kept definition of a view cannot be read."""
+
+    code = "HW-P135"
+
+
+class RebuildRefusedError(VersionError):
+    """A view cannot be rebuilt, or not like that."""
+
+    code = "HW-P136"
+
+
+class RebuildEarlyError(VersionError):
+    """What rows are to be made from is not there yet: the detail names what is behind."""
+
+    code = "HW-P141"
+    retriable = True
+
+
+class RebuildStoppedError(VersionError):
+    """A rebuild was paused; it goes on when it is asked to."""
+
+    code = "HW-P137"
+    retriable = True
+
+
+class ForgettingRefusedError(ProjectionError):
+    """Keys cannot be forgotten as it was asked; nothing was erased."""
+
+    code = "HW-P144"
+
+
 class VerificationError(ProjectionError):
     """Views could not be compared with their source."""
 
     code = "HW-P030"
+
+
+class RepairRefusedError(VerificationError):
+    """What is wrong in a view is not cured by reading rows again."""
+
+    code = "HW-P034"
 
 
 class NotCaughtUpError(VerificationError):
@@ -466,3 +589,40 @@ class SearchQueryError(SearchError):
     """A search cannot be carried out as it is written."""
 
     code = "HW-P073"
+
+
+class ReplayError(ProjectionError):
+    """The archive cannot be replayed."""
+
+    code = "HW-P105"
+
+
+class ArchiveMissingError(ReplayError):
+    """There is no archive of the source, or none that can be read."""
+
+    code = "HW-P106"
+
+
+class ArchiveIncompleteError(ReplayError):
+    """The archive lacks records that a view is made from: the detail names topic and offsets."""
+
+    code = "HW-P107"
+
+
+class ReplayStoppedError(ReplayError):
+    """A replay was told to stop; it can go on where it was."""
+
+    code = "HW-P108"
+    retriable = True
+
+
+class BoundsError(ReplayError):
+    """A view cannot be rebuilt within such bounds, or has none of that kind."""
+
+    code = "HW-P140"
+
+
+class MomentUnreadableError(ReplayError):
+    """The archive cannot tell what rows were at a position; the detail names one that it can."""
+
+    code = "HW-P109"

@@ -4,6 +4,9 @@ Each row is one event: what every event has, then one column for each field of i
 latest version. Fields of several types share a column if they share name and kind. A field named
 like what every event has gets the prefix `data_`.
 
+A view that is kept by an older definition has the columns that its events had then: what an event
+has no more is NULL, and what it has beside them is left out.
+
 A personal field has a column that is always NULL: views are kept where keys are not, and must not
 remember who is forgotten. Nobody decrypts anything here.
 """
@@ -87,12 +90,19 @@ class EventForm:
     Args:
         registry: Where the types are declared.
         names: Names of the types.
+        kept: Columns beside what every event has, of an older definition; None for those that the
+            types have now.
 
     Raises:
         PlanError: A type is unknown, or two of them disagree on a column.
     """
 
-    def __init__(self, registry: EventTypes, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        registry: EventTypes,
+        names: Sequence[str],
+        kept: Sequence[Column] | None = None,
+    ) -> None:
         self.names = frozenset(names)
         self._registry = registry
         try:
@@ -100,14 +110,18 @@ class EventForm:
         except UndeclaredError as error:
             raise PlanError(error.message, hint=error.hint) from None
         self._fields = {each.name: _columns_of(each) for each in declared}
-        self.columns = (*ENVELOPE, *_merged(self._fields))
+        own = _merged(self._fields)
+        self._kept = None if kept is None or list(kept) == own else tuple(kept)
+        self._same = frozenset(column.name for column in kept or () if column in own)
+        self.columns = (*ENVELOPE, *(own if self._kept is None else self._kept))
         self._absent = dict.fromkeys(column.name for column in self.columns)
         self._codec: Codec | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         declared = [self._registry.named(name) for name in sorted(self.names)]
         parts = [(each.name, each.version, each.cls, each.subject) for each in declared]
-        return _rebuilt, (parts, [_upcasters(self._registry, each) for each in declared])
+        upcasters = [_upcasters(self._registry, each) for each in declared]
+        return _rebuilt, (parts, upcasters, self._kept)
 
     def row(self, stored: Mapping[str, Any]) -> dict[str, object]:
         """Returns the row of an event.
@@ -123,13 +137,17 @@ class EventForm:
         }
         event = self._decoded(stored)
         if isinstance(event, EventData):
-            row[_DATA] = _json(event.data)
+            self._put(row, _DATA, _json(event.data))
             return row
         for field, column, convert in self._fields[stored["type"]]:
             value = getattr(event, field)
             if value is not None and not isinstance(value, Redacted) and convert is not None:
-                row[column.name] = convert(value)
+                self._put(row, column.name, convert(value))
         return row
+
+    def _put(self, row: dict[str, object], name: str, value: object) -> None:
+        if self._kept is None or name in self._same:
+            row[name] = value
 
     def _decoded(self, stored: Mapping[str, Any]) -> Any:
         if self._codec is None:
@@ -155,7 +173,9 @@ class _NoKeys:
 
 
 def _rebuilt(
-    parts: Iterable[tuple[str, int, type, str | None]], upcasters: Iterable[Iterable[Upcaster]]
+    parts: Iterable[tuple[str, int, type, str | None]],
+    upcasters: Iterable[Iterable[Upcaster]],
+    kept: Sequence[Column] | None,
 ) -> EventForm:
     registry, names = EventTypes(), []
     for name, version, cls, subject in parts:
@@ -167,7 +187,7 @@ def _rebuilt(
     for of_type in upcasters:
         for one in of_type:
             registry.upcaster(one.type, one.from_version, personal=one.personal)(one.function)
-    return EventForm(registry, names)
+    return EventForm(registry, names, kept)
 
 
 def _upcasters(registry: EventTypes, declared: EventType) -> tuple[Upcaster, ...]:

@@ -128,6 +128,13 @@ def leave_out(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
         forget(spec, store, views)
 
 
+def joined(spec: JobSpec, store: Store, view: str) -> None:
+    """Lets a version count as one that a store's query has had: it lacks nothing."""
+    known = read(_file(spec, store))
+    if known is not None and view not in known:
+        write(_file(spec, store), {**known, view: {}})
+
+
 def read(path: Path) -> dict[str, Awaited] | None:
     """Returns the views that a query has had; None if no account was kept."""
     if not path.is_file():
@@ -151,6 +158,8 @@ def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
     except SinkError as error:  # `marks.check` looks before anything is made there
         _log.warning("places of views cannot be looked at yet", store=store, code=error.code)
     plans, known = spec.plans_in(store), read(_file(spec, store))
+    if known is not None:  # what joins lacks nothing that its query does not come by again
+        known = {**{place: {} for place in spec.joining}, **known}
     if known is not None and all(plan.name in known for plan in plans):
         return Arrivals(known)
     topics = {topic for plan in plans for topic in plan.topics}

@@ -144,6 +144,7 @@ class ViewPlan:
         expectations: What its rows should be like.
         nested: What those of its columns are made of that are no plain values.
         left_out: Columns of its table that it does not have.
+        shown: Whether readers see it, by the name of its view; else it is kept beside that.
     """
 
     name: str
@@ -166,6 +167,12 @@ class ViewPlan:
     expectations: tuple[Expectation, ...] = ()
     nested: Mapping[str, Nested] = field(default_factory=dict)
     left_out: tuple[Column, ...] = ()
+    shown: bool = True
+
+    @property
+    def view(self) -> str:
+        """The view that it is a version of: `name` is where that is kept in every store."""
+        return self.name.partition(".")[0]
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
@@ -259,7 +266,7 @@ def _plan_events(
             )
         tables[table.topic(view.source)] = found
     try:
-        form = EventForm(view.events.registry, view.events.types)
+        form = EventForm(view.events.registry, view.events.types, view.events.columns)
     except PlanError as error:
         raise PlanError(
             f"view {view.name}: {error.message}", detail=error.detail, hint=error.hint
@@ -387,5 +394,6 @@ def _shapes(plan: ViewPlan, histories: Mapping[TableName, TableHistory]) -> dict
                 hint="try again; headwater source changes lists what was noted",
             )
         wanted = {name: numbers[name] for name in schema.by_name}
-        found[topic] = TableShapes(history, wanted, left_out=plan.unread)
+        past = plan.history is not None
+        found[topic] = TableShapes(history, wanted, left_out=plan.unread, past=past)
     return found

@@ -5,13 +5,20 @@ state of it is written beside them, a file for each boundary: whoever reads the 
 versions sees whole transactions, of all views at the same position. A file appears whole or not at
 all, is changed once at most, when views that are made from others have come there, and goes when
 the tables no longer keep what it names.
+
+A view can have several tables, each in a place of its own: the first is named as the view, those of
+later versions of the view have a dot in their names. Which of them readers get under the view's
+name is written beside the boundaries, for all views of the source in one file, so that several
+views are switched in one step.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,10 +26,11 @@ from msgspec import structs
 
 from cdc.lsn import Lsn
 from projections.boundary import Ahead
+from projections.errors import PlaceBehindError, PlaceUnpublishedError
 from projections.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from projections.boundary import Run
@@ -32,6 +40,8 @@ KEPT_HOURS: Final = 1
 
 _FOLDER: Final = ".published"
 _BEYOND: Final = "beyond.msgpack"
+_CURRENT: Final = "current.json"
+_CURRENT_LOCK: Final = ".current.lock"
 _DIGITS: Final = 12
 _VERSION: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json")
 _US_PER_HOUR: Final = 3_600_000_000
@@ -85,6 +95,49 @@ class PublishedVersion(msgspec.Struct, frozen=True):
         """The boundary."""
         return Lsn(self.lsn)
 
+    def by_view(self, places: Mapping[str, str]) -> dict[str, tuple[str, TableVersion]]:
+        """Returns where each view is read, and at which version, by the view's own name.
+
+        Args:
+            places: Of views that are not read in the place of their name, where they are; see
+                `Published.current`. A view whose place has nothing published is left out.
+        """
+        names = {name for name in self.views if "." not in name} | places.keys()
+        chosen = {name: places.get(name, name) for name in sorted(names)}
+        return {name: (at, self.views[at]) for name, at in chosen.items() if at in self.views}
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """A change of where views are read.
+
+    Attributes:
+        at_us: When, microseconds since 1970, UTC.
+        was: Where each of them was read before.
+    """
+
+    at_us: int
+    was: dict[str, str]
+
+
+class Current(msgspec.Struct, frozen=True):
+    """Where the views of a source are read.
+
+    Attributes:
+        places: By view; one that is not among them is read in the place of its own name.
+        switches: What made it so, the newest last, as far back as versions can be read.
+    """
+
+    places: dict[str, str] = {}
+    switches: list[Switch] = []
+
+    def at(self, at_us: int) -> dict[str, str]:
+        """Returns where the views were read at a time."""
+        found = dict(self.places)
+        for switch in reversed(self.switches):
+            if switch.at_us > at_us:
+                found |= switch.was
+        return found
+
 
 class Beyond(msgspec.Struct, frozen=True):
     """What lies beyond a boundary.
@@ -96,6 +149,16 @@ class Beyond(msgspec.Struct, frozen=True):
 
     ahead: Ahead = Ahead()
     waiting: list[tuple[str, list[Record]]] = []
+
+
+def stable_path(tables: Path, view: str) -> Path:
+    """Returns where a view is read, always.
+
+    Args:
+        tables: Folder of the views' tables; that of the stable ones lies beside it.
+        view: Name of the view.
+    """
+    return tables.parent / "views" / view
 
 
 def sources(tables: Path) -> list[Published]:
@@ -201,6 +264,115 @@ class Published:
         _write(self._path(number), msgspec.json.encode(made))
         self._forget(made.published_at_us - KEPT_HOURS * _US_PER_HOUR)
         return made
+
+    def behind(self, places: Iterable[str], epoch: int, lsn: int) -> list[str]:
+        """Returns places that readers get, or will next, as they were at an earlier boundary.
+
+        Args:
+            places: Those that are looked at.
+            epoch: Incarnation of the source.
+            lsn: The boundary, in bytes.
+        """
+        versions = [version for version in (self.latest(), self.newest()) if version is not None]
+        return sorted(
+            place
+            for place in places
+            if any(
+                place in version.views
+                and (version.views[place].epoch, version.views[place].lsn) < (epoch, lsn)
+                for version in versions
+            )
+        )
+
+    def forget_former(self) -> None:
+        """Removes all versions but what readers get now, and what comes next."""
+        if self._names():
+            self._forget(time.time_ns() // 1000)
+
+    def current(self, at_us: int | None = None) -> dict[str, str]:
+        """Returns where views are read that are not read in the place of their own name.
+
+        Args:
+            at_us: As of when, microseconds since 1970, UTC; None for now.
+        """
+        current = self._current()
+        return current.places if at_us is None else current.at(at_us)
+
+    def switch(self, places: Mapping[str, str], *, backwards: bool = False) -> None:
+        """Has views read in other places from now on, all of them in one step.
+
+        Whoever reads before it sees all views where they were, and whoever reads after it, all
+        where they are. A process that is killed amid it has switched all or none.
+
+        Args:
+            places: The places, by view.
+            backwards: Also where a place is at an earlier boundary than the one it takes over from.
+
+        Raises:
+            PlaceUnpublishedError: A place has nothing that can be read.
+            PlaceBehindError: Readers of a view would see it as it was before.
+        """
+        if self.latest() is None:  # the source may be none of ours: nothing is written then
+            raise PlaceUnpublishedError(
+                "no view can be read in another place: nothing is published yet",
+                detail=", ".join(sorted(places.values())),
+                hint="it can once its table has come to a boundary: headwater view versions",
+            )
+        with self._switching():
+            current = self._current()
+            moved = {
+                view: place
+                for view, place in places.items()
+                if current.places.get(view, view) != place
+            }
+            if not moved:
+                return
+            was = {view: current.places.get(view, view) for view in moved}
+            self._require_readable(moved, was, backwards=backwards)
+            last_us = current.switches[-1].at_us if current.switches else 0
+            switch = Switch(max(time.time_ns() // 1000, last_us + 1), was)
+            oldest_us = min((each.published_at_us for each in self.all()), default=0)
+            known = [each for each in current.switches if each.at_us >= oldest_us]
+            made = Current(current.places | moved, [*known, switch])
+            _write(self._folder / _CURRENT, msgspec.json.encode(made))
+
+    def _current(self) -> Current:
+        try:
+            content = (self._folder / _CURRENT).read_bytes()
+        except FileNotFoundError:
+            return Current()
+        return msgspec.json.decode(content, type=Current)
+
+    @contextmanager
+    def _switching(self) -> Iterator[None]:
+        """One switch at a time, whichever process makes it."""
+        with (self._folder / _CURRENT_LOCK).open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def _require_readable(
+        self, places: Mapping[str, str], was: Mapping[str, str], *, backwards: bool
+    ) -> None:
+        latest, newest = self.latest(), self.newest()
+        for view, place in places.items():
+            if latest is None or place not in latest.views:
+                raise PlaceUnpublishedError(
+                    f"view {view} cannot be read in another place: nothing is published there",
+                    detail=place,
+                    hint="it can once its table has come to a boundary: headwater view versions",
+                )
+            # readers of mirrors get the newest, also before views made from them are there
+            for version in filter(None, (latest, newest)):
+                old, new = version.views.get(was[view]), version.views.get(place)
+                if backwards or old is None or new is None:
+                    continue
+                if (old.epoch, old.lsn) > (new.epoch, new.lsn):
+                    raise PlaceBehindError(
+                        f"view {view} would go back: the other place is behind",
+                        detail=f"{was[view]} is at {old.applied_through},"
+                        f" {place} at {new.applied_through}",
+                        hint="wait until it has caught up: headwater view status",
+                    )
 
     def beyond(self) -> Beyond:
         """Returns what lies beyond the newest boundary."""

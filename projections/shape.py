@@ -4,6 +4,9 @@ A record has the columns that its table had when the row was written. Which thos
 the history of the table; columns are followed by their number, so a renamed one is carried over, a
 new one gets what Postgres itself gives to old rows, and one that was dropped is left out. What only
 Postgres knows is left to the read that such a change asks for; what nobody knows is refused.
+
+A history keeps what rows were, not only what they are. Of those, an older row tells all there is to
+know: what a column had under another type, and that one which came later was not there yet.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc.errors import CdcError
 from cdc.schema_change.difference import ChangeKind, differences
 from cdc.table import ColumnKind
+from cdc.values import decode
+from projections.retyping import retyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,12 +38,14 @@ class TableShapes:
         until: Number of the newest note that was decided on: what it did not allow for is not
             carried over. None allows for all of them.
         left_out: Names of the columns that its table had beside them.
+        past: Whether rows stand for what was, as in a history, and not for what is.
     """
 
     history: TableHistory
     numbers: Mapping[str, int]
     until: int | None = None
     left_out: frozenset[str] = frozenset()
+    past: bool = False
 
     @property
     def foreseen(self) -> int:
@@ -106,9 +114,40 @@ class _Mapping:
 
     carried: tuple[tuple[str, str], ...]
     constant: Mapping[str, Any]
+    retyped: tuple[tuple[str, str, str, Column], ...] = ()
 
     def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: row[old] for name, old in self.carried} | dict(self.constant)
+        found = {name: row[old] for name, old in self.carried} | dict(self.constant)
+        for name, old, type_name, column in self.retyped:
+            found[name] = retyped(row[old], type_name, column)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Either:
+    """How rows become rows of the plan that may have one shape or another.
+
+    That is so of a row that was read: it may be older or younger than a change. Where its names fit
+    both shapes, the form of its values tells.
+    """
+
+    mappings: tuple[_Mapping, ...]
+    columns: Mapping[str, Column]
+
+    def row(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
+        found: list[dict[str, Any]] = []
+        for mapping in self.mappings:
+            made = mapping.row(row)
+            if made not in found and all(self._travels(*each) for each in made.items()):
+                found.append(made)
+        return found[0] if len(found) == 1 else None
+
+    def _travels(self, name: str, value: Any) -> bool:
+        try:
+            decode(self.columns[name], value)
+        except CdcError:
+            return False
+        return True
 
 
 class Fitting:
@@ -122,9 +161,10 @@ class Fitting:
     def __init__(self, schema: TableSchema, shapes: TableShapes) -> None:
         self._columns = schema.by_name
         self._numbers = shapes.numbers
+        self._past = shapes.past
         self._versions = shapes.history.versions[: shapes.foreseen]
         self._history = shapes.history
-        self._known: dict[tuple[range, bool, frozenset[str]], _Mapping | None] = {}
+        self._known: dict[tuple[range, bool, frozenset[str]], _Mapping | _Either | None] = {}
         self.settled_lsn = shapes.settled_lsn
 
     def fit(self, row: Mapping[str, Any], lsn: int, *, read: bool) -> dict[str, Any] | None:
@@ -167,7 +207,7 @@ class Fitting:
         candidates: range,
         unseen: bool,
         names: frozenset[str],
-    ) -> _Mapping | None:
+    ) -> _Mapping | _Either | None:
         found: list[_Mapping | None] = []
         for place in candidates:
             shape = self._versions[place].shape
@@ -177,6 +217,8 @@ class Fitting:
                     found.append(mapping)
         if not found and not unseen:
             raise LookupError
+        if self._past and len(found) > 1:
+            return _Either(tuple(filter(None, found)), self._columns)
         # of none or two that differ nobody knows which; such changes have asked for a read
         return found[0] if len(found) == 1 else None
 
@@ -186,6 +228,8 @@ class Fitting:
         return wanted <= names <= shape.names
 
     def _from(self, place: int, shape: TableShape) -> _Mapping | None:
+        if self._past:
+            return self._as_it_was(shape)
         later = self._versions[place + 1 :]
         if _filled_since(self._versions[place:]):
             return None
@@ -197,6 +241,21 @@ class Fitting:
             else:
                 constant[name] = _missing(self._columns[name], number, later)
         return _Mapping(tuple(carried), constant)
+
+    def _as_it_was(self, shape: TableShape) -> _Mapping:
+        last = self._versions[-1].shape
+        now = {} if last is None else last.by_number
+        carried, other = [], []
+        absent: dict[str, Any] = {}
+        for name, number in self._numbers.items():
+            column = shape.by_number.get(number)
+            if column is None:
+                absent[name] = None
+            elif number not in now or now[number].type_id == column.type_id:
+                carried.append((name, column.name))
+            else:
+                other.append((name, column.name, column.type_name, self._columns[name]))
+        return _Mapping(tuple(carried), absent, tuple(other))
 
 
 def _filled_since(versions: tuple[ShapeVersion, ...]) -> bool:

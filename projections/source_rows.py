@@ -1,44 +1,79 @@
-"""Rows of a view's table as the source has them, in their document form."""
+"""Rows of a view's table as the source has them, in their document form.
+
+They are read in short statements, each of which sees one moment: along the table's key, some
+thousand rows at a time, or by their keys. Only a table without a key is read in one transaction.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
 
-from cdc.errors import ValueDecodeError
+from cdc.errors import CdcError, ValueDecodeError
 from cdc.postgres import session, treatment
 from cdc.snapshot import expression
-from cdc.table import ColumnKind, TableName, TableSchema
-from cdc.values import decoder, document, encoder
+from cdc.snapshot.table_facts import walked
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.values import decode, decoder, encoder, word_of
 from projections.errors import VerificationError
-from projections.event_form import STORED
+from projections.event_form import KEY, STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from cdc.table import Column
     from cdc.values import Json
     from projections.plan import ViewPlan
 
-    _Wanted = Callable[[Mapping[str, Any]], bool]
+    Document = dict[str, Json]
+    Key = tuple[str, ...]
 
 LOG: Final = TableName("eventstore", "log")
 """Every event in its place, also those that compaction has moved."""
 
 ROWS_AT_ONCE: Final = 5000
+KEYS_AT_ONCE: Final = 500
 _AS_IT_IS: Final = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.BYTES)
+# Of these, the text that Postgres prints is the document form already, whether or not a store
+# could hold the value.
+_AS_PRINTED: Final = (
+    *(ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.NUMERIC),
+    *(ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.JSON, ColumnKind.DATE),
+)
 _OPTIONS: Final = " ".join(
-    [session.UNFILTERED, *(f"-c {name}={value}" for name, value in expression.SETTINGS.items())]
+    [
+        session.UNFILTERED,
+        *(f"-c {name}={value}" for name, value in expression.SETTINGS.items()),
+        "-c default_transaction_read_only=on -c lock_timeout=10s",
+        # each statement walks along an index: what a planner saves elsewhere it costs in start
+        "-c jit=off -c max_parallel_workers_per_gather=0",
+    ]
+)
+_ALONG_THE_KEY: Final = (
+    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off"
 )
 
 
+class Chunk(NamedTuple):
+    """Some rows, in the order of their keys.
+
+    Attributes:
+        documents: Those that the view should have.
+        rows: How many were read.
+        last: Key of the last of them.
+    """
+
+    documents: list[Document]
+    rows: int
+    last: Key | None
+
+
 @contextmanager
-def snapshot(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[Any]]:
-    """Opens one unchanging sight of the source, for as long as the block runs.
+def session_of(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[Any]]:
+    """Opens a session that reads the source; each statement is a transaction of its own.
 
     Args:
         dsn: The source database.
@@ -48,89 +83,221 @@ def snapshot(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[A
         VerificationError: The source cannot be read.
     """
     try:
-        with psycopg.connect(dsn, options=_OPTIONS, connect_timeout=10) as connection:
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            connection.read_only = True
+        with session.connect(dsn, options=_OPTIONS) as connection:
             treatment.prepare(connection, salt)
             yield connection
     except psycopg.Error as error:
         raise VerificationError(
             "the source cannot be read", detail=error.sqlstate or type(error).__name__
         ) from None
+    except CdcError as error:
+        raise VerificationError(
+            f"the source cannot be read: {error.message}", detail=error.detail, hint=error.hint
+        ) from None
 
 
-def documents(
-    connection: psycopg.Connection[Any], plan: ViewPlan, withheld: list[str] | None = None
-) -> Iterator[dict[str, Json]]:
-    """Reads all rows that a view should have.
+@contextmanager
+def snapshot(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[Any]]:
+    """Opens one unchanging sight of the source, for as long as the block runs; see `session_of`."""
+    with session_of(dsn, salt) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with connection.transaction():
+            yield connection
 
-    Args:
-        connection: From `snapshot`.
-        plan: The view.
-        withheld: Is given the expectation of each row that the view is not to have.
+
+def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[Document]:
+    """Reads all rows that a view should have, in one transaction; see `SourceRows.every`."""
+    for part in SourceRows(connection, plan).every():
+        yield from part
+
+
+class SourceRows:
+    """Reads the rows that a view should have.
 
     A value that no store holds appears as the text that Postgres prints, so that its row is missing
     or different and not overlooked.
 
-    Raises:
-        EventUnreadableError: An event of the view's types cannot be read.
+    Args:
+        connection: From `session_of`.
+        plan: The view.
+
+    Attributes:
+        withheld: Rows read that the view is not to have, as they do not meet an expectation.
     """
-    inspection = plan.inspection()
 
-    def wanted(row: Mapping[str, Any]) -> bool:
-        unmet = inspection.unmet(row)
-        if unmet is not None and withheld is not None:
-            withheld.append(unmet.name)
-        return unmet is None
+    def __init__(self, connection: psycopg.Connection[Any], plan: ViewPlan) -> None:
+        self.withheld = 0
+        self._connection = connection
+        self._form = _form(plan)
+        schema = self._form.schema
+        self._keyed = TableSchema(schema.table, schema.columns, self._form.key)
+        self._relation, self._key = walked(connection, self._keyed)
 
-    encode = encoder(plan.schema)
-    if plan.events is None:
-        yield from _of_view(connection, plan, wanted)
-        return
-    by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
-    schema = TableSchema(LOG, tuple(by_name[name] for name in STORED))
-    decode_row = _Decoder(schema)
-    form = plan.events.form
-    for row in _rows(connection, schema, sorted(form.names)):
-        made = form.row(decode_row(row))
-        if wanted(made):
-            yield encode(made)
+    def chunk(self, after: Key | None, limit: int = ROWS_AT_ONCE) -> Chunk:
+        """Reads the rows that follow a key.
+
+        Raises:
+            psycopg.Error: The table cannot be read.
+            EventUnreadableError: An event of the view's types cannot be read.
+        """
+        self._connection.execute(_ALONG_THE_KEY)
+        condition: sql.Composable = sql.SQL("true")
+        if after is not None:
+            condition = sql.SQL("({}) > ({})").format(
+                sql.SQL(", ").join(self._key), sql.SQL(", ").join(map(sql.Literal, after))
+            )
+        rest = sql.SQL("{} ORDER BY {} LIMIT {}").format(
+            self._where(condition), sql.SQL(", ").join(self._key), sql.Literal(limit)
+        )
+        rows = self._connection.execute(self._query(rest)).fetchall()
+        last = self._last(rows[-1]) if rows else None
+        return Chunk(self._documents(rows), len(rows), last)
+
+    def of_keys(self, keys: Sequence[Key]) -> Iterator[Document]:
+        """Reads the rows of some keys, given as texts that Postgres reads.
+
+        Raises:
+            psycopg.Error: The table cannot be read.
+            EventUnreadableError: An event of the view's types cannot be read.
+        """
+        self._connection.execute("SET enable_bitmapscan = on")
+        types = [sql.SQL(self._keyed.by_name[name].type_name) for name in self._keyed.key]
+        for start in range(0, len(keys), KEYS_AT_ONCE):
+            wanted = sql.SQL(", ").join(
+                sql.SQL("({})").format(
+                    sql.SQL(", ").join(
+                        sql.SQL("{}::{}").format(sql.Literal(text), kind)
+                        for text, kind in zip(key, types, strict=True)
+                    )
+                )
+                for key in keys[start : start + KEYS_AT_ONCE]
+            )
+            columns = sql.SQL(", ").join(map(sql.Identifier, self._keyed.key))
+            condition = sql.SQL("({}) IN (VALUES {})").format(columns, wanted)
+            rows = self._connection.execute(self._query(self._where(condition))).fetchall()
+            yield from self._documents(rows)
+
+    def every(self) -> Iterator[list[Document]]:
+        """Reads all rows, in the transaction that the session is in.
+
+        Raises:
+            psycopg.Error: The table cannot be read.
+        """
+        with self._connection.cursor(name="headwater_verify") as cursor:
+            cursor.itersize = ROWS_AT_ONCE
+            cursor.execute(self._query(self._where(sql.SQL("true"))))
+            while rows := cursor.fetchmany(ROWS_AT_ONCE):
+                yield self._documents(rows)
+
+    def _documents(self, rows: Iterable[Sequence[Any]]) -> list[Document]:
+        found = [self._form.document(row) for row in rows]
+        kept = [document for document in found if document is not None]
+        self.withheld += self._form.withheld
+        self._form.withheld = 0
+        return kept
+
+    def _last(self, row: Sequence[Any]) -> Key:
+        """Key of a row, as texts that Postgres reads."""
+        named = dict(zip([column.name for column in self._keyed.columns], row, strict=True))
+        return tuple(
+            "\\x" + bytes(named[name]).hex()
+            if self._keyed.by_name[name].kind is ColumnKind.BYTES
+            else str(named[name]).lower()
+            if isinstance(named[name], bool)
+            else str(named[name])
+            for name in self._keyed.key
+        )
+
+    def _where(self, condition: sql.Composable) -> sql.Composed:
+        parts = [sql.SQL(" WHERE "), condition]
+        if self._form.types is not None:
+            parts.append(sql.SQL(" AND type = ANY ({})").format(sql.Literal(self._form.types)))
+        return sql.Composed(parts)
+
+    def _query(self, rest: sql.Composable) -> sql.Composed:
+        columns = [_selected(column) for column in self._form.schema.columns]
+        return sql.SQL("SELECT {} FROM {} {}").format(
+            sql.SQL(", ").join(columns), self._relation, rest
+        )
 
 
-def _of_view(
-    connection: psycopg.Connection[Any], plan: ViewPlan, wanted: _Wanted
-) -> Iterator[dict[str, Json]]:
-    """Rows of a mirror, which may call a column what the table called it before."""
-    named = {c.name: plan.renamed.get(c.name, c.name) for c in plan.schema.columns}
-    columns = [
-        replace(column, name=named[column.name])
-        for column in plan.schema.columns
-        if column.name not in plan.absent
-    ]
-    schema = TableSchema(plan.schema.table, tuple(columns))
-    if not plan.renamed:
-        yield from _of_table(connection, schema, wanted)
-        return
-    names = {now: name for name, now in named.items()}
+class _Form:
+    """Makes documents of a mirror's rows.
 
-    def of_view(row: Mapping[str, Any]) -> dict[str, Any]:
-        return {names[now]: value for now, value in row.items()}
+    Attributes:
+        schema: What is read, under the names that the table has.
+        key: Its key.
+        types: Of events that are read; None of a table.
+        withheld: Rows that were left out.
+    """
 
-    for row in _of_table(connection, schema, lambda row: wanted(of_view(row))):
-        yield of_view(row)
+    types: list[str] | None = None
 
+    def __init__(self, plan: ViewPlan) -> None:
+        named = {c.name: plan.renamed.get(c.name, c.name) for c in plan.schema.columns}
+        own = [column for column in plan.schema.columns if column.name not in plan.absent]
+        columns = tuple(replace(column, name=named[column.name]) for column in own)
+        self.schema = TableSchema(plan.schema.table, columns)
+        self.key = () if plan.append_only else tuple(named[name] for name in plan.keys)
+        self.withheld = 0
+        self._names = [column.name for column in own]
+        self._converted = [
+            (place, _PRINTED[column.kind])
+            for place, column in enumerate(own)
+            if column.kind not in _AS_PRINTED
+        ]
+        self._inspection = plan.inspection() if plan.expectations else None
+        self._decode = _Decoder(TableSchema(plan.schema.table, tuple(own)))
 
-def _of_table(
-    connection: psycopg.Connection[Any], schema: TableSchema, wanted: _Wanted
-) -> Iterator[dict[str, Json]]:
-    encode, decode_row = encoder(schema), _Decoder(schema)
-    for row in _rows(connection, schema):
+    def document(self, row: Sequence[Any]) -> Document | None:
+        """Returns a row's document; None if the view is not to have it."""
+        if self._inspection is not None and self._unmet(row):
+            self.withheld += 1
+            return None
+        values = list(row)
+        for place, convert in self._converted:
+            raw = values[place]
+            if raw is not None:
+                try:
+                    values[place] = convert(raw)
+                except ValueDecodeError:
+                    values[place] = raw if isinstance(raw, str) else str(raw)
+        return dict(zip(self._names, values, strict=True))
+
+    def _unmet(self, row: Sequence[Any]) -> bool:
         try:
-            decoded = decode_row(row)
-            if wanted(decoded):
-                yield encode(decoded)
+            decoded = self._decode(dict(zip(self._names, row, strict=True)))
         except ValueDecodeError:
-            yield _as_far_as_held(schema, row)
+            return False  # no store has it: whether it would be wanted makes no difference
+        return self._inspection is not None and self._inspection.unmet(decoded) is not None
+
+
+class _EventForm(_Form):
+    """Makes documents of a view's events."""
+
+    def __init__(self, plan: ViewPlan) -> None:
+        assert plan.events is not None  # noqa: S101  # whoever has this form has events
+        self.withheld = 0
+        by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
+        self.schema = TableSchema(LOG, tuple(by_name[name] for name in STORED))
+        self.key = (KEY,)
+        self._events = plan.events.form
+        self.types = sorted(self._events.names)
+        self._decode = _Decoder(self.schema)
+        self._encode = encoder(plan.schema)
+        self._inspection = plan.inspection()
+
+    def document(self, row: Sequence[Any]) -> Document | None:
+        """Returns an event's document; None if the view is not to have it."""
+        made = self._events.row(self._decode(dict(zip(STORED, row, strict=True))))
+        if self._inspection is not None and self._inspection.unmet(made) is not None:
+            self.withheld += 1
+            return None
+        return self._encode(made)
+
+
+def _form(plan: ViewPlan) -> _Form:
+    return _Form(plan) if plan.events is None else _EventForm(plan)
 
 
 class _Decoder:
@@ -145,33 +312,38 @@ class _Decoder:
         return row | self._decode({name: row[name] for name in self._names})
 
 
-def _as_far_as_held(schema: TableSchema, row: dict[str, Any]) -> dict[str, Json]:
-    shown: dict[str, Json] = {}
-    for column in schema.columns:
-        alone = TableSchema(schema.table, (column,))
-        value = {column.name: row[column.name]}
-        try:
-            shown |= document(alone, _Decoder(alone)(value))
-        except ValueDecodeError:
-            shown |= value
-    return shown
+def _converter(kind: ColumnKind) -> Callable[[Any], Json]:
+    """How a value of a kind becomes its document form, from what was selected."""
+    column = Column("value", kind, str(kind))
+    encode = word_of(kind)
+    if kind in _AS_IT_IS:
+        return encode
+    if kind in _MOMENTS:
+        end, zone = _MOMENTS[kind]
+        return lambda raw: _moment(raw, end, zone) or encode(decode(column, raw))
+    return lambda raw: encode(decode(column, raw))
 
 
-def _rows(
-    connection: psycopg.Connection[Any], schema: TableSchema, types: list[str] | None = None
-) -> Iterator[dict[str, Any]]:
-    names = [column.name for column in schema.columns]
-    query = sql.SQL("SELECT {} FROM {}").format(
-        sql.SQL(", ").join(_selected(column) for column in schema.columns),
-        sql.Identifier(schema.table.schema, schema.table.name),
-    )
-    if types is not None:
-        query += sql.SQL(" WHERE type = ANY ({})").format(sql.Literal(types))
-    with connection.cursor(name="headwater_verify") as cursor:
-        cursor.itersize = ROWS_AT_ONCE
-        cursor.execute(query)
-        for row in cursor:
-            yield dict(zip(names, row, strict=True))
+_MOMENTS: Final = {ColumnKind.TIMESTAMP: ("", ""), ColumnKind.TIMESTAMPTZ: ("+00", "Z")}
+
+
+def _moment(raw: Any, end: str, zone: str) -> str | None:
+    """The document form of a time as Postgres prints it; None of one that is not like all others.
+
+    Every row has some, and to parse one takes longer than all else that is done with a row.
+    """
+    if type(raw) is not str or raw[4:5] != "-" or raw[10:11] != " " or not raw.endswith(end):
+        return None
+    body = raw.removesuffix(end)
+    if not body[-1:].isdigit() or len(body) not in _MOMENT_LENGTHS:
+        return None  # of another age, or another zone
+    return f"{body[:10]}T{body[11:19]}.{body[20:]:0<6}{zone}"
+
+
+_MOMENT_LENGTHS: Final = frozenset({19, 21, 22, 23, 24, 25, 26})
+
+
+_PRINTED: Final = {kind: _converter(kind) for kind in ColumnKind if kind not in _AS_PRINTED}
 
 
 def _selected(column: Column) -> sql.Composable:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from cdc.column_rule import Hiding
     from projections.fault import Fault
+    from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.tenure import Tenure
-    from projections.view import DerivedView, MirrorView
+    from projections.view import DerivedView, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,15 @@ class JobSpec:
             they are the driver's own process.
         ready_file: Written once all queries run.
         code: Folders of modules that executors import: those that declare events.
-        views: Mirrors among the views, as they are declared: the job binds them anew whenever
-            their tables change. Without them it keeps to its plans.
+        views: Views of one table or of events, as they are declared: the job binds them and their
+            other versions anew whenever tables or versions change. Without them it keeps to its
+            plans.
         derived: Views that are made from others, each after those that it reads.
         paused: Views that stand still.
         awaited: What views that came late wait for, by view and store: the least number of the
             whole read that the rows of each topic come with; see `newcomers`.
+        joining: Versions that were filled from the archive and that no query has had yet: the
+            offset up to which each has all records of a partition.
         hiding: What of the source's columns does not leave it as it is.
         quarantine_rows_max: Records of one view that may wait in one store; beyond that it is no
             matter of single records, and the store's views stop.
@@ -129,10 +133,11 @@ class JobSpec:
     mark: str | None = None
     ready_file: Path | None = None
     code: tuple[Path, ...] = ()
-    views: tuple[MirrorView, ...] = ()
+    views: tuple[View, ...] = ()
     derived: tuple[DerivedView, ...] = ()
     paused: tuple[PausedView, ...] = ()
     awaited: Mapping[tuple[str, Store], Mapping[str, int]] = field(default_factory=dict)
+    joining: Mapping[str, Offsets] = field(default_factory=dict)
     hiding: Hiding = NOTHING_HIDDEN
     quarantine_rows_max: int = 50_000
     archive_days: int | None = None
@@ -187,7 +192,7 @@ class JobSpec:
         """Views that live in a store."""
         read = {name for view in self.derived for name in view.inputs}
         return tuple(
-            replace(plan, feeds=store is Store.TABLE and plan.name in read)
+            replace(plan, feeds=store is Store.TABLE and plan.view in read)
             for plan in self.plans
             if store in plan.to
         )

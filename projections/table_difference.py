@@ -1,4 +1,4 @@
-"""TableDifference: two versions of a view's table, compared row by row.
+"""TableDifference: two versions of a view's table, or of two tables, compared row by row.
 
 Files that both versions have hold the same rows in both, so only the others are read: what is
 compared is what was written in between. Rows are matched by their key, part of the keys at a time,
@@ -22,7 +22,7 @@ from projections.plan import ROW_ID_COLUMN, VERSION_COLUMN
 from projections.sinks.plain import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow.dataset as ds
@@ -84,27 +84,59 @@ class TableDifference:
         return not (rows or self.columns_added or self.columns_gone)
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two versions that are compared.
+
+    Attributes:
+        path: Folder of the table.
+        version: Its version.
+        passing: Leaves out rows that are not to be compared; None compares all.
+        reads: Columns that it looks at.
+    """
+
+    path: Path
+    version: int
+    passing: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    reads: tuple[str, ...] = ()
+
+
 def compare(
     path: Path, earlier: int, later: int, keys: Sequence[str] = (), *, examples_max: int = 10
 ) -> TableDifference:
-    """Compares two versions of a table.
+    """Compares two versions of a table; see `compare_sides`."""
+    sides = Side(path, earlier), Side(path, later)
+    return compare_sides(*sides, keys, examples_max=examples_max)
+
+
+def compare_sides(
+    earlier: Side,
+    later: Side,
+    keys: Sequence[str] = (),
+    *,
+    examples_max: int = 10,
+    left_out: Collection[str] = (),
+) -> TableDifference:
+    """Compares two versions.
 
     Args:
-        path: Its folder.
-        earlier: A version.
-        later: Another one.
+        earlier: A version of a table.
+        later: Another one, of the same table or of another.
         keys: Columns that identify a row. Without them whole rows are compared, each as often as
             it is there: then none is told as changed.
         examples_max: How many examples of each kind are told.
+        left_out: Columns that are not compared.
 
     Raises:
         SinkUnavailableError: One of them cannot be read.
     """
+    apart = {VERSION_COLUMN, *keys, ROW_ID_COLUMN, *left_out}
     try:
-        before, after = _Version(path, earlier), _Version(path, later)
-        shared = before.files & after.files
+        before, after = _Version(earlier), _Version(later)
+        same = earlier.path == later.path
+        shared = before.files & after.files if same else frozenset[str]()
         common = [name for name in before.columns if name in set(after.columns)]
-        columns = [name for name in common if name not in {VERSION_COLUMN, *keys, ROW_ID_COLUMN}]
+        columns = [name for name in common if name not in apart]
         found = TableDifference(
             tuple(keys),
             columns_added=tuple(n for n in after.columns if n not in common),
@@ -123,7 +155,8 @@ def compare(
             comparison.end()
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise SinkUnavailableError(
-            "a version of a table cannot be read", detail=f"{path.name}: {type(error).__name__}"
+            "a version of a table cannot be read",
+            detail=f"{later.path.name}: {type(error).__name__}",
         ) from None
     return found
 
@@ -178,8 +211,9 @@ class _Comparison:
 class _Version:
     """One version of a table."""
 
-    def __init__(self, path: Path, version: int) -> None:
-        self._table = DeltaTable(str(path), version=version)
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._table = DeltaTable(str(side.path), version=side.version)
         self.columns = [each.name for each in self._table.schema().fields]
         actions = pa.table(self._table.get_add_actions(flatten=True))
         rows = actions["num_records"].to_pylist()
@@ -202,7 +236,10 @@ class _Version:
         """Yields rows in other files than those, of one part of the keys."""
         number, parts = part
         names = [*keys, *columns]
-        for batch in self._batches(names, without):
+        passing = self._side.passing
+        read = list(dict.fromkeys([*names, *self._side.reads]))
+        for given in self._batches(read, without):
+            batch = given if passing is None else passing(given)
             taken = [_comparable(batch.column(name)) for name in names]
             for values in zip(*taken, strict=True):
                 key = values[: len(keys)] if keys else values

@@ -12,8 +12,9 @@ import structlog
 from cdc.errors import CdcError
 from cdc.postgres import session
 from cdc.schema_change import history, trigger
-from projections import view_shapes
+from projections import view_shapes, view_versions
 from projections.binding import bind
+from projections.view import MirrorView
 
 if TYPE_CHECKING:
     from cdc.lsn import Lsn
@@ -37,10 +38,14 @@ class TableWatch:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._tables = [view.table for view in spec.views]
+        self._tables = [view.table for view in spec.views if isinstance(view, MirrorView)]
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None
         self._mark: tuple[object, ...] = ()
+        self._names: list[str] = []
+        self._known: frozenset[str] = frozenset()
+        self._bound: JobSpec | None = None
+        self._coming = False
         self._looked_at: Lsn | None = None
         self._changed = False
 
@@ -54,19 +59,60 @@ class TableWatch:
         if not self._spec.views:
             return self._spec
         with self._lock:
-            connection = self._connected()
-            self._observe(connection, always=True)
-            bound = bind(
-                connection,
-                self._spec.source,
-                self._spec.views,
-                decides=True,
-                hiding=self._spec.hiding,
-            )
-            self._mark = bound.mark
             self._changed = False
-        events = tuple(plan for plan in self._spec.plans if plan.events is not None)
-        return replace(self._spec, plans=(*bound.plans, *events), paused=bound.paused)
+            self._bound = self._bind(self._connected())
+            return self._bound
+
+    @property
+    def coming(self) -> bool:
+        """Whether versions have come since that no query has had yet; as of the last look."""
+        return self._coming
+
+    def met(self) -> JobSpec | None:
+        """Binds versions that have come, beside views that stay as they are.
+
+        They count as bound from here on: a batch that is begun later may have them.
+
+        Returns:
+            The job with them; None if something else is not as it was: then all views have to be
+            bound anew.
+
+        Raises:
+            PlanError: A version does not fit its table.
+            PostgresError: The source does not answer.
+        """
+        with self._lock:
+            before, self._coming = self._bound, False
+            self._bound = bound = self._bind(self._connected())
+            there = {plan.name for plan in before.plans} if before is not None else set()
+            others = tuple(
+                plan for plan in bound.plans if plan.name in there or plan.name not in bound.joining
+            )
+            if before is None or (others, bound.paused) != (before.plans, before.paused):
+                self._changed = True
+            return None if self._changed else bound
+
+    def give_up(self) -> None:
+        """Has all views bound anew, whatever is seen."""
+        self._changed = True
+
+    def _bind(self, connection: psycopg.Connection[Any]) -> JobSpec:
+        spec = self._spec
+        self._observe(connection, always=True)
+        # whatever is noted between the two is in what is bound and not in the mark: it is seen
+        versions = view_versions.mark(connection, spec.source)
+        kept = view_versions.kept(connection, spec.source, spec.views)
+        views = [version.view for version in kept]
+        bound = bind(connection, spec.source, views, decides=True, hiding=spec.hiding)
+        self._names = names = [view.name for view in views]
+        # one of a view that is not declared is nobody's to take over
+        self._known = versions.joining.union(names)
+        self._mark = (*bound.mark, versions.among(self._known))
+        others = tuple(plan for plan in spec.plans if plan.events and plan.name not in names)
+        shown = {version.view.name: version.shown for version in kept}
+        plans = tuple(replace(plan, shown=shown[plan.name]) for plan in bound.plans)
+        joining = {v.view.name: v.joining for v in kept if v.joining is not None}
+        return replace(spec, plans=(*plans, *others), paused=bound.paused, joining=joining)
 
     def look(self) -> bool:
         """Tells whether the views have to be bound anew."""
@@ -76,7 +122,11 @@ class TableWatch:
             try:
                 connection = self._connected()
                 self._observe(connection, always=False)
-                self._changed = view_shapes.mark(connection, self._spec.source) != self._mark
+                source = self._spec.source
+                versions = view_versions.mark(connection, source)
+                shapes = view_shapes.mark(connection, source, self._names)
+                self._changed = (*shapes, versions.among(self._known)) != self._mark
+                self._coming = not versions.joining <= self._known
             except (psycopg.Error, CdcError) as error:
                 self._close()
                 _log.warning("tables are not looked at", error=type(error).__name__)
@@ -99,7 +149,7 @@ class TableWatch:
         self._looked_at = looked_at
 
     def _connected(self) -> psycopg.Connection[Any]:
-        if self._connection is None:
+        if self._connection is None or self._connection.closed:
             self._connection = session.connect(self._spec.source_dsn)
         return self._connection
 

@@ -1,309 +1,191 @@
 """Verification: every view in every store, compared with the source row by row.
 
-In the cache, so are the lookups, counters and leaderboards beside the rows. The comparison is of
-one moment: the source is read in a single snapshot, and writes to it must rest while the stores are
-read. Rows are compared by a hash of their document form, so a million rows fit in memory.
+Writes may go on meanwhile, see `projections.verification.rule`. In the cache, so are the lookups,
+counters and leaderboards beside the rows. A view made from others is compared, in search and cache,
+with its table as it is published; the table itself in `projections.spark.derived_verification`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import time
-from collections import Counter
-from dataclasses import dataclass, field, replace
+import tempfile
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import orjson
-import psycopg
-
-from projections import positions, source_rows
-from projections.cache_beside import Beside
-from projections.derived_delivery import DerivedDelivery, plan_at
-from projections.documents import DocumentForm, key_text
-from projections.errors import NotCaughtUpError, VerificationError
+from projections import source_rows
+from projections.derived_delivery import plan_at
 from projections.published import Published
 from projections.sinks.open import open_sink
+from projections.verification import quarantined
+from projections.verification.keyless import KeylessPass
+from projections.verification.pace import Pace
+from projections.verification.passes import ViewPass
+from projections.verification.reach import Reach
+from projections.verification.rounds import Outcome, Rounds
+from projections.verification.staleness import with_staleness
+from projections.verification.truth import SourceTruth, TableTruth
 from projections.view import Store
-from projections.view_report import EXAMPLES, ViewReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
+    from projections.sinks.sink import Sink
     from projections.spec import JobSpec
+    from projections.view_report import ViewReport
 
-_HASH_BYTES: Final = 16
-_POLL_S: Final = 0.2
+DEADLINE_S = 60.0
+"""Longest wait for a view to apply what the source showed."""
 
 
-def verify(
-    spec: JobSpec, *, through: Lsn | None = None, deadline_s: float = 60.0
+def verify(  # noqa: PLR0913  # each has its default
+    spec: JobSpec,
+    *,
+    views: Collection[str] = (),
+    stores: Collection[Store] = (),
+    through: Lsn | None = None,
+    deadline_s: float = DEADLINE_S,
+    resting: bool = False,
+    pace: Pace | None = None,
 ) -> list[ViewReport]:
-    """Compares all views of a job with their source.
+    """Compares views of a job with their source.
 
     Args:
         spec: The job.
+        views: Which; all if empty.
+        stores: In which stores; in all of its own if empty.
         through: Position that every view must have reached before anything is compared.
-        deadline_s: Longest wait for that, seconds.
+        deadline_s: Longest wait for a view to come to a position, seconds.
+        resting: Nothing is written, and all that was is applied, says whoever calls: nothing is
+            waited for, and no job need run.
+        pace: How much of the time it may work; all of it if left out.
 
     Raises:
-        NotCaughtUpError: A view did not reach the position in time.
+        NotCaughtUpError: A view did not reach a position in time.
         VerificationError: The source cannot be read.
         SinkError: A store cannot be read.
     """
+    verification = Verification(spec, pace or Pace(), deadline_s=deadline_s, resting=resting)
     if through is not None:
-        _await(spec, through, deadline_s)
+        verification.wait(views, stores, through)
     reports: list[ViewReport] = []
-    with source_rows.snapshot(spec.source_dsn, spec.hiding.salt) as connection:
-        reached = {(p.view, p.store): p.applied_through for p in _positions(spec)}
-        for plan in spec.plans:
-            withheld: list[str] = []
-            truth = _Rows.of(plan, source_rows.documents(connection, plan, withheld))
-            for store in sorted(plan.to):
-                found = _compare(spec, plan, store, truth)
-                if store is Store.CACHE:
-                    again = partial(source_rows.documents, connection, plan)
-                    _compare_beside(spec, plan, truth, found, again)
-                columns = _columns(spec, plan, store, found, connection)
-                report = _report(plan, store, truth, found, columns, reached)
-                reports.append(replace(report, withheld=len(withheld)))
-    return [*reports, *_delivered(spec, reached)]
+    for plan in verification.plans(views):
+        wanted = [store for store in sorted(plan.to) if not stores or store in stores]
+        steps = verification.steps(plan, wanted, reports)
+        for _ in steps:
+            verification.pace.step()
+    return with_staleness(spec, reports)
 
 
-def _delivered(spec: JobSpec, reached: Mapping[tuple[str, Store], Lsn]) -> Iterator[ViewReport]:
-    """Compares derived views in the other stores with their tables, as these are published."""
-    latest = Published(spec.addresses.tables, spec.source).latest()
-    for view in spec.derived if latest is not None else ():
-        stores = sorted(view.to - {Store.TABLE})
-        if not stores or latest is None or view.name not in latest.views:
-            continue
-        version = latest.views[view.name].version
-        plan = plan_at(spec, view, version)
-        documents = partial(_published, spec, plan, version)
-        truth = _Rows.of(plan, documents())
-        for store in stores:
-            found = _compare(spec, plan, store, truth)
-            if store is Store.CACHE:
-                _compare_beside(spec, plan, truth, found, documents)
-            yield _report(plan, store, truth, found, (), reached)
+class Verification:
+    """Verifies views of one job, one after the other.
 
-
-def _published(spec: JobSpec, plan: ViewPlan, version: int) -> Iterator[Mapping[str, Any]]:
-    """Rows of a derived view's table, in document form."""
-    form = DocumentForm(plan)
-    for part in DerivedDelivery(spec.addresses.tables, plan, version, 0, None).changes():
-        yield from (form.fields(change.row) for change in part if change.row)
-
-
-@dataclass(slots=True)
-class _Rows:
-    """The source's rows: place by key, and hash by place; for keyless tables only counts.
-
-    With them what they come to beside rows, for views in the cache.
+    Args:
+        spec: The job.
+        pace: How much of the time it may work.
+        deadline_s: Longest wait for a view to come to a position, seconds.
+        resting: See `verify`.
     """
 
-    beside: Beside | None = None
-    places: dict[str, int] = field(default_factory=dict)
-    hashes: bytearray = field(default_factory=bytearray)
-    counts: Counter[bytes] = field(default_factory=Counter)
+    def __init__(
+        self,
+        spec: JobSpec,
+        pace: Pace,
+        *,
+        deadline_s: float = DEADLINE_S,
+        resting: bool = False,
+    ) -> None:
+        self.pace = pace
+        self._spec = spec
+        self._deadline_s = deadline_s
+        self._resting = resting
 
-    @classmethod
-    def of(cls, plan: ViewPlan, documents: Iterable[Mapping[str, Any]]) -> _Rows:
-        beside = Beside(plan) if Store.CACHE in plan.to else None
-        rows = cls(beside)
-        for document in documents:
-            if beside is not None:
-                beside.add(document)
-            if plan.append_only:
-                rows.counts[_hash(document)] += 1
-            else:
-                rows.places[_key(plan, document)] = len(rows.places)
-                rows.hashes += _hash(document)
-        return rows
+    def plans(self, views: Collection[str] = ()) -> Iterator[ViewPlan]:
+        """Yields the views; those made from others as their tables are published."""
+        for plan in self._spec.plans:
+            if not views or plan.name in views:
+                yield plan
+        for view in self._spec.derived:
+            table = self._published(view.name)
+            if table is not None and (not views or view.name in views):
+                plan = plan_at(self._spec, view, table.version)
+                if plan.to - {Store.TABLE}:
+                    yield plan
 
-    def __len__(self) -> int:
-        return len(self.places) or self.counts.total()
+    def wait(self, views: Collection[str], stores: Collection[Store], through: Lsn) -> None:
+        """Waits until views have reached a position in their stores."""
+        spec = self._spec
+        places = {(plan.name, store) for plan in spec.plans for store in plan.to}
+        places |= {(v.name, store) for v in spec.derived for store in (*v.to, Store.TABLE)}
+        wanted = {
+            (view, store)
+            for view, store in places
+            if (not views or view in views) and (not stores or store in stores)
+        }
+        with self._session() as connection:
+            Reach(connection, self.pace, deadline_s=self._deadline_s).wait(wanted, through)
 
+    def steps(
+        self, plan: ViewPlan, stores: Collection[Store], reports: list[ViewReport]
+    ) -> Iterator[None]:
+        """Compares a view, step by step; its reports are there after the last.
 
-@dataclass(slots=True)
-class _Found:
-    """What a comparison found."""
-
-    missing: int = 0
-    extra: int = 0
-    different: int = 0
-    examples: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
-
-    def note(self, key: str) -> None:
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(f"row {key}")
-
-
-def _compare(spec: JobSpec, plan: ViewPlan, store: Store, truth: _Rows) -> _Found:
-    sink = open_sink(store, spec.addresses)
-    try:
-        documents = _of_view(plan, sink.documents(plan))
-        if plan.append_only:
-            return _compare_counts(truth, documents)
-        return _compare_keys(plan, truth, documents)
-    finally:
-        sink.close()
-
-
-def _compare_keys(plan: ViewPlan, truth: _Rows, documents: Iterable[Mapping[str, Any]]) -> _Found:
-    found = _Found()
-    seen = bytearray(len(truth.places))
-    for document in documents:
-        key = _key(plan, document)
-        place = truth.places.get(key)
-        if place is None or seen[place]:
-            found.extra += 1
-            found.note(key)
-            continue
-        seen[place] = 1
-        start = place * _HASH_BYTES
-        if truth.hashes[start : start + _HASH_BYTES] != _hash(document):
-            found.different += 1
-            found.note(key)
-            if len(found.differing) < EXAMPLES:
-                found.differing.append(key)
-    found.missing = len(seen) - sum(seen)
-    if found.missing:
-        for key, place in truth.places.items():
-            if len(found.examples) == EXAMPLES:
-                break
-            if not seen[place]:
-                found.note(key)
-    return found
-
-
-def _compare_counts(truth: _Rows, documents: Iterable[Mapping[str, Any]]) -> _Found:
-    stored = Counter(_hash(document) for document in documents)
-    return _Found(missing=(truth.counts - stored).total(), extra=(stored - truth.counts).total())
-
-
-def _compare_beside(
-    spec: JobSpec,
-    plan: ViewPlan,
-    truth: _Rows,
-    found: _Found,
-    documents: Callable[[], Iterable[Mapping[str, Any]]],
-) -> None:
-    """Adds what is wrong beside rows; reads them once more to name where a few are missing."""
-    if truth.beside is None:
-        return
-    from projections.sinks.cache_entries import entries  # noqa: PLC0415  # needs the extra
-
-    addresses = spec.addresses
-    wrong = truth.beside.compare(
-        truth.places, entries(addresses.cache_url, addresses.cache_prefix, plan)
-    )
-    found.missing += wrong.missing
-    found.extra += wrong.extra
-    found.different += wrong.different
-    if wrong.lacking:
-        for key, document in _having(plan, wrong.lacking, documents()).items():
-            truth.beside.show_missing(wrong, truth.places[key], key, document)
-    found.examples += wrong.examples
-
-
-def _columns(
-    spec: JobSpec,
-    plan: ViewPlan,
-    store: Store,
-    found: _Found,
-    connection: psycopg.Connection[Any],
-) -> tuple[str, ...]:
-    """Reads both sides once more for the columns in which the examples differ."""
-    wanted = set(found.differing)
-    if not wanted:
-        return ()
-    expected = _having(plan, wanted, source_rows.documents(connection, plan))
-    sink = open_sink(store, spec.addresses)
-    try:
-        stored = _having(plan, wanted, _of_view(plan, sink.documents(plan)))
-    finally:
-        sink.close()
-    names = [column.name for column in plan.schema.columns if column.name not in plan.absent]
-    return tuple(
-        name
-        for name in names
-        if any(row[name] != expected[key][name] for key, row in stored.items())
-    )
-
-
-def _of_view(plan: ViewPlan, documents: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """What both sides can have: a row as old as a column without a default need not show it."""
-    names = [column.name for column in plan.schema.columns if column.name not in plan.absent]
-    for document in documents:
-        yield {name: document.get(name) for name in names}
-
-
-def _having(
-    plan: ViewPlan, wanted: set[str], documents: Iterable[Mapping[str, Any]]
-) -> dict[str, Mapping[str, Any]]:
-    keyed = ((_key(plan, document), document) for document in documents)
-    return {key: document for key, document in keyed if key in wanted}
-
-
-def _report(  # noqa: PLR0913, PLR0917  # the parts of one line
-    plan: ViewPlan,
-    store: Store,
-    truth: _Rows,
-    found: _Found,
-    columns: tuple[str, ...],
-    reached: Mapping[tuple[str, Store], Lsn],
-) -> ViewReport:
-    return ViewReport(
-        plan.name,
-        store,
-        len(truth),
-        found.missing,
-        found.extra,
-        found.different,
-        reached.get((plan.name, store)),
-        tuple(found.examples),
-        columns,
-    )
-
-
-def _key(plan: ViewPlan, document: Mapping[str, Any]) -> str:
-    return key_text([document.get(name) for name in plan.keys])
-
-
-def _hash(document: Mapping[str, Any]) -> bytes:
-    data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(data, digest_size=_HASH_BYTES).digest()
-
-
-def _positions(spec: JobSpec) -> list[positions.ViewPosition]:
-    try:
-        with psycopg.connect(spec.source_dsn, connect_timeout=10) as connection:
-            return positions.read(connection)
-    except psycopg.errors.UndefinedTable:
-        return []  # nothing was ever captured here
-    except psycopg.Error as error:
-        raise VerificationError(
-            "positions of the views cannot be read", detail=type(error).__name__
-        ) from None
-
-
-def _await(spec: JobSpec, through: Lsn, deadline_s: float) -> None:
-    wanted = {(plan.name, store) for plan in spec.plans for store in plan.to}
-    wanted |= {(view.name, store) for view in spec.derived for store in (*view.to, Store.TABLE)}
-    deadline = time.monotonic() + deadline_s
-    while True:
-        reached = {(p.view, p.store) for p in _positions(spec) if p.applied_through >= through}
-        behind = wanted - reached
-        if not behind:
+        Raises:
+            VerificationError: See `verify`.
+            SinkError: A store cannot be read.
+        """
+        derived = any(view.name == plan.name for view in self._spec.derived)
+        wanted = [store for store in stores if not (derived and store is Store.TABLE)]
+        if not wanted:
             return
-        if time.monotonic() > deadline:
-            raise NotCaughtUpError(
-                f"views have not reached {through} after {deadline_s:.0f} s",
-                detail=", ".join(sorted(f"{view} in {store}" for view, store in behind)),
-                hint="headwater status shows whether capture and the job run",
-            )
-        time.sleep(_POLL_S)
+        with ExitStack() as stack:
+            reader, other = (stack.enter_context(self._session()) for _ in range(2))
+            made = tempfile.TemporaryDirectory(prefix="headwater-verify-")
+            folder = Path(stack.enter_context(made))
+            sinks = {}
+            for store in wanted:
+                sink = open_sink(store, self._spec.addresses)
+                sinks[store] = stack.enter_context(closing(sink))
+            reach = Reach(other, self.pace, deadline_s=self._deadline_s, resting=self._resting)
+            found = ViewPass(plan, sinks, reach, self.pace, self._spec.addresses, folder)
+            if plan.append_only:
+                keyless = KeylessPass(reader, other, plan, reach, self.pace, resting=self._resting)
+                yield from found.keyless_steps(keyless)
+            elif derived:
+                tables = self._spec.addresses.tables
+                truth = TableTruth(tables, plan, partial(self._published, plan.name))
+                yield from found.steps(truth, lambda _: frozenset())
+            else:
+                waiting = partial(quarantined.keys, other, plan)
+                truth_of_source = SourceTruth(reader, plan, reach, self.pace)
+                yield from found.steps(truth_of_source, waiting)
+            reports += found.reports()
+
+    def judged(
+        self, plan: ViewPlan, sinks: Mapping[Store, Sink], suspects: Mapping[Store, Iterable[str]]
+    ) -> dict[Store, Outcome]:
+        """Judges some keys of a view of a table, by their texts.
+
+        Raises:
+            VerificationError: See `verify`.
+            SinkError: A store cannot be read.
+        """
+        outcomes = {store: Outcome() for store in suspects}
+        with self._session() as reader, self._session() as other:
+            reach = Reach(other, self.pace, deadline_s=self._deadline_s, resting=self._resting)
+            truth = SourceTruth(reader, plan, reach, self.pace)
+            waiting = partial(quarantined.keys, other, plan)
+            rounds = Rounds(plan, truth, sinks, reach, self.pace, waiting)
+            for found in rounds.judged(suspects):
+                for store, outcome in found.items():
+                    outcomes[store].add(outcome)
+        return outcomes
+
+    def _published(self, view: str) -> Any:
+        latest = Published(self._spec.addresses.tables, self._spec.source).latest()
+        return None if latest is None else latest.views.get(view)
+
+    def _session(self) -> Any:
+        return source_rows.session_of(self._spec.source_dsn, self._spec.hiding.salt)

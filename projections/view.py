@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,12 +13,14 @@ from eventstore.registry import EventTypes
 from eventstore.registry import declared as declared_events
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.errors import DeclarationError
+from projections.event_form import ENVELOPE, EventForm
 from projections.search.options import DERIVED, SearchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cdc.column_rule import ColumnRules
+    from cdc.table import Column
     from projections.expectation.expectation import Expectation
 
 EVENTS: Final = TableName("eventstore", "events")
@@ -60,11 +63,33 @@ class TableRef:
 
 @dataclass(frozen=True, slots=True)
 class EventsRef:
-    """Events of some types in a source's event store, as a view names them."""
+    """Events of some types in a source's event store, as a view names them.
+
+    Attributes:
+        source: Name of the source.
+        types: Names of the types.
+        registry: Where they are declared.
+        versions: By type, which version of it the view is kept by; None for the declared one.
+        columns: Columns that the types have in those versions; None for the declared ones.
+    """
 
     source: str
     types: tuple[str, ...]
     registry: EventTypes
+    versions: Mapping[str, int] | None = None
+    columns: tuple[Column, ...] | None = None
+
+    def as_declared(self) -> EventsRef:
+        """Returns it with the versions and columns that its types have now, unless it has some.
+
+        Raises:
+            PlanError: A type is unknown, or two of them disagree on a column.
+        """
+        if self.versions is not None and self.columns is not None:
+            return self
+        columns = EventForm(self.registry, self.types).columns[len(ENVELOPE) :]
+        versions = {name: self.registry.named(name).version for name in sorted(self.types)}
+        return replace(self, versions=versions, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -228,6 +253,13 @@ class DerivedView:
     cache: CacheOptions = DEFAULT_OPTIONS
     text: str = ""
     expectations: tuple[Expectation, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells its query from another: its text, or that of its function."""
+        expected = (str(each) for each in self.expectations)
+        said = "\n".join((self.sql or self.text, *self.keys, *self.inputs, *expected))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 View = MirrorView | EventsView

@@ -39,10 +39,19 @@ _PAUSE: Final = """
 UPDATE headwater.view_shapes SET paused = %s, updated_at = clock_timestamp()
  WHERE source = %s AND view = %s AND paused IS NULL
 """
+_READY: Final = """
+SELECT to_regclass('headwater.view_shapes') IS NOT NULL
+       AND to_regclass('headwater.view_versions') IS NOT NULL
+"""
 _MARK: Final = """
 SELECT (SELECT max(id) FROM headwater.schema_changes),
        (SELECT jsonb_agg(jsonb_build_array(view, updated_at) ORDER BY view)
-          FROM headwater.view_shapes WHERE source = %s)::text
+          FROM headwater.view_shapes AS v
+         WHERE source = %s AND NOT EXISTS (  -- nothing to the job, which does not keep it
+               SELECT FROM headwater.view_versions AS w
+                WHERE w.source = v.source AND w.place = v.view
+                  AND (w.state IN ('building', 'dropped')
+                       OR w.state = 'joining' AND w.place <> ALL (%s))))::text
 """
 _OUTCOME: Final = """
 INSERT INTO headwater.schema_outcomes (change_id, view, outcome) VALUES (%s, %s, %s)
@@ -111,7 +120,7 @@ class ViewShape:
 
 def ready(connection: psycopg.Connection[Any]) -> bool:
     """Tells whether there is a place for them: there is none before the first capture."""
-    row = connection.execute("SELECT to_regclass('headwater.view_shapes') IS NOT NULL").fetchone()
+    row = connection.execute(_READY).fetchone()
     return bool(row and row[0])
 
 
@@ -167,9 +176,17 @@ def outcomes(connection: psycopg.Connection[Any]) -> dict[int, dict[str, str]]:
     return found
 
 
-def mark(connection: psycopg.Connection[Any], source: str) -> tuple[object, ...]:
-    """Returns what differs as soon as a table changed or something was decided on."""
-    row = connection.execute(_MARK, (source,)).fetchone()
+def mark(
+    connection: psycopg.Connection[Any], source: str, kept: Iterable[str] = ()
+) -> tuple[object, ...]:
+    """Returns what differs as soon as a table changed or something was decided on.
+
+    Args:
+        connection: To the source.
+        source: Its name.
+        kept: Places of versions that count although they are just joining.
+    """
+    row = connection.execute(_MARK, (source, list(kept))).fetchone()
     return tuple(row) if row else ()
 
 

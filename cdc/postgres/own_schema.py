@@ -27,6 +27,8 @@ TABLES: Final = (
     "schema_outcomes",
     "quarantine",
     "sweeps",
+    "view_versions",
+    "view_verifications",
 )
 
 SQL: Final = """
@@ -195,6 +197,44 @@ CREATE TABLE IF NOT EXISTS headwater.sweeps (
     removed bigint NOT NULL,
     swept_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (view, store, below_version)
+);
+-- Versions of views: which definition each was made for, and which one readers see; see
+-- projections.view_versions.
+CREATE TABLE IF NOT EXISTS headwater.view_versions (
+    source text,
+    view text,
+    version int,
+    place text NOT NULL,     -- under which it is kept in every store; never used again
+    state text NOT NULL
+        CHECK (state IN ('building', 'joining', 'held', 'current', 'former', 'dropped')),
+    definition jsonb NOT NULL,
+    reasons text[] NOT NULL, -- what of the definition differs from the version before
+    bounds jsonb,            -- what of the log it was filled with; NULL: all of it
+    replayed jsonb,          -- how far it has been filled, and what a killed one goes on with
+    fault jsonb,             -- why it cannot go on; NULL: it can
+    switching boolean NOT NULL DEFAULT false,  -- readers are being moved to it
+    made_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (source, view, version),
+    UNIQUE (source, place)
+);
+CREATE UNIQUE INDEX IF NOT EXISTS view_versions_current
+    ON headwater.view_versions (source, view) WHERE state = 'current';
+-- What each view was found to be when it was compared with its source last.
+CREATE TABLE IF NOT EXISTS headwater.view_verifications (
+    view text,
+    store text,
+    source text NOT NULL,
+    verified_through pg_lsn,    -- NULL: it was never found equal to its source
+    verified_at timestamptz,
+    looked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    rows bigint NOT NULL,
+    missing bigint NOT NULL,
+    extra bigint NOT NULL,
+    different bigint NOT NULL,
+    quarantined bigint NOT NULL,
+    moving bigint NOT NULL,     -- keys that changed whenever they were looked at
+    PRIMARY KEY (view, store)
 );
 """
 """What makes the schema; it may be run again at any time."""

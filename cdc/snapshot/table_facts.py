@@ -120,12 +120,28 @@ def look(
             detail=f"publication {publication}",
             hint=f"headwater source resnapshot {table} adds it and reads it anew",
         )
-    relation = sql.SQL("ONLY {}" if plain else "{}").format(
-        sql.Identifier(table.schema, table.name)
-    )
+    relation = _relation(table, plain=plain)
     key = _key(connection, root, schema)
     identity = orjson.dumps([timeline, files, schema.key]).decode()
     return TableFacts(root, schema, relation, key, identity, int(pages or 0), published)
+
+
+def walked(
+    connection: Connection[Any], schema: TableSchema
+) -> tuple[sql.Composed, tuple[sql.Composable, ...]]:
+    """Says how a table or view is walked along its key, whether or not it is captured.
+
+    Returns:
+        How it stands in a FROM clause, and its key's columns as they are compared and sorted.
+    """
+    root = oid(connection, schema.table)
+    found = connection.execute("SELECT relkind = 'r' FROM pg_class WHERE oid = %s", (root,))
+    (plain,) = found.fetchone() or (False,)
+    return _relation(schema.table, plain=plain), _key(connection, root or 0, schema)
+
+
+def _relation(table: TableName, *, plain: bool) -> sql.Composed:
+    return sql.SQL("ONLY {}" if plain else "{}").format(sql.Identifier(table.schema, table.name))
 
 
 def _key(connection: Connection[Any], root: int, schema: TableSchema) -> tuple[Any, ...]:

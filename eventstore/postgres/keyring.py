@@ -46,6 +46,8 @@ VALUES (%s, %s, %s, %s)
 ON CONFLICT (tenant, subject) DO NOTHING
 """
 _SHRED: Final = "SELECT eventstore_keys.shred(%s, %s)"
+_WITH_DEAD_ROWS: Final = ("eventstore_keys.subject_keys", "eventstore.snapshots")
+_THERE: Final = "SELECT to_regclass(%s) IS NOT NULL"
 _FORGOTTEN: Final = """
 SELECT generation, shredded_at > clock_timestamp() - make_interval(secs => %s)
   FROM eventstore_keys.subject_keys
@@ -164,6 +166,27 @@ class PostgresKeyRing:
                 return bool(_only(connection.execute(_SHRED, (tenant, subject)).fetchone()))
         finally:
             self._forget(tenant, subject)
+
+    def vacuum(self) -> bool:
+        """Removes the dead rows of keys and saved states from the files of their tables.
+
+        Returns:
+            Whether it did; False for a role that may not.
+        """
+        refused: list[str | None] = []
+        try:
+            with self._pool.connection() as connection:
+                connection.add_notice_handler(lambda said: refused.append(said.severity))
+                connection.autocommit = True
+                try:
+                    for table in _WITH_DEAD_ROWS:
+                        if connection.execute(_THERE, (table,)).fetchone() == (True,):
+                            connection.execute(f"VACUUM {table}".encode())
+                finally:
+                    connection.autocommit = False
+        except psycopg.Error as error:
+            raise translated(error) from error
+        return not refused
 
     def readmit(self, tenant: str, subject: str) -> bool:
         """See `KeyRing.readmit`.

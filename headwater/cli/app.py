@@ -16,6 +16,7 @@ from headwater.cli import (
     demo,
     doctor,
     events,
+    forget,
     init,
     plan,
     quarantine,
@@ -44,7 +45,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (demo, services, run, init, doctor, plan, data, search, trace, token):
+for part in (demo, services, run, init, doctor, plan, data, search, trace, token, forget):
     part.register(app)
 app.add_typer(cache.app, name="cache")
 app.add_typer(db.app, name="db")

@@ -12,6 +12,7 @@ from headwater import query
 from headwater.cli.options import AtLeast, Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_rows, stderr
 from headwater.errors import UsageError
+from headwater.former import FormerViews
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 
@@ -43,6 +44,9 @@ def query_views(
 ) -> None:
     """Answer SQL over every view, all at one transaction boundary, without a JVM.
 
+    Published versions are kept for an hour. As of an earlier time, the archive tells what the
+    mirrors were that the statement names; the source has to answer then.
+
     Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
     """
     project = open_project(config, home=home, profile=profile)
@@ -51,7 +55,11 @@ def query_views(
     if at_least is None:
         root = project.home.root
         archive = root / "archive" / project.source.name
-        answer = query.run(sql, root / "tables", as_of, archive=archive)
+        platform = Platform(project, settings_file(config, home=home))
+        with FormerViews(platform) as former:
+            answer = query.run(sql, root / "tables", as_of, archive=archive, former=former.of_words)
+            if former.reached is not None:
+                stderr.print(f"[dim]told by the archive, as of {former.reached.commit}[/]")
     else:
         from headwater.views import Views  # noqa: PLC0415  # needs the extra
 

@@ -11,6 +11,10 @@ import typer
 from headwater.cli.options import Json
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr, stdout
 from headwater.demo.options import DEFAULT_HOME, DemoOptions
+from headwater.errors import UsageError
+
+_TRAFFIC_S = 30.0
+_REBUILD_S = 120.0
 
 
 class WorkloadName(StrEnum):
@@ -40,8 +44,11 @@ def demo(
         WorkloadName, typer.Option("--workload", "-w", help="Whose tables and traffic.")
     ] = WorkloadName.GLOBALSHOP,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="How long traffic runs.", min=1, max=86_400)
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            "--seconds", help="How long traffic runs: 30, with --rebuild 120.", min=1, max=86_400
+        ),
+    ] = None,
     rate: Annotated[
         float, typer.Option("--rate", help="Row changes per second.", min=1, max=100_000)
     ] = 200.0,
@@ -54,6 +61,13 @@ def demo(
     chaos: Annotated[
         Victim | None, typer.Option("--chaos", help="Kill -9 this while traffic runs.")
     ] = None,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="Change a view while traffic runs: build it anew, show it, take it back.",
+        ),
+    ] = False,
     home: Annotated[
         Path, typer.Option("--home", help="Folder of all state; made anew each time.")
     ] = DEFAULT_HOME,
@@ -70,14 +84,17 @@ def demo(
     from headwater.demo.demo import run_demo  # noqa: PLC0415  # loads every driver
     from headwater.demo.report import report  # noqa: PLC0415
 
+    if rebuild and workload is not WorkloadName.GLOBALSHOP:
+        raise UsageError("only globalshop has a view to rebuild", hint="leave --workload out")
     options = DemoOptions(
         workload=workload,
-        seconds=seconds,
+        seconds=seconds or (_REBUILD_S if rebuild else _TRAFFIC_S),
         rate=rate,
         scale=scale,
         home=home.resolve(),
         keep=keep,
         chaos=chaos,
+        rebuild=rebuild,
         save_screen=save_screen,
     )
     result = run_demo(options, stderr)

@@ -12,7 +12,9 @@ from headwater import query
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
-from headwater.project import open_project
+from headwater.former import FormerViews
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
 from projections.plan import HISTORY_COLUMNS, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.view import MirrorView
 
@@ -47,47 +49,57 @@ def diff(
     """Compare a view's table as of two times: what appeared, what is gone, what has changed.
 
     Only what was written in between is read; no server has to run. Published versions can be
-    compared for an hour: headwater view versions.
+    compared for an hour: headwater view versions. From an earlier time on, the archive tells what
+    a mirror was; it is read whole, and the source has to answer.
 
     Example: headwater view diff orders 2026-11-21T14:05:00Z
     """
     project = open_project(config, home=home, profile=profile)
     tables = project.home.root / "tables"
     views = query.view_tables(tables)
-    first, second = (_version(tables, views, name, each) for each in (earlier, later))
-    from projections.table_difference import compare  # noqa: PLC0415  # a second of import
+    from projections.table_difference import Side, compare_sides  # noqa: PLC0415  # slow to load
 
-    keys = _keys(project, tables, name)
-    found = compare(views[name], first, second, keys, examples_max=examples)
+    with FormerViews(Platform(project, settings_file(config, home=home))) as former:
+        try:
+            first, second = (_table(tables, views, name, each) for each in (earlier, later))
+        except query.AsOfError:
+            if name not in views or query.moment(earlier) is None:
+                raise
+            place, *versions = former.versions(earlier, later, name)
+            first, second = ((place, version) for version in versions)
+        keys = _keys(project, views[name], name)
+        found = compare_sides(Side(*first), Side(*second), keys, examples_max=examples)
     if as_json:
-        print_json(_document(name, [first, second], found))
+        print_json(_document(name, [first[1], second[1]], found))
         return
-    _show(found)
+    show(found)
 
 
-def _version(tables: Path, views: Mapping[str, Path], name: str, as_of: str | None) -> int:
-    version = query.readable(tables, views, as_of).get(name) if name in views else None
-    if version is None:
+def _table(
+    tables: Path, views: Mapping[str, Path], name: str, as_of: str | None
+) -> tuple[Path, int]:
+    table = query.readable(tables, views, as_of).get(name) if name in views else None
+    if table is None or table.version is None:
         near = [] if name in views else difflib.get_close_matches(name, views, n=1)
         there = "views: " + (", ".join(views) or "none")
         hint = f"did you mean {near[0]}?" if near else there
         raise UsageError(f"view {name[:80]} was not published then", hint=hint)
-    return version
+    return table.path, table.version
 
 
-def _keys(project: Project, tables: Path, name: str) -> tuple[str, ...]:
+def _keys(project: Project, path: Path, name: str) -> tuple[str, ...]:
     """Columns that tell a row from another; empty where whole rows are compared."""
     if derived := project.declarations.derived.get(name):
         return derived.keys
     from deltalake import DeltaTable  # noqa: PLC0415  # a second of import
 
-    columns = {field.name for field in DeltaTable(str(tables / name)).schema().fields}
+    columns = {field.name for field in DeltaTable(str(path)).schema().fields}
     if ROW_ID_COLUMN in columns:
         return (ROW_ID_COLUMN,)
     view = project.declarations.views.get(name)
     if isinstance(view, MirrorView) and view.history is not None:
         return (*view.keys, *HISTORY_COLUMNS[:1], HISTORY_COLUMNS[3]) if view.keys else ()
-    deleted = tables / f"{name}.deleted"
+    deleted = path.with_name(f"{path.name}.deleted")
     if not DeltaTable.is_deltatable(str(deleted)):
         return ()
     remembered = [field.name for field in DeltaTable(str(deleted)).schema().fields]
@@ -116,7 +128,8 @@ def _document(name: str, versions: list[int], found: TableDifference) -> dict[st
     }
 
 
-def _show(found: TableDifference) -> None:
+def show(found: TableDifference) -> None:
+    """Prints it for people."""
     counts = {"appeared": found.appeared, "gone": found.gone, "changed": found.changed}
     print_rows([counts], as_json=False, title="rows", empty="")
     for what, names in (("new", found.columns_added), ("gone", found.columns_gone)):

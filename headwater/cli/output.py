@@ -17,6 +17,7 @@ from eventstore import errors as event_store
 from eventstore.errors import EventStoreError
 from headwater.errors import HeadwaterError
 from projections.errors import (
+    BoundsError,
     CacheUnknownError,
     DeclarationError,
     PlanError,
@@ -36,6 +37,7 @@ PLATFORM_ERRORS = (HeadwaterError, CdcError, ProjectionError, EventStoreError)
 PlatformError: TypeAlias = HeadwaterError | CdcError | ProjectionError | EventStoreError
 
 _USAGE = (
+    BoundsError,
     CacheUnknownError,
     DeclarationError,
     PlanError,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.errors import UsageError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 
@@ -17,6 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cdc.upkeep.difference import Difference
+
+
+Migration = Annotated[
+    Path | None,
+    typer.Option("--migration", metavar="FILE", help="SQL to come; - for standard input."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,13 +39,20 @@ def plan(
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
+    migration: Migration = None,
     as_json: Json = False,
 ) -> None:
     """Show what differs from what is declared: connector, publication, slot, topics, views.
 
     Changes nothing; secrets are masked. Exits 3 when there is a difference.
+
+    With --migration: what becomes of the views if these statements are run at the source. They are
+    tried there on empty copies of the tables, and rolled back. Exits 3 when a view would not go on.
     """
     platform = _platform(config, home, profile)
+    if migration is not None:
+        _foresee(platform, migration, as_json=as_json)
+        return
     found, warnings = platform.plan(), platform.warnings()
     if as_json:
         print_json(
@@ -52,6 +68,35 @@ def plan(
             stderr.print(f"[yellow]warning[/] {escape(told)}", soft_wrap=True)
     if found:
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _foresee(platform: Platform, migration: Path, *, as_json: bool) -> None:
+    text = sys.stdin.read() if str(migration) == "-" else _text(migration)
+    effects = platform.foresee(text)
+    if as_json:
+        print_json({"effects": [asdict(effect) for effect in effects]})
+    else:
+        rows = [
+            {
+                "view": effect.view,
+                "table": "\n".join(effect.changes) or None,
+                "does": effect.does,
+                "why": effect.fault
+                and "\n".join(filter(None, (effect.fault.message, effect.fault.detail))),
+                "then": effect.then,
+            }
+            for effect in effects
+        ]
+        print_rows(rows, as_json=False, title="", empty="nothing becomes of any view")
+    if any(effect.broken for effect in effects):
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read", detail=str(error)) from None
 
 
 def apply(

@@ -68,7 +68,7 @@ def resnapshot(
     if cancel is not None:
         _print(request.cancel(spec, cancel), as_json=as_json, said=f"read {cancel} is cancelled")
         return
-    keys = [_key(text) for text in key] if key else None
+    keys = [key_of(text) for text in key] if key else None
     asked = request.ask(spec, TableName.parse(table or ""), keys=keys, where=where)
     for change in asked.changes:
         stderr.print(escape(change))
@@ -135,7 +135,8 @@ def _told() -> Any:
     return told
 
 
-def _key(text: str) -> object:
+def key_of(text: str) -> object:
+    """Returns a key of the command line: a value, or the columns as JSON."""
     if text[:1] not in "{[":
         return text
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from eventstore.names import category_of, check_label, check_stream
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.compaction import PostgresCompactor
 from eventstore.upcast_check import check_log
+from headwater import extra
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
@@ -20,6 +22,7 @@ from headwater.cli.output import (
     print_rows,
     stderr,
 )
+from headwater.database import find_home
 from headwater.errors import UsageError
 from headwater.events import (
     decider_of,
@@ -28,6 +31,7 @@ from headwater.events import (
     open_ring,
     open_store,
     read_head,
+    read_texts,
     tenant_of,
 )
 
@@ -150,6 +154,10 @@ def compact(
 def shred(
     subject: Annotated[str, typer.Argument(help="The person, by the name that the events keep.")],
     *,
+    search: Annotated[
+        Path | None,
+        typer.Option("--search", help="File of texts, one a line, that no file may have now."),
+    ] = None,
     yes: Yes = False,
     tenant: Tenant = None,
     dsn: Dsn = None,
@@ -160,20 +168,51 @@ def shred(
 ) -> None:
     """Destroy a person's key, and with it every personal value in events and saved states.
 
-    Events stay; their personal fields read as redacted from now on. Backups of the keys are yours
-    to delete.
+    Events stay; their personal fields read as redacted from now on, in every copy of the log.
+    With --search, all files of the project's home are looked through, and a certificate is kept
+    there; exits 3 if a text is found. Backups of the keys are yours to delete.
     """
     if not yes:
         raise UsageError(
             "a person's values cannot be read ever again", hint="add --yes if you mean it"
         )
     check_label("subject", subject)
+    begun_at = datetime.now(UTC).isoformat(timespec="seconds")
+    # whatever is wrong with the words is told before anything is destroyed
+    texts = None if search is None else read_texts(search)
+    place = None if search is None else find_home(config, home=home, profile=profile)
     database = find_store(dsn, config=config, home=home, profile=profile)
     with open_ring(database) as ring:
         had = ring.shred(tenant_of(database, tenant), subject)
+        vacuumed = ring.vacuum()
+    said: dict[str, object] = {"subject": subject, "had_key": had}
+    if texts is None or place is None:
+        _print_shredded(said, as_json=as_json)
+        return
+    extra.require()
+    # searches tables too, with what is not there where the event store works alone
+    from headwater.forgetting import certify_person  # noqa: PLC0415
+    from projections.forgetting.certificate import Erased  # noqa: PLC0415
+
+    erased = [
+        Erased("key ring", "keys", int(had)),
+        Erased("key ring", "dead rows", 0, complete=vacuumed),
+    ]
+    certificate, path = certify_person(place, subject, texts, erased, begun_at)
+    found, files = len(certificate.found_in), certificate.files_searched
+    _print_shredded(
+        {**said, "certificate": str(path), "found_in": certificate.found_in}, as_json=as_json
+    )
+    stderr.print(f"{len(texts)} texts: found in {found:,} of {files:,} files; certificate {path}")
+    if not certificate.complete:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _print_shredded(said: dict[str, object], *, as_json: bool) -> None:
     if as_json:
-        print_json({"subject": subject, "had_key": had})
+        print_json(said)
     else:
+        had = said["had_key"]
         typer.echo("the key is destroyed" if had else "there was no key; none will be made")
 
 

@@ -9,37 +9,46 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from headwater.cli import difference, token
+from headwater.cli import difference, rebuild, token, verification, version
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
-from headwater.errors import UnhealthyError
+from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from projections.published import Published
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from projections.fault import Fault
-    from projections.view_report import ViewReport
+    from projections.verification.ledger import Verified
 
 app = typer.Typer(help="What is derived from the source.", no_args_is_help=True)
 app.command("diff")(difference.diff)
 app.command("wait")(token.wait)
+app.command("rebuild")(rebuild.rebuild)
+version.register(app)
+app.command("verify")(verification.verify)
+app.command("repair")(verification.repair)
 
-_CATCH_UP_S = 120.0
 _NO_RECORDS = dict.fromkeys(("records", "applied", "quarantined", "filtered"))
 
 
 @app.command("list")
 def list_views(
     *,
+    versions: Annotated[
+        bool,
+        typer.Option("--versions", help="Every version of them, and which one readers see."),
+    ] = False,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
     """List the declared views and the stores they live in."""
+    if versions:
+        rows = [version.row_of(each) for each in version.opened(config, home, profile).all()]
+        print_rows(rows, as_json=as_json, title="", empty="the job has kept no view yet")
+        return
     project = open_project(config, home=home, profile=profile)
     rows = [
         {"view": view.name, "table": str(view.table), "stores": ", ".join(sorted(view.to))}
@@ -64,7 +73,9 @@ def status(
     Records are those since the job started: each is applied, waits in quarantine, or is filtered
     out; of the rows that they came to, those are counted that did not meet an expectation. What
     waits now is counted beside it; what is unresolved waits for a value by itself. The state is
-    empty where all is well; a code says why a store is not written at the moment.
+    empty where all is well; a code says why a store is not written at the moment. Views are
+    compared with their source in the background: through which position each was last found equal,
+    and how many rows were wrong when it was looked at last.
     """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
@@ -72,6 +83,7 @@ def status(
     records, waiting = platform.view_records(), platform.waiting()
     failing, apart = platform.failing_stores(), platform.halted() | platform.failing_derived()
     unexpected = platform.unexpected()
+    verified = {(each.view, str(each.store)): each for each in platform.verified()}
     rows: list[dict[str, Any]] = []
     for position in platform.positions():
         place = position.view, str(position.store)
@@ -84,6 +96,7 @@ def status(
                 else apart.get(place) or failing.get(place[1], ""),
                 "applied_through": str(position.applied_through),
                 "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
+                **_verified(verified.get(place)),
                 **records.get(place, _NO_RECORDS),
                 **dict(zip(("waiting", "unresolved"), waiting.get(place, (0, 0)), strict=True)),
                 "unexpected": unexpected.get(place, {}),
@@ -115,7 +128,7 @@ def status(
     if not as_json:
         rows = [{**row, "unexpected": _counts(row["unexpected"])} for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
-    _tell_paused(paused.values())
+    verification.tell_paused(paused.values())
 
 
 @app.command("explain")
@@ -191,57 +204,16 @@ def resume(
     stderr.print(f"{name} goes on with {escape(columns)}; {plan.schema.table} is to be read")
 
 
-@app.command("verify")
-def verify(
-    *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
-    as_json: Json = False,
-) -> None:
-    """Compare every view in every store with the source. Exits 3 if anything differs.
-
-    In the cache, a view's lookups, counters and leaderboards are compared as well. Writes to the
-    source must rest meanwhile, or rows on their way count as differences.
-    """
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
-    platform.await_applied(platform.current_lsn(), _CATCH_UP_S)
-    reports = platform.verify()
-    rows = [
-        {
-            "view": report.view,
-            "store": report.store,
-            "rows": report.rows,
-            "withheld": report.withheld,
-            "missing": report.missing,
-            "extra": report.extra,
-            "different": report.different,
-            "applied_through": str(report.applied_through),
-            **({"examples": report.examples} if as_json else {}),
-        }
-        for report in reports
-    ]
-    print_rows(rows, as_json=as_json, title="", empty="no view is declared")
-    if not all(report.equal for report in reports):
-        if as_json:
-            raise typer.Exit(EXIT_UNHEALTHY)
-        _show_examples(reports)
-        hint = "headwater logs projections"
-        raise UnhealthyError("views differ from their source", hint=hint)
-    paused = platform.bound().paused
-    _tell_paused(view.fault for view in paused)
-    if paused:
-        raise typer.Exit(EXIT_UNHEALTHY)
-
-
-def _show_examples(reports: Iterable[ViewReport]) -> None:
-    """Names what is wrong to the person who asks; no log has it."""
-    for report in reports:
-        if report.examples:
-            stderr.print(f"{report.view} in {report.store}, such as")
-        for example in report.examples:
-            stderr.print(f"  {escape(example)}", soft_wrap=True)
+def _verified(found: Verified | None) -> dict[str, Any]:
+    """Through where a view was verified last, and whether it was right when it was looked at."""
+    if found is None:
+        return {"verified_through": None, "verified_at": None, "wrong": None}
+    at = found.verified_at
+    return {
+        "verified_through": None if found.verified_through is None else str(found.verified_through),
+        "verified_at": None if at is None else at.isoformat(timespec="milliseconds"),
+        "wrong": found.missing + found.extra + found.different + found.quarantined,
+    }
 
 
 def _counts(found: Mapping[str, int]) -> str:
@@ -250,9 +222,3 @@ def _counts(found: Mapping[str, int]) -> str:
 
 def _time(us: int) -> str:
     return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat(timespec="milliseconds")
-
-
-def _tell_paused(faults: Iterable[Fault]) -> None:
-    for fault in faults:
-        stderr.print(f"{fault.message}: {escape(fault.detail or fault.code)}")
-        stderr.print(f"  {escape(fault.hint or '')}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headwater.demo.drive import Drive
 from headwater.demo.home import is_own, make_anew
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from headwater.demo.options import DemoOptions
     from headwater.demo.port import Compared, Stack
     from headwater.demo.reader import Places
+    from headwater.demo.result import Forgotten, Mended
     from headwater.demo.workload import Workload
+    from headwater.platform import Platform
 
 
 def run_demo(
@@ -57,6 +59,7 @@ def run_demo(
         startup = Start(stack, workload, options.scale, screen).run()
         places = _places(stack)
         driven = Drive(stack, workload, options, places, screen).run()
+        mended, forgotten = _aftermath(stack, workload, options, places, screen)
         if before_comparison is not None:
             before_comparison(stack, places)
         with screen.waiting("every row of every view is compared with the source"):
@@ -80,6 +83,9 @@ def run_demo(
         caught_up_s=driven.caught_up_s,
         invariants=invariants,
         recovery=driven.recovery,
+        rebuilt=driven.rebuilt,
+        mended=mended,
+        forgotten=forgotten,
     )
     if options.save_screen is not None:
         save_screen(options.save_screen, screen.said, result)
@@ -93,6 +99,20 @@ def _stack(workload: Workload, options: DemoOptions) -> Stack:
     project = open_project(workload.settings_file, home=options.home)
     # with a lifeline the supervisor ends when this process does, even by kill -9
     return Platform(project, workload.settings_file, lifeline=not options.keep)
+
+
+def _aftermath(
+    stack: Stack, workload: Workload, options: DemoOptions, places: Places, screen: Screen
+) -> tuple[Mended | None, Forgotten | None]:
+    if not options.rebuild or workload.person is None:
+        return None, None
+    from headwater.demo.aftermath import Aftermath  # noqa: PLC0415  # loads every driver
+
+    after = Aftermath(cast("Platform", stack), workload.person, places, screen.say)
+    with screen.waiting("what was damaged is looked for"):
+        mended = after.mend()
+    with screen.waiting("a person is forgotten"):
+        return mended, after.forget()
 
 
 def _places(stack: Stack) -> Places:
@@ -113,6 +133,9 @@ def _comparison(found: Compared) -> Comparison:
         found.extra,
         found.different,
         str(found.applied_through),
+        found.moving,
+        found.quarantined,
+        None if found.verified_through is None else str(found.verified_through),
     )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from headwater.demo.chaos import Chaos
 from headwater.demo.errors import ChaosError, TrafficError
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from headwater.demo.options import DemoOptions
     from headwater.demo.port import Stack
     from headwater.demo.reader import Places
-    from headwater.demo.result import Freshness, Recovery
+    from headwater.demo.result import Freshness, Rebuilt, Recovery
     from headwater.demo.screen import Screen
     from headwater.demo.traffic import Traffic
     from headwater.demo.workload import Workload
+    from headwater.platform import Platform
 
 _APPLIED_S: Final = 300.0
 _SEEN_S: Final = 15.0
@@ -43,6 +44,7 @@ class Driven:
     freshness: dict[str, Freshness] = field(default_factory=dict)
     memory_mib: int = 0
     recovery: Recovery | None = None
+    rebuilt: Rebuilt | None = None
     position: str = ""
     caught_up_s: float = 0.0
 
@@ -74,6 +76,7 @@ class Drive:
         self._found = Driven()
         self._memory: Task[int] | None = None
         self._striking: Task[Recovery] | None = None
+        self._rebuilding: Task[Rebuilt] | None = None
 
     def run(self) -> Driven:
         """Returns once every view holds all that was committed.
@@ -94,6 +97,9 @@ class Drive:
             self._watch(traffic, meter, began)
             found.written = traffic.stop()
             found.seconds = found.written.seconds
+            if self._rebuilding is not None:
+                with self._screen.waiting("readers are moved to and fro"):
+                    found.rebuilt = self._rebuilding.result()
             meter.stop_probing()
             self._catch_up(meter)
             found.freshness = meter.stop()
@@ -106,6 +112,16 @@ class Drive:
             found.recovery = self._striking.result()
         return found
 
+    def _rebuild(self, meter: FreshnessMeter, began: float) -> None:
+        column = self._workload.spare_column
+        if not self._options.rebuild or column is None or self._rebuilding is not None:
+            return
+        from headwater.demo.rebuild import Rebuilding  # noqa: PLC0415  # loads every driver
+
+        probe, stack = self._workload.probe, cast("Platform", self._stack)
+        rebuilding = Rebuilding(stack, probe, column, self._places, meter, self._screen.say)
+        self._rebuilding = Task(lambda: rebuilding.run(began))
+
     def _watch(self, traffic: Traffic, meter: FreshnessMeter, began: float) -> None:
         seconds, memory_due = self._options.seconds, 0.0
         with self._screen.traffic():
@@ -116,6 +132,7 @@ class Drive:
                 written = traffic.written()
                 if written.seconds > _STRIKE_AT * seconds:
                     self._strike(began)
+                    self._rebuild(meter, began)
                 if elapsed_s >= memory_due:
                     memory_due = elapsed_s + _MEMORY_EVERY_S
                     self._weigh()

@@ -4,7 +4,9 @@ DemoError            HW-D000
 ├── DemoHomeError    HW-D001
 ├── TrafficError     HW-D002
 ├── WorkloadError    HW-D003
-└── ChaosError       HW-D004
+├── ChaosError       HW-D004
+├── RebuildError     HW-D005
+└── AftermathError   HW-D006
 """
 
 from __future__ import annotations
@@ -41,4 +43,18 @@ class ChaosError(DemoError):
     """What should be killed does not run, or did not come back."""
 
     code = "HW-D004"
+    exit_code = 3
+
+
+class RebuildError(DemoError):
+    """A view that should be rebuilt was not, or differs from what it was."""
+
+    code = "HW-D005"
+    exit_code = 3
+
+
+class AftermathError(DemoError):
+    """Damage that the demo did was not found or not repaired, or nobody could be forgotten."""
+
+    code = "HW-D006"
     exit_code = 3

@@ -117,6 +117,11 @@ class FreshnessMeter:
         commits = list(self._commits)
         return {store: freshness_of(commits, list(seen)) for store, seen in self._sightings.items()}
 
+    def within(self, since_s: float, until_s: float) -> dict[str, Freshness]:
+        """What each reader saw of the commits of some time, by `time.monotonic`."""
+        commits = [each for each in list(self._commits) if since_s <= each.at_s < until_s]
+        return {store: freshness_of(commits, list(seen)) for store, seen in self._sightings.items()}
+
     def all_seen(self) -> bool:
         """Whether every reader has seen the last commit."""
         last = self._commits[-1].count if self._commits else 0

@@ -13,7 +13,7 @@ import examples.globalshop
 from examples.globalshop import seed
 from headwater.demo.result import Invariant
 from headwater.demo.traffic import ChildTraffic, Written, python_module
-from headwater.demo.workload import Probe
+from headwater.demo.workload import Person, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +49,19 @@ class GlobalShop:
         key={"warehouse": seed.PROBE_WAREHOUSE, "sku": seed.PROBE_SKU},
         column="on_hand",
         update=f"UPDATE inventory SET on_hand = %s WHERE sku = '{seed.PROBE_SKU}'",  # noqa: S608
+    )
+
+    spare_column: ClassVar[str | None] = "counted_at"
+    person: ClassVar[Person | None] = Person(
+        table="public.customers",
+        view="customers",
+        column="full_name",
+        choose="SELECT customer_id FROM orders ORDER BY placed_at, id LIMIT 1",
+        overwrite="""
+            UPDATE customers SET email = 'erased-' || id, full_name = 'erased', nickname = NULL,
+                   born_on = NULL, preferences = '{}'
+             WHERE id = %s
+        """,
     )
 
     def prepare(self, dsn: str, scale: float) -> int:

@@ -21,6 +21,7 @@ class DemoOptions:
         home: Folder of all state; wiped first, and only if a demo made it.
         keep: Leave everything running at the end.
         chaos: `kafka`, `connect` or `spark`: kill it while traffic runs.
+        rebuild: Rebuild a view while traffic runs, show it and take it back.
         save_screen: File for a picture of the last screen, as SVG.
     """
 
@@ -31,4 +32,5 @@ class DemoOptions:
     home: Path = DEFAULT_HOME
     keep: bool = False
     chaos: str | None = None
+    rebuild: bool = False
     save_screen: Path | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from headwater.demo.errors import WorkloadError
 from headwater.demo.result import Invariant
 from headwater.demo.traffic import ChildTraffic, Written
-from headwater.demo.workload import Probe
+from headwater.demo.workload import Person, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +54,9 @@ class Pgbench:
         column="filler",
         update="UPDATE pgbench_accounts SET filler = %s::text WHERE aid = 1",
     )
+
+    spare_column: ClassVar[str | None] = None
+    person: ClassVar[Person | None] = None
 
     def prepare(self, dsn: str, scale: float) -> int:
         """Runs `pgbench -i`; a scale of 1 makes 100,000 accounts.

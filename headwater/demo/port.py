@@ -41,6 +41,18 @@ class Compared(Protocol):
         """Rows that differ."""
 
     @property
+    def moving(self) -> int:
+        """Rows that changed whenever they were looked at."""
+
+    @property
+    def quarantined(self) -> int:
+        """Rows that are wrong as a record of them waits."""
+
+    @property
+    def verified_through(self) -> Lsn | None:
+        """Through which position the view equals its source."""
+
+    @property
     def applied_through(self) -> Lsn | None:
         """How far the view had come."""
 
@@ -80,7 +92,7 @@ class Stack(Protocol):
         """Waits until every view has applied everything up to a position."""
 
     def verify(self) -> Sequence[Compared]:
-        """Compares every view in every store with the source at rest."""
+        """Compares every view in every store with the source."""
 
     def status(self) -> RuntimeStatus | None:
         """Returns what runs."""

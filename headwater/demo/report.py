@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from headwater.demo.result import Comparison, DemoResult, Freshness
+    from headwater.demo.result import Comparison, DemoResult, Freshness, Rebuilt
 
 STORE_NAMES: Final = {"table": "Delta", "search": "OpenSearch", "cache": "Valkey"}
 SCREEN_WIDTH: Final = 84
@@ -177,7 +177,44 @@ def _facts(result: DemoResult) -> Table:
             f"into the traffic; back after {recovery.back_after_s:.1f} s, "
             f"caught up after {recovery.caught_up_after_s:.1f} s",
         )
+    if result.rebuilt is not None:
+        for what, said in _rebuilt(result.rebuilt):
+            table.add_row(what, said)
+    for what, said in _aftermath(result):
+        table.add_row(what, said)
     return table
+
+
+def _rebuilt(rebuilt: Rebuilt) -> Iterable[tuple[str, str]]:
+    seen = list(rebuilt.watched.values())
+    counts = {
+        "reads": sum(each.reads for each in seen),
+        "errors": sum(each.errors for each in seen),
+        "empty": sum(each.empties for each in seen),
+        "older than one before": sum(each.steps_back for each in seen),
+    }
+    held = f"{rebuilt.view}, {rebuilt.changes:,} changes; held after {rebuilt.built_s:.1f} s"
+    yield "rebuilt", f"{held}, the same but for what its definition says"
+    kills = f", {rebuilt.killed} of them killed on the way" if rebuilt.killed else ""
+    yield "switched", f"{rebuilt.switches} times, in three stores{kills}"
+    yield "readers", ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    for store in reversed(STORES):
+        if store in rebuilt.before:
+            before, now = rebuilt.before[store], rebuilt.meanwhile[store]
+            said = f"{duration(before.p99_ms)} before, {duration(now.p99_ms)} meanwhile"
+            yield f"p99 {STORE_NAMES[store]}", said
+
+
+def _aftermath(result: DemoResult) -> Iterable[tuple[str, str]]:
+    if result.mended is not None:
+        place = STORE_NAMES[result.mended.store]
+        after = "not repaired" if result.mended.left else "found alone, and repaired"
+        yield "damaged", f"one byte of {result.mended.view} in {place}: {after}"
+    if result.forgotten is not None:
+        found = result.forgotten
+        searched = f"found in {found.found_in or 'none'} of {found.files:,} files"
+        erased = f"a row of {found.table}: {found.records} records erased"
+        yield "forgotten", f"{erased}; {found.values} values, {searched}"
 
 
 def duration(wait_ms: float) -> str:
@@ -196,7 +233,7 @@ def _table() -> Table:
 def _options(result: DemoResult) -> str:
     workload = "" if result.workload == "globalshop" else f" --workload {result.workload}"
     chaos = f" --chaos {result.recovery.killed}" if result.recovery else ""
-    return workload + chaos
+    return workload + chaos + (" --rebuild" if result.rebuilt else "")
 
 
 def _position(text: str) -> tuple[int, int]:

@@ -21,6 +21,9 @@ class Comparison:
         extra: Rows that the store has and the source has not.
         different: Rows that both have, with different content.
         applied_through: Source position that the view has reached, as Postgres prints it.
+        moving: Rows that changed whenever they were looked at.
+        quarantined: Rows that are wrong as a record of them waits.
+        verified_through: Position through which the store equals the source, the same way.
     """
 
     view: str
@@ -30,11 +33,15 @@ class Comparison:
     extra: int
     different: int
     applied_through: str
+    moving: int = 0
+    quarantined: int = 0
+    verified_through: str | None = None
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.missing or self.extra or self.different)
+        """Whether nothing differs, and nothing is left to be looked at."""
+        wrong = self.missing or self.extra or self.different or self.quarantined
+        return not (wrong or self.moving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,102 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """What a reader of one store saw while a view was rebuilt and switched.
+
+    Attributes:
+        reads: Answers.
+        errors: Reads that failed.
+        empties: Answers without the row.
+        steps_back: Answers that were older than one before.
+        error: Kind of the last failure.
+    """
+
+    reads: int = 0
+    errors: int = 0
+    empties: int = 0
+    steps_back: int = 0
+    error: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether the reader noticed nothing."""
+        return self.reads > 0 and not (self.errors or self.empties or self.steps_back)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A view that was rebuilt while traffic ran.
+
+    Attributes:
+        view: The view.
+        version: The version that was built.
+        changes: Changes that were replayed.
+        built_s: Until the job held it.
+        explained: What differed by its definition, and in how many rows or columns.
+        switches: How often readers were moved.
+        killed: How many of these were killed on the way.
+        watched: By store, what a reader saw.
+        before: Freshness of the store until the rebuild began.
+        meanwhile: And from then on.
+    """
+
+    view: str
+    version: int
+    changes: int
+    built_s: float
+    explained: dict[str, int]
+    switches: int
+    killed: int
+    watched: dict[str, Watched]
+    before: dict[str, Freshness]
+    meanwhile: dict[str, Freshness]
+
+    @property
+    def unnoticed(self) -> bool:
+        """Whether no reader noticed anything."""
+        return all(seen.clean for seen in self.watched.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Damage that was done on purpose.
+
+    Attributes:
+        view: In which view.
+        store: In which store.
+        found: Rows that a verification found, the damaged one and no other.
+        left: Stores in which something was wrong after the repair.
+    """
+
+    view: str
+    store: str
+    found: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A person who was forgotten.
+
+    Attributes:
+        table: Of whose rows.
+        records: Records of the archive that lost their values.
+        files: Files that were searched.
+        values: Values that only this person had, searched for.
+        found_in: Files that had one.
+        complete: Whether every place was done.
+    """
+
+    table: str
+    records: int
+    files: int
+    values: int
+    found_in: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DemoResult:
     """Everything the demo prints at its end.
 
@@ -129,6 +232,9 @@ class DemoResult:
         caught_up_s: From the last commit until every view had reached `position`.
         invariants: Sums that must be equal.
         recovery: What was killed, if anything.
+        rebuilt: What was rebuilt, if anything.
+        mended: What was damaged on purpose and repaired, if anything.
+        forgotten: Who was forgotten, if anybody.
     """
 
     workload: str
@@ -145,6 +251,9 @@ class DemoResult:
     caught_up_s: float
     invariants: tuple[Invariant, ...] = ()
     recovery: Recovery | None = None
+    rebuilt: Rebuilt | None = None
+    mended: Mended | None = None
+    forgotten: Forgotten | None = None
 
     @property
     def changes_per_second(self) -> float:
@@ -153,9 +262,13 @@ class DemoResult:
 
     @property
     def verified(self) -> bool:
-        """Whether every view in every store equals the source and every sum holds."""
+        """Whether all views equal the source, all sums hold, and all else went as it should."""
         compared = bool(self.views) and all(view.agrees for view in self.views)
-        return compared and all(invariant.holds for invariant in self.invariants)
+        unnoticed = self.rebuilt is None or self.rebuilt.unnoticed
+        mended = self.mended is None or not self.mended.left
+        forgotten = self.forgotten is None or self.forgotten.complete
+        after = unnoticed and mended and forgotten
+        return compared and after and all(invariant.holds for invariant in self.invariants)
 
     def to_json(self) -> dict[str, Any]:
         """The document of `headwater demo --json`."""
@@ -177,4 +290,7 @@ class DemoResult:
                 asdict(invariant) | {"holds": invariant.holds} for invariant in self.invariants
             ],
             "recovery": asdict(self.recovery) if self.recovery else None,
+            "rebuilt": asdict(self.rebuilt) if self.rebuilt else None,
+            "mended": asdict(self.mended) if self.mended else None,
+            "forgotten": asdict(self.forgotten) if self.forgotten else None,
         }

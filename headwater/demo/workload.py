@@ -30,6 +30,25 @@ class Probe:
     update: str
 
 
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Rows of people, one of whom can be forgotten.
+
+    Attributes:
+        table: Their table.
+        view: The view that mirrors it in all stores.
+        column: A column of it with a text, of more than ASCII maybe.
+        choose: Query of one key.
+        overwrite: Statement that overwrites all that is personal in a row, with a `%s` for its key.
+    """
+
+    table: str
+    view: str
+    column: str
+    choose: str
+    overwrite: str
+
+
 class SumReader(Protocol):
     """Adds up a column of a view, in one store."""
 
@@ -44,6 +63,10 @@ class Workload(Protocol):
     title: ClassVar[str]
     settings_file: ClassVar[Path]
     probe: ClassVar[Probe]
+    spare_column: ClassVar[str | None]
+    """Column of the probe's view that a rebuild may leave out; None if it has none to spare."""
+    person: ClassVar[Person | None]
+    """Who can be forgotten; None where there are no people."""
 
     def prepare(self, dsn: str, scale: float) -> int:
         """Creates and fills the tables of an empty database.

@@ -150,6 +150,19 @@ class ArchiveSettings(_Section):
     keep_days: int | None = Field(default=None, ge=1, le=36_500)
 
 
+class VerifySettings(_Section):
+    """Verification of the views in the background.
+
+    Attributes:
+        enabled: Whether views are verified all the time, while the capture is watched.
+        budget: Share of the time that it may work. A twentieth leaves two cores to the rest, and
+            comes round a million rows in some minutes.
+    """
+
+    enabled: bool = True
+    budget: float = Field(default=0.05, gt=0, le=1)
+
+
 class EventStoreSettings(_Section):
     """The event store, as `headwater db` and `headwater events` use it.
 
@@ -191,6 +204,7 @@ class Settings(_Section):
     eventstore: EventStoreSettings = EventStoreSettings()
     quarantine: QuarantineSettings = QuarantineSettings()
     archive: ArchiveSettings = ArchiveSettings()
+    verify: VerifySettings = VerifySettings()
 
     @property
     def views_path(self) -> Path:

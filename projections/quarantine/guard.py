@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
+import psycopg
+
+from projections import store_turn
 from projections.errors import QuarantineDownError
 from projections.quarantine import ledger
 from projections.spec import writing
@@ -44,6 +47,7 @@ class StoreGuard:
         self._connection: Connection | None = None
         self._known: Mapping[str, Held] | None = None
         self._again_at = 0.0
+        self._away_until = 0.0
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -52,7 +56,20 @@ class StoreGuard:
         Raises:
             WriterFencedError: Another driver has taken over.
         """
-        with self._lock, writing(self._tenure):
+        with self._lock, self._turn(), writing(self._tenure):
+            yield
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Keeps readers where they are meanwhile; without the database nobody can move them."""
+        with ExitStack() as turn:
+            if self._connection is not None or time.monotonic() >= self._away_until:
+                try:
+                    given = self._connected(), self._address.source, self._store
+                    turn.enter_context(store_turn.shared(*given))
+                except (QuarantineDownError, psycopg.Error):
+                    self.close()
+                    self._away_until = time.monotonic() + _PAUSE_S
             yield
 
     def held(self) -> Mapping[str, Held]:
@@ -64,9 +81,8 @@ class StoreGuard:
         if self._known is not None and time.monotonic() < self._again_at:
             return self._known
         try:
-            if self._connection is None:
-                self._connection = ledger.connect(self._address)
-            self._known = ledger.held(self._connection, self._address.source, self._store)
+            connection = self._connected()
+            self._known = ledger.held(connection, self._address.source, self._store)
         except QuarantineDownError:
             self.close()
             self._again_at = time.monotonic() + _PAUSE_S
@@ -77,6 +93,11 @@ class StoreGuard:
     def changed(self) -> None:
         """Notes that more may wait than is known."""
         self._known = None
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = ledger.connect(self._address)
+        return self._connection
 
     def close(self) -> None:
         """Lets go of the connection."""

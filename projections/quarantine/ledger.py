@@ -113,6 +113,11 @@ SELECT view, key, topic, partition, record_offset, record_key, record_value, epo
  WHERE coalesce(before, 0) < %(bytes)s
  ORDER BY topic, partition, record_offset
 """
+_ERASE: Final = """
+DELETE FROM headwater.quarantine
+ WHERE source = %s AND topic = %s AND key = ANY(%s) AND (version IS NULL OR version <= %s)
+"""
+_VACUUM: Final = "VACUUM headwater.quarantine"
 _DONE: Final = """
 DELETE FROM headwater.quarantine
  WHERE view = %(view)s AND store = %(store)s AND topic = %(topic)s AND partition = %(partition)s
@@ -358,3 +363,27 @@ def _digest(record: Record) -> bytes:
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()
+
+
+def erase(
+    connection: Connection, source: str, topic: str, keys: Iterable[str], through: int
+) -> int:
+    """Removes all that is kept of keys up to a version, and what the database keeps of it.
+
+    Args:
+        connection: To the database, in autocommit.
+        source: Name of the source.
+        topic: Where the records lie.
+        keys: Their keys.
+        through: The version.
+
+    Returns:
+        How many records were removed.
+
+    Raises:
+        QuarantineDownError: The database does not answer.
+    """
+    with told_apart():
+        removed = connection.execute(_ERASE, (source, topic, sorted(keys), through)).rowcount
+        connection.execute(_VACUUM)  # else they are in the table's file until it is reused
+    return removed

@@ -8,8 +8,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdc.table import Column, ColumnKind
+from cdc.values import word_of
 from projections.errors import UnholdableValueError
 from projections.plan import ROW_ID_COLUMN, VERSION_COLUMN
 
@@ -105,6 +107,50 @@ def decoded_rows(plan: ViewPlan, table: pa.Table) -> list[dict[str, object]]:
         )
     names = [column.name for column in plan.schema.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def document_rows(plan: ViewPlan, table: pa.Table) -> list[dict[str, Any]]:
+    """Returns a table's rows as documents: what `cdc.values.document` makes of `decoded_rows`.
+
+    Column by column, which for rows that are only compared is several times as fast.
+    """
+    names = [column.name for column in plan.schema.columns]
+    columns = (_words(column, table.column(column.name)) for column in plan.schema.columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _words(column: Column, values: pa.ChunkedArray) -> list[Any]:
+    """A column's values in their JSON form."""
+    kind = column.kind
+    if kind is ColumnKind.NUMERIC and pa.types.is_decimal(values.type):
+        texts = values.cast(pa.string())
+        # small numbers are written with an exponent
+        if not pc.any(pc.match_substring(texts, "E")).as_py():
+            return list(texts.to_pylist())
+    if kind in _AS_KEPT or (kind is ColumnKind.NUMERIC and values.type == pa.string()):
+        return list(values.to_pylist())
+    if kind in _TIME_FORMATS:
+        return list(pc.strftime(values, _TIME_FORMATS[kind]).to_pylist())
+    word, restore = word_of(kind), _restorer(column)
+    found = values.to_pylist()
+    if restore is not None:
+        found = [value if value is None else restore(value) for value in found]
+    return [value if value is None else word(value) for value in found]
+
+
+_AS_KEPT: Final = frozenset(
+    {
+        *(ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.TEXT),
+        *(ColumnKind.UUID, ColumnKind.JSON, ColumnKind.TIME),
+    }
+)
+"""Kinds of which a table has the JSON form itself."""
+
+_TIME_FORMATS: Final = {
+    ColumnKind.TIMESTAMP: "%Y-%m-%dT%H:%M:%S",
+    ColumnKind.TIMESTAMPTZ: "%Y-%m-%dT%H:%M:%SZ",
+}
+"""Of microseconds, the seconds have six digits after the point."""
 
 
 def column_array(plan: ViewPlan, column: Column, values: list[object]) -> pa.Array:

@@ -18,6 +18,7 @@ from projections.errors import (
 )
 from projections.plan import VERSION_COLUMN
 from projections.sinks.cache_server import BESIDE, CacheServer, told_apart
+from projections.sinks.sink import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -97,11 +98,15 @@ class CacheSink:
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row; see `Sink.documents`."""
+        return (document for _, document in self.versioned(plan))
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads every live row with its version; see `Sink.versioned`."""
         with told_apart():
             for keys in self._server.scan(self._server.keys(plan).rows, READ_KEYS):
                 for row in self._rows(plan, keys):
                     if row is not None and row.fields is not None:
-                        yield row.fields
+                        yield int(row.version), row.fields
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         """Looks the keys up; see `Sink.versions`."""
@@ -111,6 +116,22 @@ class CacheSink:
             floor = int(known or 1) - 1
             stored = self._stored(plan, names)
         return [max(floor, int(stored[name].version if name in stored else 0)) for name in names]
+
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Looks the keys up; see `Sink.stored`."""
+        form, _ = self._form(plan)
+        names = [form.name_of(key) for key in keys]
+        found: dict[str, _Stored] = {}
+        with told_apart():
+            known: Any = self._client.get(self._server.keys(plan).floor)
+            floor = int(known or 1) - 1
+            for start in range(0, len(names), READ_KEYS):
+                found |= self._stored(plan, names[start : start + READ_KEYS])
+        holdings = (found.get(name, _NOTHING) for name in names)
+        return [
+            Holding(max(floor, int(version)), () if fields is None else (fields,))
+            for version, fields in holdings
+        ]
 
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Notes the version, then removes keys by the guarded script; see `Sink.sweep`."""
@@ -142,6 +163,30 @@ class CacheSink:
                 for found in self._server.scan(keys.beside(what), READ_KEYS):
                     self._client.unlink(*found)
             self._client.unlink(keys.links)
+
+    def show(self, plan: ViewPlan) -> None:
+        """Lets readers of the view see this version and no other, in one step.
+
+        Raises:
+            SinkError: The store refuses or cannot be reached.
+        """
+        with told_apart():
+            self._client.hset(self._server.keys(plan).current, plan.view, plan.name)
+
+    def shows(self, plan: ViewPlan) -> bool:
+        """Tells whether readers of the view see this version; without a word, the first."""
+        with told_apart():
+            found: Any = self._client.hget(self._server.keys(plan).current, plan.view)
+        return bool((plan.view if found is None else found.decode()) == plan.name)
+
+    def drop(self, plan: ViewPlan) -> None:
+        """Removes all there is of a version that readers do not see."""
+        keys = self._server.keys(plan)
+        self.drop_beside(plan)
+        with told_apart():
+            for found in self._server.scan(keys.rows, READ_KEYS):
+                self._client.unlink(*found)
+            self._client.unlink(keys.deletes, keys.floor, keys.links, keys.form, keys.building)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -195,6 +240,9 @@ class _Stored(NamedTuple):
 
     version: str
     fields: dict[str, Json] | None
+
+
+_NOTHING: Final = _Stored("0", None)
 
 
 class _Batch:
@@ -286,13 +334,18 @@ def _completed(
 
 
 def _of_document(form: CacheForm, value: bytes) -> _Stored:
-    version = value[len(PREFIX) : len(PREFIX) + DIGITS].decode()
-    return _Stored(version, form.of_document(value))
+    version = value[len(PREFIX) : len(PREFIX) + DIGITS]
+    return _Stored(_version(version), form.of_document(value))
 
 
 def _of_hash(form: CacheForm, found: Mapping[bytes, bytes]) -> _Stored | None:
     version = found.get(VERSION_COLUMN.encode())
-    return None if version is None else _Stored(version.decode(), form.of_hash(found))
+    return None if version is None else _Stored(_version(version), form.of_hash(found))
+
+
+def _version(text: bytes) -> str:
+    """A row's version; none of what somebody else has written in another form."""
+    return text.decode() if text.isdigit() else _digits(0)
 
 
 def _digits(version: int) -> str:

@@ -84,6 +84,11 @@ class Keys:
         """There while the view may lack rows, or have rows too many."""
         return f"{self.prefix}_building:{self.view}"
 
+    @property
+    def current(self) -> str:
+        """Hash of the places of views of which readers see another version than the first."""
+        return f"{self.prefix}_current"
+
     def beside(self, what: str) -> str:
         """How the keys of all `lookup`s, `counter`s or `leaderboard`s begin."""
         return f"{self.prefix}_{what}:{self.view}:"

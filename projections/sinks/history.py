@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,13 +10,28 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from cdc.values import encoder
-from projections.change import Applied
+from projections.change import Applied, RowChange
 from projections.errors import UnholdableValueError
 from projections.history import history
 from projections.plan import VERSION_COLUMN
+from projections.sinks.arrow import keys_table
 from projections.sinks.history_batch import Batch, Marks, Stored, Sweep
+from projections.sinks.history_check import HistoryCheck
 from projections.sinks.history_form import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
-from projections.sinks.reshape import reshape
+from projections.sinks.history_tables import (
+    ANEW,
+    AT_MARK,
+    COMMIT_MARK,
+    SWEEPS,
+    VERSION_MARK,
+    having,
+    made_anew,
+    marks_of,
+    sweeps_of,
+    transaction,
+)
+from projections.sinks.reshape import loses, reshape
+from projections.sinks.sink import Holding
 from projections.sinks.table import (
     CONFIGURATION,
     HOOKS,
@@ -29,15 +44,9 @@ from projections.sinks.table import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from projections.change import RowChange
     from projections.history import HistoryChange, HistoryState
     from projections.plan import ViewPlan
     from projections.sinks.history_form import Place
-
-_SWEEPS: Final = "headwater.sweeps"
-_VERSION: Final = "headwater.version"
-_AT: Final = "headwater.at"
-_COMMIT: Final = "headwater.commit"
 
 
 class HistorySink(TableSink):
@@ -58,11 +67,22 @@ class HistorySink(TableSink):
     """
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes the history's two tables unless they are there; gives them the view's columns."""
+        """Makes the history's two tables unless they are there; gives them the view's columns.
+
+        Where a column goes, or gets another type, rows that differed in it may be one state by what
+        is left. They are made one, so that the states are what they would be if they were made now.
+        """
         form = HistoryForm(plan)
         with self._locked(plan):
-            reshape(self._states(form), form.states_schema, plan.older_names)
+            states = self._states(form)
+            if loses(states, form.states_schema, plan.older_names):
+                _set(states, ANEW, "true")  # until it is done, whoever does it
+            reshape(states, form.states_schema, plan.older_names)
             reshape(self._changes(form), form.changes_schema, plan.older_names)
+            if made_anew(self._states(form)):
+                for places in HistoryCheck(self._root, plan).unsettled():
+                    self._make_anew(form, places)
+                _set(self._states(form), ANEW, "")
             self._feed(plan, self._states(form))
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
@@ -76,8 +96,85 @@ class HistorySink(TableSink):
             rows = self._recorded_last(form) if form.rule.by_sequence else self._current_rows(form)
             for row in rows:
                 yield encode(row)
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
             raise unavailable(plan, error) from None
+
+    def erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
+        """Forgets what was known of keys up to a version.
+
+        Their states are made of what came later, as if nothing had been before. Given again, it
+        changes nothing more.
+
+        Args:
+            plan: The history.
+            keys: Values of the keys.
+            through: The version.
+
+        Returns:
+            How many changes were forgotten.
+
+        Raises:
+            SinkUnavailableError: A table cannot be read or written.
+        """
+        return self._committed(plan, lambda: self._erase(plan, keys, through))
+
+    def _erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
+        form, changes = HistoryForm(plan), self._changes(HistoryForm(plan))
+        wanted = keys_table(plan, [RowChange(key, 0, None, 0) for key in keys])
+        same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in form.plan.keys)
+        metrics = (
+            changes.merge(
+                wanted.select(list(form.plan.keys)),
+                f't."{VERSION_COLUMN}" <= {through} AND {same}',
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,
+                post_commithook_properties=HOOKS,
+            )
+            .when_matched_delete()
+            .execute()
+        )
+        self._make_anew(form, set(form.places_in(wanted)))
+        return int(metrics["num_target_rows_deleted"])
+
+    def _make_anew(self, form: HistoryForm, places: set[Place]) -> None:
+        """Makes the states of some keys of their changes, whatever there was."""
+        marks, known = self._marks(form), self._known(form, places)
+        states: list[tuple[Place, HistoryState]] = []
+        gone: list[tuple[Place, tuple[int, int]]] = []
+        for place, former in self._identities(form, places).items():
+            every = known.get(place)
+            found = history(marks.with_sweeps(every), form.rule) if every else []
+            states += [(place, state) for state in found]
+            left = former - {state.identity for state in found}
+            gone += [(place, identity) for identity in left]
+        self._write_states(form, states, gone, marks, fresh=False, within=False)
+
+    def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        form = HistoryForm(plan)
+        encode = encoder(form.plan.schema)
+        places = Batch.parted(form, [RowChange(key, 0, None, 0) for key in keys]).by_place
+        by_key = {given.change.key: place for place, found in places.items() for given in found}
+        known = self._known(form, places.keys())
+        swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
+        rows: dict[Place, list[Mapping[str, object]]] = {}
+        if form.rule.by_sequence:
+            for place, found in known.items():
+                last = max(found, key=lambda change: change.version)
+                if last.row is not None and last.version > swept:
+                    rows[place] = [last.row]
+        else:
+            for part in having(self._states(form), form, places.keys(), current=True):
+                for place, state in form.states(part):
+                    rows.setdefault(place, []).append(state.row)
+        holdings = []
+        for key in keys:
+            own = by_key.get(key, ())
+            versions = (change.version for change in known.get(own, ()))
+            version = max(versions, default=0)
+            held = tuple(encode(row) for row in rows.get(own, ()))
+            holdings.append(Holding(max(version, swept) if version else 0, held))
+        return holdings
 
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         form = HistoryForm(plan)
@@ -137,13 +234,13 @@ class HistorySink(TableSink):
         if not taken:
             return
         table = self._changes(form)
-        commit = _transaction(table, _COMMIT) + 1
+        commit = transaction(table, COMMIT_MARK) + 1
         rows = form.changes_table(taken, commit)
         write_deltalake(
             table,
             rows,
             mode="append",
-            commit_properties=CommitProperties(app_transactions=[Transaction(_COMMIT, commit)]),
+            commit_properties=CommitProperties(app_transactions=[Transaction(COMMIT_MARK, commit)]),
             post_commithook_properties=HOOKS,
         )
         maintain(table, self._root, f"{form.plan.name}.changes")
@@ -165,7 +262,7 @@ class HistorySink(TableSink):
                 found = batch.joined(place, stored.current.get(place))
                 states += [(place, state) for state in found]
         changes = [c for found in (*batch.taken.values(), *stored.known.values()) for c in found]
-        commit = _transaction(self._changes(form), _COMMIT)
+        commit = transaction(self._changes(form), COMMIT_MARK)
         marks = stored.marks.after(changes, commit)
         fresh = not former and not any(place in stored.current for place, _ in states)
         self._write_states(form, states, gone, marks, fresh=fresh, within=not former)
@@ -184,7 +281,7 @@ class HistorySink(TableSink):
             return
         table = self._states(form)
         rows = form.states_table(states)
-        noted = {_VERSION: marks.version, _AT: marks.at_us, _COMMIT: marks.commit}
+        noted = {VERSION_MARK: marks.version, AT_MARK: marks.at_us, COMMIT_MARK: marks.commit}
         properties = CommitProperties(
             app_transactions=[Transaction(name, number) for name, number in noted.items()]
         )
@@ -238,18 +335,10 @@ class HistorySink(TableSink):
         return len(older - self._current(form, older).keys())
 
     def _marks(self, form: HistoryForm) -> Marks:
-        table, sweeps = self._states(form), self._sweeps(form)
-        return Marks(
-            max([_transaction(table, _VERSION), *(sweep.version for sweep in sweeps)]),
-            max([_transaction(table, _AT), *(sweep.at_us for sweep in sweeps)]),
-            _transaction(table, _COMMIT),
-            sweeps,
-        )
+        return marks_of(self._states(form))
 
     def _sweeps(self, form: HistoryForm) -> tuple[Sweep, ...]:
-        text = self._states(form).metadata().configuration.get(_SWEEPS) or ""
-        pairs = (each.split(":") for each in text.split(",") if each)
-        return tuple(Sweep(int(version), int(at_us)) for version, at_us in pairs)
+        return sweeps_of(self._states(form))
 
     def _note(self, form: HistoryForm, sweep: Sweep) -> None:
         """Notes a sweep for good: whatever older comes later is ended by it as well."""
@@ -258,7 +347,7 @@ class HistorySink(TableSink):
             return
         known[sweep.version] = sweep
         text = ",".join(f"{version}:{known[version].at_us}" for version in sorted(known))
-        self._states(form).alter.set_table_properties({_SWEEPS: text}, raise_if_not_exists=False)
+        _set(self._states(form), SWEEPS, text)
 
     def _recorded_at(self, form: HistoryForm, version: int) -> int | None:
         """When the source was at some version: the newest time of what is not newer."""
@@ -270,7 +359,7 @@ class HistorySink(TableSink):
     def _left_behind(self, form: HistoryForm, marks: Marks) -> set[Place]:
         """Keys with changes that the states do not contain: a writer has ended between the two."""
         table = self._changes(form)
-        if _transaction(table, _COMMIT) == marks.commit:
+        if transaction(table, COMMIT_MARK) == marks.commit:
             return set()
         rows = table.to_pyarrow_dataset().to_table(columns=[*form.plan.keys, COMMIT])
         newer = rows.filter(pc.greater(rows.column(COMMIT), marks.commit))
@@ -281,7 +370,7 @@ class HistorySink(TableSink):
     ) -> dict[Place, list[HistoryChange]]:
         """Every change of some keys."""
         known: dict[Place, list[HistoryChange]] = {}
-        for rows in _having(self._changes(form), form, places):
+        for rows in having(self._changes(form), form, places):
             for place, change in form.changes(rows):
                 if place in places:
                     known.setdefault(place, []).append(change)
@@ -292,7 +381,7 @@ class HistorySink(TableSink):
     ) -> dict[Place, set[tuple[int, int]]]:
         """The stored states of some keys."""
         found: dict[Place, set[tuple[int, int]]] = {}
-        for rows in _having(self._states(form), form, places, [*form.plan.keys, *IDENTITY]):
+        for rows in having(self._states(form), form, places, [*form.plan.keys, *IDENTITY]):
             identities = zip(*(rows.column(name).to_pylist() for name in IDENTITY), strict=True)
             for place, identity in zip(form.places_in(rows), identities, strict=True):
                 if place in places:
@@ -305,20 +394,20 @@ class HistorySink(TableSink):
         """The current states of some keys, or of all."""
         return {
             place: state
-            for rows in _having(self._states(form), form, places, current=True)
+            for rows in having(self._states(form), form, places, current=True)
             for place, state in form.states(rows)
             if places is None or place in places
         }
 
     def _current_rows(self, form: HistoryForm) -> Iterator[Mapping[str, object]]:
-        for rows in _having(self._states(form), form, None, current=True):
+        for rows in having(self._states(form), form, None, current=True):
             for _, state in form.states(rows):
                 yield state.row
 
     def _recorded_last(self, form: HistoryForm) -> Iterator[Mapping[str, object]]:
         swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
         last: dict[Place, HistoryChange] = {}
-        for rows in _having(self._changes(form), form, None):
+        for rows in having(self._changes(form), form, None):
             for place, change in form.changes(rows):
                 if place not in last or last[place].version < change.version:
                     last[place] = change
@@ -341,30 +430,5 @@ class HistorySink(TableSink):
         return self._table(name, schema)
 
 
-def _transaction(table: DeltaTable, name: str) -> int:
-    return table.transaction_version(name) or 0
-
-
-def _having(
-    table: DeltaTable,
-    form: HistoryForm,
-    places: Collection[Place] | None,
-    columns: list[str] | None = None,
-    *,
-    current: bool = False,
-) -> Iterator[pa.Table]:
-    """Reads rows of some keys, or all, file by file: first their keys, then those that have one."""
-    if places is not None and not places:
-        return
-    only: Any = [(CURRENT, "=", "true")] if current else None
-    wanted = None if places is None else form.first_column(places)
-    data = table.to_pyarrow_dataset(file_pruning_predicate=only)
-    names = columns or data.schema.names
-    for file in data.get_fragments():
-        if wanted is None:
-            yield file.to_table(schema=data.schema, columns=names)
-            continue
-        keys = file.to_table(schema=data.schema, columns=[form.plan.keys[0]])
-        chosen = form.among(keys, wanted)
-        if pc.any(chosen).as_py():
-            yield file.to_table(schema=data.schema, columns=names).filter(chosen)
+def _set(table: DeltaTable, name: str, text: str) -> None:
+    table.alter.set_table_properties({name: text}, raise_if_not_exists=False)

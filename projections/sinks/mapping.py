@@ -26,6 +26,9 @@ KEYWORD_CHARACTERS: Final = 8191
 
 FIELDS_LEAST: Final = 1000
 
+LIVE: Final = {"bool": {"must_not": {"term": {DELETED_FIELD: True}}}}
+"""What readers see of an index: all but the memories of deletes."""
+
 _RESERVED: Final = frozenset(
     [
         "_id",
@@ -74,7 +77,7 @@ FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
 
 
 def index_body(plan: ViewPlan) -> dict[str, Any]:
-    """Returns settings, mapping and alias of a view's physical index.
+    """Returns settings and mapping of a view's physical index, and its alias if readers see it.
 
     The refresh interval is left unsaid: the engine then refreshes every second while somebody
     searches, and else before the next search is answered, which spares it most of its work.
@@ -101,7 +104,7 @@ def index_body(plan: ViewPlan) -> dict[str, Any]:
     return {
         "settings": settings,
         "mappings": {"dynamic": "strict", "properties": properties},
-        "aliases": {plan.name: {"filter": {"bool": {"must_not": {"term": {DELETED_FIELD: True}}}}}},
+        "aliases": {plan.view: {"filter": LIVE}} if plan.shown else {},
     }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cdc.values import encoder
 from projections.change import Applied, Refused, completed_version, may_complete
 from projections.decode import missing_values
+from projections.sinks.sink import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,6 +67,16 @@ class MemorySink:
         floor = max(0, view.floor - 1)
         return [max(floor, view.rows.get(change.key, (0, None))[0]) for change in changes]
 
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Looks the keys up; see `Sink.stored`."""
+        view = self.views.setdefault(plan.name, _View())
+        encode, floor = encoder(plan.schema), max(0, view.floor - 1)
+        found = (view.rows.get(key, (0, None)) for key in keys)
+        return [
+            Holding(max(floor, version), () if row is None else (encode(row),))
+            for version, row in found
+        ]
+
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Forgets what is older; see `Sink.sweep`."""
         view = self.views.setdefault(plan.name, _View())
@@ -77,10 +88,14 @@ class MemorySink:
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row; see `Sink.documents`."""
+        return (document for _, document in self.versioned(plan))
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads every live row with its version; see `Sink.versioned`."""
         encode = encoder(plan.schema)
-        for _, row in self.views.get(plan.name, _View()).rows.values():
+        for version, row in self.views.get(plan.name, _View()).rows.values():
             if row is not None:
-                yield encode(row)
+                yield version, encode(row)
 
     def close(self) -> None:
         """Has nothing to let go of."""

@@ -18,7 +18,7 @@ import structlog
 
 from projections.errors import IndexLostError, SinkUnavailableError
 from projections.search.fields import KIND
-from projections.sinks.mapping import fields_limit, index_body
+from projections.sinks.mapping import LIVE, fields_limit, index_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -122,12 +122,12 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
             changes="; ".join(map(str, differing)),
         )
         body["mappings"]["_meta"] = mapping.get("_meta", {})
-        alias = body.pop("aliases")
+        del body["aliases"]  # readers are moved when it is whole
         if copied:
             engine.request("DELETE", f"/{spare}")  # a copy that was not finished
         engine.request("PUT", f"/{spare}", body)
         left_out += _copy(engine, plan, index, spare, _carried(plan, had, wanted))
-        _move(engine, plan, index, spare, alias)
+        _move(engine, plan, index, spare)
         engine.request("PUT", f"/{index}", body)
         copied = True
     elif lacking := {name: wanted[name] for name in wanted if had.get(name) != wanted[name]}:
@@ -136,7 +136,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
         engine.request("PUT", f"/{index}/_mapping", {"properties": lacking})
     if copied:
         left_out += _copy(engine, plan, spare, index, {name: name for name in wanted})
-        _move(engine, plan, spare, index, index_body(plan)["aliases"])
+        _move(engine, plan, spare, index)
     else:
         _put_right(engine, plan, index, found)
     if left_out:
@@ -151,9 +151,9 @@ def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, A
     """Gives an index back what somebody else has made otherwise, and no document depends on."""
     if found["mappings"].get("dynamic") != _STRICT:
         engine.request("PUT", f"/{index}/_mapping", {"dynamic": _STRICT})
-    shown = index_body(plan)["aliases"][plan.name]
-    if found.get("aliases", {}).get(plan.name) != shown:
-        add = {"add": {"index": index, "alias": plan.name, **shown}}
+    shown = index_body(plan)["aliases"].get(plan.view)
+    if shown is not None and found.get("aliases", {}).get(plan.view) != shown:
+        add = {"add": {"index": index, "alias": plan.view, **shown}}
         engine.request("POST", "/_aliases", {"actions": [add]})
 
 
@@ -215,8 +215,11 @@ def _copy(engine: Engine, plan: ViewPlan, source: str, target: str, carried: dic
     return left_out
 
 
-def _move(engine: Engine, plan: ViewPlan, source: str, target: str, alias: dict[str, Any]) -> None:
-    """Lets readers see another index instead, in one step, and removes the old one."""
-    shown = {"index": target, "alias": plan.name, **alias[plan.name]}
-    actions = [{"add": shown}, {"remove_index": {"index": source}}]
+def _move(engine: Engine, plan: ViewPlan, source: str, target: str) -> None:
+    """Removes an index in one step with letting its readers, if it has any, see another instead."""
+    borne = engine.request("GET", f"/{source}/_alias")[source]["aliases"]
+    actions: list[dict[str, Any]] = []
+    if plan.view in borne or plan.shown:
+        actions.append({"add": {"index": target, "alias": plan.view, "filter": LIVE}})
+    actions.append({"remove_index": {"index": source}})
     engine.request("POST", "/_aliases", {"actions": actions})

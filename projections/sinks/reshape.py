@@ -29,11 +29,7 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
     """
     had = pa.schema(table.schema().to_arrow())
     lacking = [field for field in wanted if field.name not in had.names]
-    gone = set(had.names) - set(wanted.names)
-    places = {
-        field.name: next((old for old in older_names.get(field.name, ()) if old in gone), None)
-        for field in lacking
-    }
+    places = _places(had, wanted, older_names)
     if len(had) + len(lacking) == len(wanted) and all(
         had.field(field.name).type == field.type for field in wanted if field not in lacking
     ):
@@ -55,6 +51,26 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite")
     table.update_incremental()
     return True
+
+
+def loses(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]) -> bool:
+    """Tells whether a reshape takes columns away, or gives one another type."""
+    had = pa.schema(table.schema().to_arrow())
+    places = _places(had, wanted, older_names)
+    kept = {places.get(field.name, field.name): field.type for field in wanted}
+    return any(field.name not in kept or kept[field.name] != field.type for field in had)
+
+
+def _places(
+    had: pa.Schema, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]
+) -> dict[str, str | None]:
+    """By column that a table lacks, under which name it has it; None for a new one."""
+    gone = set(had.names) - set(wanted.names)
+    return {
+        field.name: next((old for old in older_names.get(field.name, ()) if old in gone), None)
+        for field in wanted
+        if field.name not in had.names
+    }
 
 
 def _rewritten(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -21,8 +22,9 @@ from projections.errors import (
 from projections.search.engine import NOT_FOUND, READ_DOCUMENTS, EngineRefusedError, SearchEngine
 from projections.search.fields import DELETED_FIELD
 from projections.sinks.bulk import PATIENCE_S, TOO_LARGE, BulkSender
-from projections.sinks.mapping import index_body
+from projections.sinks.mapping import LIVE, index_body
 from projections.sinks.remap import remap
+from projections.sinks.sink import Holding
 from projections.sinks.stored_documents import NO_ROW, StoredDocuments
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class SearchSink:
             SinkError: The engine refuses or cannot be reached.
         """
         index = index_name(plan)
+        # readers may have been moved to another version since the plan was made
+        plan = replace(plan, shown=plan.shown and not self._shown_elsewhere(plan))
         try:
             try:
                 self.engine.request("PUT", f"/{index}", index_body(plan))
@@ -130,10 +134,14 @@ class SearchSink:
         return writing.applied
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
-        """Reads every live row through the alias; see `Sink.documents`."""
-        for page in self.engine.scanned(plan.name, {}):
+        """Reads every live row; see `Sink.documents`."""
+        return (document for _, document in self.versioned(plan))
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads every live row with its version; see `Sink.versioned`."""
+        for page in self.engine.scanned(index_name(plan), {"version": True, "query": LIVE}):
             for hit in page:
-                yield hit["_source"]
+                yield hit["_version"], hit["_source"]
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         """Looks the documents up; see `Sink.versions`."""
@@ -142,6 +150,17 @@ class SearchSink:
         ids = [document_id(form.name(change)) for change in changes]
         stored = StoredDocuments(self.engine, index_name(plan)).versions(ids)
         return [max(floor, stored.get(place, 0)) for place in ids]
+
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Looks the documents up; see `Sink.stored`."""
+        floor, form = max(0, self._floor(plan) - 1), self._form(plan)
+        ids = [document_id(form.name_of(key)) for key in keys]
+        found: dict[str, Holding] = {}
+        for part in StoredDocuments(self.engine, index_name(plan)).fields(ids, ()):
+            for row_id, (version, fields) in part.items():
+                live = () if DELETED_FIELD in fields else (fields,)
+                found[row_id] = Holding(max(floor, version), live)
+        return [found[row_id] for row_id in ids]
 
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Notes the version in the index's mapping, then deletes documents; see `Sink.sweep`."""
@@ -161,6 +180,44 @@ class SearchSink:
         """Closes the connections."""
         self._sender.close()
         self.engine.close()
+
+    def show(self, plan: ViewPlan) -> None:
+        """Lets readers of the view see this version and no other, in one step.
+
+        Raises:
+            SinkError: The engine refuses or cannot be reached; nothing was changed.
+        """
+        # what was written is found from now on: else readers could see less than before
+        self.engine.request("POST", f"/{index_name(plan)}/_refresh")
+        add = {"add": {"index": index_name(plan), "alias": plan.view, "filter": LIVE}}
+        others = self._shown_in(plan.view) - {index_name(plan)}
+        remove = [{"remove": {"index": index, "alias": plan.view}} for index in sorted(others)]
+        self.engine.request("POST", "/_aliases", {"actions": [add, *remove]})
+
+    def shows(self, plan: ViewPlan) -> bool:
+        """Tells whether readers of the view see this version."""
+        return self._shown_in(plan.view) == {index_name(plan)}
+
+    def drop(self, plan: ViewPlan) -> None:
+        """Removes the place of a version that readers do not see."""
+        try:
+            self.engine.request("DELETE", f"/{index_name(plan)}")
+        except EngineRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    def _shown_elsewhere(self, plan: ViewPlan) -> bool:
+        own = index_name(plan)
+        return bool(self._shown_in(plan.view) - {own, f"{own}-spare"})
+
+    def _shown_in(self, view: str) -> set[str]:
+        """Indices that readers of a view see."""
+        try:
+            return set(self.engine.request("GET", f"/_alias/{view}"))
+        except EngineRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return set()
 
     def _sweep_own(self, plan: ViewPlan, changes: Sequence[RowChange], floor: int) -> None:
         """Removes what was written while another instance swept: it has not seen that."""

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from projections.change import Applied, RowChange
     from projections.plan import ViewPlan
+
+
+class Holding(NamedTuple):
+    """What a store has of a key.
+
+    Attributes:
+        version: As `Sink.versions` tells it.
+        documents: Its row in document form; none where there is none, and more than one only if
+            the store is damaged.
+    """
+
+    version: int
+    documents: tuple[Mapping[str, object], ...] = ()
 
 
 class Sink(Protocol):
@@ -68,6 +81,16 @@ class Sink(Protocol):
         """
         ...
 
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Returns what each of some keys has now; of a view whose rows have keys.
+
+        A row and its version are of one moment.
+
+        Raises:
+            SinkError: The store cannot be read.
+        """
+        ...
+
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Removes every row older than a version; returns how many there were.
 
@@ -80,6 +103,14 @@ class Sink(Protocol):
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row in its document form, in no order.
+
+        Raises:
+            SinkError: The store cannot be read.
+        """
+        ...
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads every live row with its version, in no order; not of a history.
 
         Raises:
             SinkError: The store cannot be read.

@@ -49,8 +49,16 @@ class StoredDocuments:
         return found
 
     def fields(self, ids: Sequence[str], names: Iterable[str]) -> Iterator[dict[str, Stored]]:
-        """Yields some fields of documents, some documents at a time, each of the ids once."""
-        included = {"_source_includes": ",".join({*names, DELETED_FIELD})}
+        """Yields some fields of documents, some documents at a time, each of the ids once.
+
+        Args:
+            ids: Of the documents.
+            names: Of the fields; all of them if there are none.
+        """
+        wanted_fields = set(names)
+        included = {"_source": "true"}
+        if wanted_fields:
+            included = {"_source_includes": ",".join({*wanted_fields, DELETED_FIELD})}
         wanted, start = list(dict.fromkeys(ids)), 0
         while start < len(wanted):
             part = wanted[start : start + self._many]

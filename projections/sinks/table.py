@@ -11,6 +11,7 @@ from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from msgspec import structs
 
+from cdc.table import ColumnKind
 from cdc.values import encoder
 from projections.change import Applied, Refused, RowChange, completed_version, may_complete
 from projections.decode import missing_values
@@ -20,12 +21,14 @@ from projections.published import KEPT_HOURS, promised
 from projections.sinks.arrow import (
     decoded_rows,
     deletes_schema,
+    document_rows,
     keys_table,
     rows_table,
     table_schema,
 )
 from projections.sinks.lock import WriterLock
 from projections.sinks.reshape import reshape
+from projections.sinks.sink import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,6 +105,18 @@ class TableSink:
         """Looks the keys up in both tables; see `Sink.versions`."""
         return self._committed(plan, lambda: self._versions(plan, changes))
 
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Looks the keys up in both tables, without the lock; see `Sink.stored`.
+
+        The two are read one after the other. A batch writes its deletes first and is given again
+        unless it has come to its end, so a row beside a newer delete is about to go.
+        """
+        try:
+            return self._stored(plan, keys)
+        except (DeltaError, OSError) as error:
+            self._tables.clear()
+            raise unavailable(plan, error) from None
+
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Notes the version in the table's properties, then removes rows; see `Sink.sweep`."""
         return self._committed(plan, lambda: self._sweep(plan, below_version))
@@ -136,6 +151,23 @@ class TableSink:
         }
         return [max(floor, found.get(change.key, 0)) for change in changes]
 
+    def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        floor, encode = max(0, self._floor(plan) - 1), encoder(plan.schema)
+        held, _ = _parted(plan, [RowChange(key, 0, None, 0) for key in keys])
+        wanted = keys_table(plan, held)
+        places = dict(zip([each.key for each in held], _keys_of(plan, wanted), strict=True))
+        rows: dict[tuple[object, ...], list[tuple[int, dict[str, object]]]] = {}
+        for place, version, row in self._rows(plan, wanted):
+            rows.setdefault(place, []).append((version, row))
+        deleted = self._deleted_versions(plan, wanted)
+        found = []
+        for key in keys:
+            place = places.get(key, ())  # one that a table cannot hold is not there
+            live = rows.get(place, [])
+            version = max([floor, deleted.get(place, 0), *(version for version, _ in live)])
+            found.append(Holding(version, tuple(encode(row) for _, row in live)))
+        return found
+
     def _sweep(self, plan: ViewPlan, below_version: int) -> int:
         if self._floor(plan) < below_version:
             # first: whoever writes after this takes nothing older
@@ -161,15 +193,30 @@ class TableSink:
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row of the newest version; see `Sink.documents`."""
-        encode = encoder(plan.schema)
+        return (document for _, document in self.versioned(plan))
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads every live row of the newest version, and its own; see `Sink.versioned`."""
         try:
             dataset = self._table(plan.name, table_schema(plan)).to_pyarrow_dataset()
-            names = [column.name for column in plan.schema.columns]
+            names = [*(column.name for column in plan.schema.columns), VERSION_COLUMN]
             for batch in dataset.to_batches(columns=names):
-                for row in decoded_rows(plan, pa.Table.from_batches([batch])):
-                    yield encode(row)
-        except (DeltaError, OSError) as error:
+                versions = batch.column(VERSION_COLUMN).to_pylist()
+                yield from zip(
+                    versions, document_rows(plan, pa.Table.from_batches([batch])), strict=True
+                )
+        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
             raise unavailable(plan, error) from None
+
+    def deduplicate(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> int:
+        """Leaves of the rows of a key the one with the greatest version; returns how many went.
+
+        No writer of this kind makes two rows of a key. For a damaged table, in one commit.
+
+        Raises:
+            SinkUnavailableError: The table cannot be read or written.
+        """
+        return self._committed(plan, lambda: self._deduplicate(plan, keys))
 
     def close(self) -> None:
         """Forgets the open tables."""
@@ -181,6 +228,38 @@ class TableSink:
         except UnholdableValueError:  # all is converted before anything is written
             held, refused = _parted(plan, changes)
             return self._write(plan, held) + Applied(refused=tuple(refused))
+
+    def _deduplicate(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> int:
+        table = self._table(plan.name, table_schema(plan))
+        wanted = keys_table(plan, [RowChange(key, 0, None, 0) for key in keys])
+        places = set(_keys_of(plan, wanted))
+        found = _having(table.to_pyarrow_dataset().to_table(), plan, wanted)
+        of_key = [key in places for key in _keys_of(plan, found)]
+        rows = found.filter(pa.array(of_key, pa.bool_()))
+        newest: dict[tuple[object, ...], tuple[int, int]] = {}
+        versions = rows[VERSION_COLUMN].to_pylist()
+        for number, (key, version) in enumerate(zip(_keys_of(plan, rows), versions, strict=True)):
+            newest[key] = max(newest.get(key, (-1, 0)), (version, number))
+        kept = rows.take(pa.array(sorted(number for _, number in newest.values()), pa.int64()))
+        if kept.num_rows == rows.num_rows:
+            return 0
+        on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in plan.keys)
+        predicate = _among(plan, kept)
+        if predicate is not None:
+            write_deltalake(
+                table,
+                kept,
+                mode="overwrite",
+                predicate=predicate,
+                post_commithook_properties=HOOKS,
+            )
+        else:
+            # rows of such keys cannot be named in a condition: the read that follows brings them
+            merger = table.merge(
+                kept.select(list(plan.keys)), on, source_alias="s", target_alias="t"
+            )
+            merger.when_matched_delete().execute()
+        return int(rows.num_rows - kept.num_rows)
 
     def _write(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         floor, loaded = self._number(plan, _FLOOR), self._number(plan, LOADED)
@@ -290,17 +369,20 @@ class TableSink:
         self, plan: ViewPlan, wanted: pa.Table
     ) -> dict[tuple[object, ...], tuple[int, dict[str, object]]]:
         """Version and values of the stored rows among these keys."""
-        rows: dict[tuple[object, ...], tuple[int, dict[str, object]]] = {}
+        return {place: (version, row) for place, version, row in self._rows(plan, wanted)}
+
+    def _rows(
+        self, plan: ViewPlan, wanted: pa.Table
+    ) -> Iterator[tuple[tuple[object, ...], int, dict[str, object]]]:
+        """Key, version and values of the stored rows among these keys."""
         table = self._table(plan.name, table_schema(plan))
         # not filtered while it is read: pyarrow fails on the statistics of texts
         for batch in table.to_pyarrow_dataset().to_batches():
             found = _having(pa.Table.from_batches([batch]), plan, wanted)
             if found.num_rows:
-                stored = zip(
-                    found[VERSION_COLUMN].to_pylist(), decoded_rows(plan, found), strict=True
-                )
-                rows |= zip(_keys_of(plan, found), stored, strict=True)
-        return rows
+                versions = found[VERSION_COLUMN].to_pylist()
+                rows = decoded_rows(plan, found)
+                yield from zip(_keys_of(plan, found), versions, rows, strict=True)
 
     def _merger(self, table: DeltaTable, plan: ViewPlan, rows: pa.Table) -> Any:
         on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in plan.keys)
@@ -395,6 +477,28 @@ def _having(table: pa.Table, plan: ViewPlan, wanted: pa.Table) -> pa.Table:
 def _keys_of(plan: ViewPlan, table: pa.Table) -> list[tuple[object, ...]]:
     columns = [table.column(name).to_pylist() for name in plan.keys]
     return list(zip(*columns, strict=True))
+
+
+def _among(plan: ViewPlan, rows: pa.Table) -> str | None:
+    """Returns a condition that holds of rows with these keys; None where keys have no literals."""
+    kinds = {plan.schema.by_name[name].kind for name in plan.keys}
+    if not kinds <= {ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.BOOLEAN}:
+        return None
+    return " OR ".join(
+        "("
+        + " AND ".join(
+            f"{quoted(name)} = {_literal(value)}"
+            for name, value in zip(plan.keys, key, strict=True)
+        )
+        + ")"
+        for key in _keys_of(plan, rows)
+    )
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value).lower()
 
 
 def quoted(name: str) -> str:

@@ -269,6 +269,17 @@ class SinkContract:
 
         assert sink.versions(plan, asked) == [_FIRST + 5, _FIRST + 6, 0]
 
+    def test_what_is_stored_of_a_key_is_told_with_its_version(self, sink: Sink) -> None:
+        plan = make_plan()
+        sink.prepare(plan)
+        sink.apply(plan, [upsert(2, make_row(1)), upsert(3, make_row(2)), delete(4, 3)])
+
+        held = sink.stored(plan, [(1, "a"), (2, "a"), (3, "a"), (9, "a")])
+
+        rows = [encoder(plan.schema)(make_row(number)) for number in (1, 2)]
+        assert [each.version for each in held] == [_FIRST + 2, _FIRST + 3, _FIRST + 4, 0]
+        assert [[rows[0]], [rows[1]], [], []] == [list(each.documents) for each in held]
+
     def test_a_sweep_removes_older_rows_for_good(
         self, sink: Sink, open_sink: Callable[[], Sink]
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
@@ -10,6 +11,7 @@ from deltalake.exceptions import DeltaError
 from projections.errors import SinkUnavailableError
 from projections.sinks.delta_log import refuse_torn, torn
 from projections.sinks.history import HistorySink
+from projections.sinks.lock import WriterLock
 from projections.sinks.table import TableSink, unavailable
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from projections.change import Applied, RowChange
     from projections.plan import ViewPlan
+    from projections.sinks.sink import Holding
 
 
 class WarehouseSink:
@@ -69,6 +72,10 @@ class WarehouseSink:
         """Looks keys up; see `Sink.versions`."""
         return self._of(plan).versions(plan, changes)
 
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Looks keys up; see `Sink.stored`."""
+        return self._of(plan).stored(plan, keys)
+
     def sweep(self, plan: ViewPlan, below_version: int) -> int:
         """Removes rows, or ends states; see `Sink.sweep`."""
         return self._of(plan).sweep(plan, below_version)
@@ -80,6 +87,32 @@ class WarehouseSink:
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads what each key is now; see `Sink.documents`."""
         return self._of(plan).documents(plan)
+
+    def drop(self, plan: ViewPlan) -> None:
+        """Removes the tables of a version that readers do not see.
+
+        Raises:
+            SinkUnavailableError: They cannot be removed.
+        """
+        try:
+            with WriterLock(self._root / f".{plan.name}.lock", wait=True):
+                for folder in (plan.name, f"{plan.name}.deleted", f"{plan.name}.changes"):
+                    if (self._root / folder).is_dir():
+                        shutil.rmtree(self._root / folder)
+        except OSError as error:
+            raise unavailable(plan, error) from None
+        self.close()
+
+    def erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
+        """Forgets what a history knew of keys up to a version; see `HistorySink.erase`.
+
+        Any other view has only what a key is now.
+        """
+        return 0 if plan.history is None else self._histories.erase(plan, keys, through)
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads rows with their versions; see `Sink.versioned`."""
+        return self._of(plan).versioned(plan)
 
     def close(self) -> None:
         """Forgets the open tables."""

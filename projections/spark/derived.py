@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from projections.derivation.errors import ViewQueryError
 from projections.derivation.strategy import Keyed
-from projections.errors import ProjectionError
-from projections.fault import FaultError
+from projections.errors import ProjectionError, QueryFailedError
+from projections.fault import Fault, FaultError
 from projections.plan import VERSION_COLUMN
 from projections.published import TableVersion
 from projections.search.fields import DELETED_FIELD
@@ -112,6 +112,7 @@ class DerivedKeeper:
     failed: Counter[str] = field(default_factory=Counter)
     tenure: Tenure | None = None
     _analysed: dict[bool, tuple[Any, Derivation]] = field(default_factory=dict)
+    _suited: Any = None
 
     @property
     def explanation(self) -> Explanation | None:
@@ -123,13 +124,16 @@ class DerivedKeeper:
         version: PublishedVersion,
         known: Mapping[str, TableVersion],
         own: TableVersion | None,
+        places: Mapping[str, str] | None = None,
     ) -> TableVersion | None:
         """Brings the view to a boundary.
 
         Args:
             version: The boundary.
-            known: The tables of all views there, as far as they are whole.
+            known: The tables of all views there, by their places, as far as they are whole.
             own: The view's table, as it was published last; None if it never was.
+            places: Of views of which readers see another version than the first, its place. Where
+                that is not what the view was made from, it is made anew.
 
         Returns:
             The view's table there; None while an input is not whole yet.
@@ -139,19 +143,21 @@ class DerivedKeeper:
             PySparkException: Spark cannot run it.
         """
         view = self.view
-        if not known.keys() >= set(view.inputs):
+        read = [(places or {}).get(name, name) for name in view.inputs]
+        if not known.keys() >= set(read):
             return None
-        wanted = {name: known[name].version for name in view.inputs}
-        query = _fingerprint(view)
-        if own is not None and (own.query, own.epoch) == (query, version.epoch):
-            changed = {name for name in wanted if own.made_from.get(name) != wanted[name]}
+        wanted = {place: known[place].version for place in read}
+        query = view.fingerprint
+        same = own is not None and (own.query, own.epoch) == (query, version.epoch)
+        if own is not None and same and own.made_from.keys() == wanted.keys():
+            changed = {place for place in wanted if own.made_from[place] != wanted[place]}
         else:
             own, changed = None, set(wanted)
-        if changed or own is None:
+        if changed or own is None or self._suited is None:
             self._bring(version, wanted, changed, own)
         table = DeltaTable(self.tables / view.name).version()
         # no newer than the oldest that it is made from
-        epoch, lsn = min((known[name].epoch, known[name].lsn) for name in view.inputs)
+        epoch, lsn = min((known[place].epoch, known[place].lsn) for place in read)
         return TableVersion(table, epoch, lsn, wanted, query)
 
     def _bring(
@@ -162,24 +168,29 @@ class DerivedKeeper:
         own: TableVersion | None,
     ) -> None:
         versions = self._reader(wanted)
-        new = {name: versions.rows(name, at) for name, at in wanted.items()}
+        new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
         derivation = self._analysis(versions, new)
         number = version.epoch << _LSN_BITS | version.lsn
-        if own is not None and isinstance(derivation.strategy, Keyed):
-            old = {name: versions.rows(name, own.made_from[name]) for name in wanted}
-            try:
-                changes = {
-                    name: versions.changes(name, own.made_from[name], wanted[name])
-                    for name in changed
-                }
-                keys = gathered(versions.session, affected(derivation, changes, old, new))
-            except PySparkException:
-                self._whole(versions, derivation, new, number)  # the feed does not reach so far
+        if own is not None and self._suits(versions, derivation, new):
+            if not changed:
                 return
-            if keys.count != 0:
-                self._write(outcome(derivation, old, new, keys), number, anew=False)
-            return
+            if isinstance(derivation.strategy, Keyed):
+                had = own.made_from
+                old = {_view(place): versions.rows(place, had[place]) for place in wanted}
+                try:
+                    changes = {
+                        _view(place): versions.changes(place, had[place], wanted[place])
+                        for place in changed
+                    }
+                    keys = gathered(versions.session, affected(derivation, changes, old, new))
+                except (PySparkException, Py4JJavaError):
+                    self._whole(versions, derivation, new, number)  # the feed reaches not so far
+                    return
+                if keys.count != 0:
+                    self._write(outcome(derivation, old, new, keys), number, anew=False)
+                return
         self._whole(versions, derivation, new, number)
+        self._suited = self._form(versions)
 
     def _reader(self, wanted: Mapping[str, int]) -> TableVersions:
         few = self.versions_of_few
@@ -200,10 +211,31 @@ class DerivedKeeper:
         path = str(self.tables / self.view.name)
         if DeltaTable.is_deltatable(path):
             stored = versions.session.read.format("delta").load(path)
-            if stored.drop(VERSION_COLUMN).schema.simpleString() == result.schema.simpleString():
+            if _alike(stored, result):
                 self._write(differences(result, stored, self.view.keys), number, anew=False)
                 return
         self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, anew=True)
+
+    def _suits(
+        self, versions: TableVersions, derivation: Derivation, new: Mapping[str, DataFrame]
+    ) -> bool:
+        """Whether the view's table has the columns and types that its query gives by now.
+
+        An input that was widened gives values that the table would round or cut off. That is looked
+        at once for each form of the inputs.
+        """
+        form = self._form(versions)
+        if form != self._suited:
+            stored = versions.session.read.format("delta").load(str(self.tables / self.view.name))
+            if not _alike(stored, derivation.definition(new)):
+                return False
+            self._suited = form
+        return True
+
+    def _form(self, versions: TableVersions) -> Any:
+        """The form of the inputs by which the view was analysed last."""
+        form, _ = self._analysed[versions is self.versions_of_few]
+        return form
 
     def _write(self, rows: DataFrame, number: int, *, anew: bool) -> None:
         found = to_arrow_schema(rows.schema, timezone="UTC")
@@ -230,24 +262,19 @@ class DerivedKeeper:
         known = self._analysed.get(few)
         if known is not None and known[0] == key:
             return known[1]
-        definition = self._definition(session)
-        read = {name: schemas[name] for name in schemas if name in _inputs(definition, schemas)}
+        definition = definition_of(self.view, session)
+        read = {name: schemas[name] for name in schemas if name in inputs_of(definition, schemas)}
         derivation = analyse(session, definition, read, self.view.keys)
         self._analysed[few] = key, derivation  # of other columns: they do not come back
         return derivation
 
-    def _definition(self, session: SparkSession) -> Any:
-        view = self.view
-        if view.sql is not None:
-            return definition_of_sql(session, view.sql)
-        function = view.function
-        if function is None:
-            raise ViewQueryError(f"view {view.name} has no query")
-        return lambda frames: function(*[frames[name] for name in view.inputs])
-
     def result(self, versions: Mapping[str, int]) -> DataFrame:
-        """Returns the view's query over its inputs at some versions of their tables."""
-        new = {name: self.versions.rows(name, at) for name, at in versions.items()}
+        """Returns the view's query over its inputs at some versions of their tables.
+
+        Args:
+            versions: By place; see `TableVersion.made_from`.
+        """
+        new = {_view(place): self.versions.rows(place, at) for place, at in versions.items()}
         return self._analysis(self.versions, new).definition(new)
 
     def expected(self, result: DataFrame) -> DataFrame:
@@ -259,12 +286,46 @@ class DerivedKeeper:
         return result.mapInArrow(sieve.passing, result.schema)
 
 
-def _inputs(definition: Any, schemas: Mapping[str, Any]) -> set[str]:
-    return set(getattr(definition, "inputs", schemas))
+def query_fault(view: str, error: Exception) -> Fault:
+    """Says why a view made from others cannot be kept."""
+    if isinstance(error, ProjectionError):
+        return Fault.of(error)
+    if isinstance(error, AnalysisException):
+        unfit = ViewQueryError(
+            f"the query of view {view} does not fit what it reads any more",
+            detail=str(error).splitlines()[0][:300],
+            hint="correct the query; until then the view stays at its last boundary",
+        )
+        return Fault.of(unfit)
+    text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+    unknown = Fault(QueryFailedError.code, f"view {view} cannot be kept", text, None, True)
+    return Fault.find(str(error)) or unknown
 
 
-def _fingerprint(view: DerivedView) -> str:
-    """What tells a view's query from another: its text, or that of its function."""
-    expected = (str(each) for each in view.expectations)
-    said = "\n".join((view.sql or view.text, *view.keys, *view.inputs, *expected))
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+def definition_of(view: DerivedView, session: SparkSession) -> Any:
+    """Returns the query of a view as a function of its inputs' frames, by name.
+
+    Raises:
+        ViewQueryError: It has none, or its text is no query.
+    """
+    if view.sql is not None:
+        return definition_of_sql(session, view.sql)
+    function = view.function
+    if function is None:
+        raise ViewQueryError(f"view {view.name} has no query")
+    return lambda frames: function(*[frames[name] for name in view.inputs])
+
+
+def inputs_of(definition: Any, there: Iterable[str]) -> set[str]:
+    """Returns the inputs that a query reads of those that there are."""
+    return set(getattr(definition, "inputs", there))
+
+
+def _alike(stored: DataFrame, result: DataFrame) -> bool:
+    """Whether a view's table has the columns of a result, each of its type."""
+    return stored.drop(VERSION_COLUMN).schema.simpleString() == result.schema.simpleString()
+
+
+def _view(place: str) -> str:
+    """The view of which a version is in a place."""
+    return place.partition(".")[0]

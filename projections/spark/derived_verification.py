@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from projections.published import Published
 from projections.spark.derivation.comparison import counted, require_unique
 from projections.spark.derived import DerivedKeeper
-from projections.spark.session import BESIDE, start_session
+from projections.spark.session import session_beside
 from projections.spark.table_versions import TableVersions
 from projections.view import Store
 from projections.view_report import ViewReport
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec
     from projections.view import DerivedView
@@ -38,17 +39,18 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
         DuplicateKeyError: A view is not kept as its key does not identify its rows; it has an
             example.
     """
-    latest = Published(spec.addresses.tables, spec.source).latest()
+    published = Published(spec.addresses.tables, spec.source)
+    latest, places = published.latest(), published.current()
     if latest is None or not spec.derived:
         return []
-    session = start_session(spec if spec.local else replace(spec, master=BESIDE))
+    session = session_beside(spec)
     tables = spec.addresses.tables
     # by Delta's own reader alone: what is verified was made from what the other one reads
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
         keeper = DerivedKeeper(tables, view, versions)
-        _require_unique(keeper, latest)
+        _require_unique(keeper, latest, places)
         own = latest.views.get(view.name)
         return None if own is None else _report(keeper, own)
 
@@ -56,12 +58,15 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
         return [report for report in pool.map(verified, spec.derived) if report is not None]
 
 
-def _require_unique(keeper: DerivedKeeper, latest: PublishedVersion) -> None:
+def _require_unique(
+    keeper: DerivedKeeper, latest: PublishedVersion, places: Mapping[str, str]
+) -> None:
     """Looks at the rows of a view that has stayed behind its inputs."""
     view, own = keeper.view, latest.views.get(keeper.view.name)
-    if not latest.views.keys() >= set(view.inputs):
+    read = [places.get(name, name) for name in view.inputs]
+    if not latest.views.keys() >= set(read):
         return
-    newest = {name: latest.views[name].version for name in view.inputs}
+    newest = {place: latest.views[place].version for place in read}
     if own is None or own.made_from != newest:
         require_unique(keeper.expected(keeper.result(newest)), view.keys, view.name)
 
@@ -82,4 +87,7 @@ def _report(keeper: DerivedKeeper, table: TableVersion) -> ViewReport:
         different=found.different,
         applied_through=table.applied_through,
         withheld=withheld,
+        verified_through=None
+        if found.missing or found.extra or found.different
+        else table.applied_through,
     )

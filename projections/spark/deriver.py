@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 import structlog
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
-from projections.derivation.errors import ViewQueryError
-from projections.errors import ProjectionError, QueryFailedError, WriterFencedError
-from projections.fault import Fault
+from projections.errors import ProjectionError, WriterFencedError
 from projections.published import Published
-from projections.spark.derived import DerivedKeeper
+from projections.spark.derived import DerivedKeeper, query_fault
 from projections.spark.follower import Follower
 from projections.spark.table_versions import TableVersions
 from projections.view import Store
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cdc.lsn import Lsn
+    from projections.fault import Fault
     from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec
 
@@ -98,7 +98,7 @@ class Deriver(threading.Thread):
                     with self._spec.writing():
                         self._published.complete(version, made)
                     rest_s = max(_TICK_S, min(time.monotonic() - began, _REST_MAX_S))
-            except (Py4JError, OSError, WriterFencedError, RuntimeError) as error:
+            except (Py4JError, DeltaError, OSError, WriterFencedError, RuntimeError) as error:
                 # a pool takes no work any more once this process has begun to end
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
@@ -128,12 +128,15 @@ class Deriver(threading.Thread):
             self._epoch = version.epoch
         before = self._published.latest()
         views = {} if before is None else before.views
+        places = self._published.current()
         kept: dict[str, Future[TableVersion | None]] = {}
         for keeper in self.keepers:
             # those that it waits for are in the pool already, so they come to their end
             inputs = {name: kept[name] for name in keeper.view.inputs if name in kept}
             own = views.get(keeper.view.name)
-            kept[keeper.view.name] = self._pool.submit(self._kept, keeper, version, inputs, own)
+            kept[keeper.view.name] = self._pool.submit(
+                self._kept, keeper, version, inputs, own, places
+            )
         wait(kept.values())
         found = {name: future.result() for name, future in kept.items()}
         return {name: table for name, table in found.items() if table is not None}
@@ -144,6 +147,7 @@ class Deriver(threading.Thread):
         version: PublishedVersion,
         inputs: Mapping[str, Future[TableVersion | None]],
         own: TableVersion | None,
+        places: Mapping[str, str],
     ) -> TableVersion | None:
         """Brings a view to a boundary; it stays where it was if it cannot be kept."""
         name = keeper.view.name
@@ -155,9 +159,9 @@ class Deriver(threading.Thread):
                 known[each] = made
         began = time.monotonic()
         try:
-            made = keeper.keep(version, known, own)
+            made = keeper.keep(version, known, own, places)
             self.faults.pop(name, None)
-        except (ProjectionError, PySparkException) as error:
+        except (ProjectionError, PySparkException, Py4JJavaError, DeltaError, OSError) as error:
             made = own
             self._forget()  # a file that a frame names may be gone
             self._failed(name, error)
@@ -198,20 +202,7 @@ class Deriver(threading.Thread):
         self._said = text
 
     def _failed(self, view: str, error: Exception) -> None:
-        if isinstance(error, ProjectionError):
-            fault = Fault.of(error)
-        elif isinstance(error, AnalysisException):
-            fault = Fault.of(
-                ViewQueryError(
-                    f"the query of view {view} does not fit what it reads any more",
-                    detail=str(error).splitlines()[0][:300],
-                    hint="correct the query; until then the view stays at its last boundary",
-                )
-            )
-        else:
-            text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-            unknown = Fault(QueryFailedError.code, f"view {view} cannot be kept", text, None, True)
-            fault = Fault.find(str(error)) or unknown
+        fault = query_fault(view, error)
         if self.faults.get(view) != fault:
             _log.warning("a view cannot be kept", view=view, code=fault.code, what=fault.message)
         self.faults[view] = fault

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from cdc.broker import topics
 from cdc.broker.errors import BrokerError
 from cdc.errors import CdcError
-from projections import cache_recovery, checkpoint_owner, newcomers, search_places
+from projections import cache_recovery, checkpoint_owner, joining, newcomers, search_places
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.spark import cluster
@@ -148,6 +148,7 @@ class _Job:
     def _admitted(self, spec: JobSpec) -> JobSpec:
         with spec.writing():
             checkpoint_owner.adopt(spec.checkpoint(Store.TABLE).parent)
+            spec = joining.checked(spec)
             spec = search_places.prepared(cache_recovery.recovered(spec, self._epoch))
             return newcomers.admitted(spec)
 

@@ -12,6 +12,7 @@ import structlog
 from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
 from cdc.errors import CdcError
+from cdc.schema_change import history
 from cdc.snapshot import reads
 from projections import positions, sweeps, view_shapes
 from projections.boundary import Reach
@@ -73,6 +74,7 @@ class Publisher(threading.Thread):
         spec: The job.
         tables: Tells whether its views have to be bound to their tables anew.
         committed: Gives the offsets that a store's query has finished; None while it is down.
+        kept: Gives the views that a store's batches have; versions may come to be among them.
         derived: Tells where views made from others are in stores other than their tables.
     """
 
@@ -81,17 +83,19 @@ class Publisher(threading.Thread):
         spec: JobSpec,
         tables: TableWatch,
         committed: Callable[[Store], Offsets | None],
+        kept: Callable[[Store], tuple[ViewPlan, ...]],
         derived: Callable[[], Mapping[tuple[str, Store], Lsn]] | None = None,
     ) -> None:
         super().__init__(name="publisher", daemon=True)
         self._spec = spec
         self._tables = tables
         self._committed = committed
+        self._kept = kept
         self._delivered = derived
         self._stopped = threading.Event()
         self._topics = spec.topics_in(Store.TABLE).union(*(plan.topics for plan in spec.plans))
         # one for each view: a table that cannot be read holds up its own views only
-        self._frontiers: Mapping[tuple[str, Store], Frontier] = {
+        self._frontiers = {
             (plan.name, store): Frontier(frozenset(plan.topics))
             for store in (Store.SEARCH, Store.CACHE)
             for plan in spec.plans_in(store)
@@ -104,6 +108,8 @@ class Publisher(threading.Thread):
         # the tables are one group: all of them are where all of their topics are
         self._group = Frontier(spec.topics_in(Store.TABLE))
         self._group_lock = threading.Lock()
+        # before which position a table that came later is not published, in bytes
+        self._tables_since = {plan.name: 0 for plan in spec.plans_in(Store.TABLE)}
         self._reached: Lsn | None = None
         self._whole: dict[str, int] = {}  # since which position, in bytes
         self._epoch = 0
@@ -153,6 +159,7 @@ class Publisher(threading.Thread):
         position = positions.confirmed(connection, self._spec.slot)
         if self._tables.look():
             return  # the views may lack what has come to their tables up to there
+        self._meet(connection)
         seen = self._look(connection)
         ends = {
             (place.topic, place.partition): offset
@@ -180,6 +187,23 @@ class Publisher(threading.Thread):
             with self._spec.writing():
                 positions.publish(connection, self._spec.source, views, reached)
 
+    def _meet(self, connection: psycopg.Connection[Any]) -> None:
+        """Follows versions, too, that batches have by now.
+
+        What such a version has had by itself may lie beyond the boundary of the other tables, but
+        not beyond the end of the source's log, which is looked at afterwards.
+        """
+        for store in self._stores:
+            for plan in self._kept(store):
+                if (plan.name, store) not in self._frontiers:
+                    self._frontiers[plan.name, store] = Frontier(frozenset(plan.topics))
+                    self._plans[plan.name] = plan
+        coming = [p for p in self._kept(Store.TABLE) if p.name not in self._tables_since]
+        if coming:
+            end = history.position(connection).value
+            self._tables_since |= {plan.name: end for plan in coming}
+            self._plans |= {plan.name: plan for plan in coming}
+
     def _look(self, connection: psycopg.Connection[Any]) -> _Seen:
         source, spec = self._spec.source, self._spec
         unread = reads.unread_topics(connection, source)
@@ -191,17 +215,22 @@ class Publisher(threading.Thread):
     def _sample_group(self, seen: _Seen, position: Lsn | None, ends: Offsets) -> None:
         with self._group_lock:
             if seen.epoch != self._epoch:
+                if self._epoch:  # positions of another incarnation say nothing here
+                    self._tables_since = dict.fromkeys(self._tables_since, 0)
                 self._epoch, self._reached = seen.epoch, None
                 self._group.sample(None, ends)
                 self._whole.clear()
             self._group.sample(position, ends)
-            for plan in self._spec.plans_in(Store.TABLE):
+            for plan in self._kept(Store.TABLE):
+                if plan.name not in self._tables_since:
+                    continue  # it comes just now
                 late = seen.late(plan, Store.TABLE) or seen.swept_later(plan, Store.TABLE)
                 if late or position is None:
                     self._whole.pop(plan.name, None)
                 else:
                     # only a batch that has all below these offsets has all that the read sent
-                    since = max(position.value, seen.read_lsn(plan))
+                    begun = self._tables_since[plan.name]
+                    since = max(position.value, seen.read_lsn(plan), begun)
                     self._whole.setdefault(plan.name, since)
 
     def _of_tables(self) -> dict[Lsn, list[tuple[str, Store]]]:
@@ -219,5 +248,5 @@ class Publisher(threading.Thread):
     def _waiting(self, connection: psycopg.Connection[Any], store: Store) -> frozenset[str]:
         if not self._spec.views:
             return frozenset()
-        views = [plan.name for plan in self._spec.plans_in(store)]
+        views = [plan.name for plan in self._kept(store)]
         return view_shapes.waiting_topics(connection, self._spec.source, store, views)

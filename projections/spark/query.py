@@ -11,7 +11,7 @@ import structlog
 
 from cdc.broker import extent, topics
 from cdc.broker.errors import BrokerError
-from projections import checkpoint, checkpoint_owner, loss
+from projections import checkpoint, checkpoint_owner, joining, loss
 from projections.archive import GIVEN, Retention
 from projections.batch_turn import BatchTurn
 from projections.errors import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from projections.frontier import Offsets
     from projections.quarantine.guard import StoreGuard
     from projections.sinks.cache_epoch import CacheEpoch
+    from projections.spark.intake import Intake
     from projections.spec import JobSpec
     from projections.table_watch import TableWatch
 
@@ -67,12 +68,14 @@ class Gate:
 
     Attributes:
         guard: Knows what waits of the store, and keeps retries apart from batches.
+        intake: The store's views: those that a batch has.
         tables: Tells whether the views have to be bound to their tables anew.
         reach: Tells, from the offsets at which a batch ends, how far it has all there is.
         epoch: Of the cache: notices that it has forgotten what was written.
     """
 
     guard: StoreGuard
+    intake: Intake
     tables: TableWatch
     reach: Callable[[Offsets], Reach | None]
     epoch: CacheEpoch | None = None
@@ -135,21 +138,21 @@ def start_query(
     records = record_columns(_records(session, spec, store, _exactly(wanted), starting))
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        # which records the batch has is fixed by now: what they follow has happened
-        if gate.tables.look():
-            raise FaultError(_CHANGED)
-        writing = writer
-        if store is Store.TABLE:
-            reached = gate.reach(checkpoint.batch_end(spec.checkpoint(store), batch_id))
-            writing = replace(writer, reach=reached)
         try:
             with gate.guard.writing():
+                # which records the batch has is fixed by now: what they follow has happened, and
+                # no version is dropped any more before it is written
+                if gate.tables.look():
+                    raise FaultError(_CHANGED)
+                ends = checkpoint.batch_end(spec.checkpoint(store), batch_id)
+                writing = replace(writer, plans=gate.intake.sent)
                 if store is Store.TABLE:
                     turns = BatchTurn(Published(spec.addresses.tables, spec.source).folder)
-                    writing = replace(writing, turn=turns.begin())
+                    writing = replace(writing, reach=gate.reach(ends), turn=turns.begin())
                 gate.beat()
                 counters = _written(gate.guard, writing, batch)
                 gate.beat()
+                gate.intake.written(ends)
         except WriterFencedError as error:
             raise FaultError(error) from None
         on_batch(batch_id, counters)
@@ -259,14 +262,16 @@ def _starting(spec: JobSpec, store: Store) -> str:
     wanted, place = spec.topics_in(store), spec.checkpoint(store)
     checkpoint.take_back(place)
     known = checkpoint_owner.check(place)
-    at, damaged = checkpoint.committed(place), checkpoint.damaged(place)
+    stands, damaged = checkpoint.committed(place), checkpoint.damaged(place)
+    at = joining.rewound(spec, store, stands)
     standing = {partition: offset for partition, offset in at.items() if partition[0] in wanted}
     bounds = extent.bounds(spec.bootstrap, wanted)
     identities = topics.identities(spec.bootstrap, wanted)
     lost = loss.made_anew(store, wanted & known.keys(), known, identities)
     if lost := lost or loss.lost(store, standing, bounds):
         raise lost
-    starts = checkpoint.starts(at, wanted, bounds, anew=damaged is not None)
+    anew = damaged is not None or at != stands
+    starts = checkpoint.starts(at, wanted, bounds, anew=anew)
     if damaged is not None:
         _check_known(damaged, at, bounds)
     if starts is not None or damaged is not None:
@@ -296,18 +301,26 @@ def _records(
 ) -> DataFrame:
     # a pattern, because a subscription by name fails while one of the topics does not exist yet
     reader = (
-        session.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", spec.bootstrap)
+        of_topics(session.readStream.format("kafka"), spec, query)
         .option("subscribePattern", pattern)
         .option("startingOffsets", starting)
+        .option("maxOffsetsPerTrigger", PACES[query].offsets_max)
+    )
+    records: DataFrame = reader.load()
+    return records
+
+
+def of_topics(reader: Any, spec: JobSpec, query: str) -> Any:
+    """Has a reader of Spark's, of streams or of batches, read topics as a query does."""
+    reader = (
+        reader.option("kafka.bootstrap.servers", spec.bootstrap)
         .option("failOnDataLoss", "true")
         .option("includeHeaders", "true")
-        .option("maxOffsetsPerTrigger", PACES[query].offsets_max)
         .option("groupIdPrefix", f"headwater-{spec.source}-{query}")
     )
     for name, value in _CONSUMER.items():
         reader = reader.option(name, value)
-    return reader.load()
+    return reader
 
 
 def _started(session: SparkSession, spec: JobSpec, query: str, stream: Any) -> StreamingQuery:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from projections.spark.session import BESIDE, SparkSession, start_session
+from projections.spark.session import SparkSession, session_beside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,20 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["SparkSession", "registered"]
 
 
-def registered(
-    spec: JobSpec, folders: Mapping[str, Path], versions: Mapping[str, int | None]
-) -> SparkSession:
+def registered(spec: JobSpec, tables: Mapping[str, tuple[Path, int | None]]) -> SparkSession:
     """Opens a session, or joins the process's own, in which views are read by their names.
 
     Args:
         spec: How Spark is run.
-        folders: Folder of each view's table.
-        versions: Which version of it is read; None for the newest.
+        tables: Of each view, the folder of its table and which version of it is read; None for the
+            newest.
     """
-    session = start_session(spec if spec.local else replace(spec, master=BESIDE))
-    for name, version in versions.items():
+    session = session_beside(spec)
+    for name, (folder, version) in tables.items():
         reader = session.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
-        reader.load(str(folders[name])).createOrReplaceTempView(name)
+        reader.load(str(folder)).createOrReplaceTempView(name)
     return session

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,21 +16,26 @@ from projections.errors import WriterLockedError
 from projections.spark import class_archive, cluster, java_classes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from projections.spec import JobSpec
     from projections.tenure import Tenure
 
 __all__ = [
-    "BESIDE",
     "JAVA_OPTIONS",
     "SparkSession",
     "hold",
+    "session_beside",
     "session_of_batches",
     "settings",
     "start_session",
 ]
 
-BESIDE = "local[4]"
+_BESIDE: Final = "local[4]"
 """Where whoever only reads runs Spark: a cluster may have all its cores with the job."""
+
+_REPEATING: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Spark's loggers of errors that it raises all the same."""
 
 _LOOPBACK = "127.0.0.1"
 _PYTHON = "spark.pyspark.python"
@@ -105,6 +113,36 @@ def start_session(spec: JobSpec) -> SparkSession:
     session = _started(builder, spec)
     java_classes.remember(session)
     return session
+
+
+def session_beside(spec: JobSpec) -> SparkSession:
+    """Starts a driver beside the job's for somebody who asks something, or joins the process's own.
+
+    What its JVM says goes to a log: it is nothing to whoever asked for something else. What is
+    wrong with a query is told by the error that is raised.
+
+    Args:
+        spec: The job.
+    """
+    for name in _REPEATING:
+        logging.getLogger(name).disabled = True
+    with _heard_in(spec.home / "log" / "spark-beside.log"):
+        return start_session(spec if spec.local else replace(spec, master=_BESIDE))
+
+
+@contextmanager
+def _heard_in(log: Path) -> Iterator[None]:
+    """Has processes that are started meanwhile write their errors to a log, for all their life."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    own = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
 
 
 def _started(builder: SparkSession.Builder, spec: JobSpec) -> SparkSession:

@@ -20,7 +20,9 @@ from projections.fault import Fault
 from projections.first_load import load_new
 from projections.quarantine import ledger
 from projections.quarantine.guard import StoreGuard
+from projections.showcase import Showcase
 from projections.spark.deriver import Deriver
+from projections.spark.intake import Intake
 from projections.spark.progress import QueryProgress
 from projections.spark.publisher import Publisher
 from projections.spark.query import (
@@ -33,6 +35,7 @@ from projections.spark.query import (
 )
 from projections.spark.session import session_of_batches
 from projections.spark.supervisor import SupervisedQuery
+from projections.spark.takeover import Lane, Takeover
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from projections.frontier import Offsets
+    from projections.plan import ViewPlan
     from projections.sinks.cache_epoch import CacheEpoch
     from projections.spec import JobSpec
     from projections.table_watch import TableWatch
@@ -83,10 +87,18 @@ class Turn:
             for store in Store
             if spec.plans_in(store)
         }
+        self._intakes = {store: Intake(spec.plans_in(store)) for store in self._guards}
+        self._marking = threading.Lock()
         self._caretaker = Caretaker(spec, self._guards, self._committed, epoch)
         self._deriver = Deriver(session, self._batches, spec) if spec.derived else None
         reached = None if self._deriver is None else self._deriver.reached
-        self._publisher = Publisher(spec, tables, self._committed, reached)
+        self._publisher = Publisher(spec, tables, self._committed, self._kept, reached)
+        lanes = {
+            store: Lane(guard, self._intakes[store], partial(self._committed, store))
+            for store, guard in self._guards.items()
+        }
+        self._takeover = Takeover(self._batches, spec, tables, lanes, self._taken)
+        self._showcase = Showcase(spec.addresses.tables, spec.source)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if spec.plans_in(store):
                 self._add(store, partial(self._start_store, store))
@@ -106,9 +118,11 @@ class Turn:
         """Starts everything; each query is tended in a thread of its own."""
         self._try_again()
         self._publisher.start()
+        self._showcase.start()
         if self._deriver is not None:
             self._deriver.start()
         self._caretaker.start()
+        self._takeover.start()
         for query in self.queries.values():
             thread = threading.Thread(
                 target=query.run, args=(self._ending,), name=query.name, daemon=True
@@ -120,15 +134,18 @@ class Turn:
         """Stops everything that `start` started; what was begun is begun again in the next turn."""
         self._ending.set()
         self._publisher.stop()
+        self._showcase.stop()
         if self._deriver is not None:
             self._deriver.stop()
         self._caretaker.stop()
+        self._takeover.stop()
         for query in self.queries.values():
             query.stop()
 
     def wait(self) -> None:
         """Waits until all of an ended turn is at rest, so that another may begin."""
-        for thread in (*self._threads, self._publisher, self._caretaker, self._deriver):
+        beside = (self._publisher, self._showcase, self._caretaker, self._takeover, self._deriver)
+        for thread in (*self._threads, *beside):
             if thread is not None:
                 thread.join(_END_S)
         # one that was just being started when it was told to stop
@@ -162,12 +179,30 @@ class Turn:
                 load_new(self.spec, self._ending.is_set)
             marks.check(self.spec, store)
             prepare_store(self._session, self.spec, store)
-            marks.keep(self.spec, store)
+            self._mark(store)
         self._retry_first(store)
         epoch = self._epoch if store is Store.CACHE else None
-        gate = Gate(self._guards[store], self._tables, self._publisher.reach, epoch)
+        gate = Gate(
+            self._guards[store], self._intakes[store], self._tables, self._publisher.reach, epoch
+        )
         on_batch = self._progress[store].record
         return start_query(self._batches, self.spec, store, gate, on_batch)
+
+    def _mark(self, store: Store) -> None:
+        with self._marking:
+            marks.keep(self.spec, store)
+
+    def _kept(self, store: Store) -> tuple[ViewPlan, ...]:
+        intake = self._intakes.get(store)
+        return () if intake is None else intake.plans
+
+    def _taken(self, spec: JobSpec) -> None:
+        """Goes on with a version that batches of all its stores have."""
+        self.spec = spec
+        for store in spec.plans[0].to:
+            with spec.writing():
+                self._mark(store)
+        self._caretaker.meet(spec)
 
     def _start_archive(self) -> StreamingQuery:
         return start_archive(self._batches, self.spec, self._progress[ARCHIVE].archived)

@@ -94,6 +94,8 @@ class BatchWriter:
         tenure: The driver's right to write.
         mark: The driver's mark in the folder of the tables; None where nobody else could be.
         turn: Of tables, the turn of the batch.
+        beside: Whether what is written is no batch, but what versions lack that no batch has yet:
+            of tables nothing is published then.
     """
 
     store: Store
@@ -106,6 +108,7 @@ class BatchWriter:
     tenure: Tenure | None = None
     mark: str | None = None
     turn: int = 0
+    beside: bool = False
 
     def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Makes the views' places in the store; the batches say nothing."""
@@ -140,7 +143,7 @@ class BatchWriter:
         runs = (run for batch in batches for run in _by_topic(batch))
         try:
             with closing(delivery):
-                if self.store is Store.TABLE:
+                if self.store is Store.TABLE and not self.beside:
                     published = Published(self.addresses.tables, self.ledger.source)
                     with BatchTurn(published.folder).taken(self.turn):
                         self._write_group(published, delivery, runs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import psutil
 import psycopg
 import pytest
+from deltalake import DeltaTable
 from fix_shell import Shell
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def test_a_users_database_is_captured_projected_verified_and_let_go(
     explained = shell.json("view", "explain", "customers")
     assert ["public.customers"] == explained["inputs"]
     assert {"cache", "search", "table"} == explained["sinks"].keys()
+    stable = explained["sinks"]["table"][-1].removeprefix("read it at ")
+    assert 273 == DeltaTable(stable).to_pyarrow_table().num_rows
     assert "did you mean customers?" in shell("view", "explain", "custmers", code=2).stderr
     traced = shell.json("trace", "customers", "1")
     assert {"has it"} == {stored["state"] for stored in traced["stores"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -114,10 +115,12 @@ def compare(cache_url: str) -> Callable[[ViewPlan, Sequence[Row]], Found]:
         for document in documents:
             beside.add(document)
         places = {str(row["id"]): place for place, row in enumerate(rows)}
-        found = beside.compare(places, entries(cache_url, PREFIX, plan))
-        for key in found.lacking:
-            beside.show_missing(found, places[key], key, documents[places[key]])
-        return found.missing, found.extra, found.different, sorted(found.examples)
+        found = [each for each in beside.compare(places, entries(cache_url, PREFIX, plan)) if each]
+        for key in beside.lacking(places):
+            found += beside.lacked(places[key], key, documents[places[key]])
+        said = Counter(each.what for each in found)
+        extra = said["extra"] + said["of another type"]
+        return said["missing"], extra, said["different"], sorted(map(str, found))
 
     return compared
 
@@ -236,7 +239,6 @@ def test_large_ones_are_read_in_steps_and_each_member_counts_once(
     assert (2 * MEMBERS_AT_ONCE, 1) == (extra, different)  # what points add up to
     assert missing == 2 + 2 + 3  # in lookups; counters of what is open; on leaderboards
     assert "leaderboard spenders:open (row -1 missing)" in examples
-    assert 5 == sum(example.startswith("lookup ") for example in examples)
 
 
 @pytest.fixture
@@ -274,7 +276,9 @@ class Kept:
 
     def wrong(self) -> dict[str, ViewReport]:
         """Reports of the views that are not what they should be, by their names."""
-        return {report.view: report for report in verify(self.spec) if not report.equal}
+        return {
+            report.view: report for report in verify(self.spec, resting=True) if not report.equal
+        }
 
 
 @pytest.fixture
@@ -339,7 +343,7 @@ def test_rows_that_a_view_is_not_to_have_have_no_part(kept: Callable[..., Kept])
     job.client.delete(f"{prefix}{plan.name}:4")  # as the server does when its time has come
     report = job.wrong()[plan.name]
     assert (1, 0, 0) == numbers(report)
-    assert (("row 4",), 1) == (report.examples, report.withheld)
+    assert (("row 4 (missing)",), 1) == (report.examples, report.withheld)
 
 
 def test_a_row_that_waits_is_missing_with_the_parts_that_it_would_have(
@@ -358,7 +362,7 @@ def test_a_row_that_waits_is_missing_with_the_parts_that_it_would_have(
     report = job.wrong()[plan.name]
     assert (2, 0, 2) == numbers(report)  # the row, its lookup; both counters
     assert set(report.examples) == {
-        "row 2",
+        "row 2 (missing)",
         "lookup bob (row 2 missing)",
         "counter n (different)",
         "counter sum (different)",

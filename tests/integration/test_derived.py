@@ -7,24 +7,30 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.supply.jars import ensure
 from projections.declaration import load
 from projections.derivation.errors import DuplicateKeyError
+from projections.plan import plan_views
 from projections.published import Published
 from projections.sinks.table import FEED
+from projections.spark.derived_impact import unfit
 from projections.spark.derived_verification import verify_derived
 from projections.spark.deriver import Deriver
 from projections.spark.session import session_of_batches, start_session
 from projections.spec import JobSpec
-from projections.view import DerivedView, Store
+from projections.view import DerivedView, MirrorView, Store
 from tests.fix_spark import UNCOMPILED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from projections.plan import ViewPlan
     from projections.published import PublishedVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -148,10 +154,23 @@ class Shop:
         row = {"id": number, "customer_id": 1, "status": "placed", "total": total}
         self._give("orders", [{**row, "_deleted": False, "_version": self.lsn}])
 
+    def widen(self, name: str, column: str) -> None:
+        path = str(self.tables / name)
+        found = pa.table(DeltaTable(path).to_pyarrow_table())
+        wider = pc.add(found[column].cast(pa.float64()), 0.5)
+        found = found.set_column(found.schema.get_field_index(column), column, wider)
+        write_deltalake(path, found, mode="overwrite", schema_mode="overwrite")
+
     def drop_column(self, name: str, column: str) -> None:
         path = str(self.tables / name)
         left = pa.table(DeltaTable(path).to_pyarrow_table()).drop_columns([column])
         write_deltalake(path, left, mode="overwrite", schema_mode="overwrite")
+
+    def lose_feed(self) -> None:
+        """Removes the files of changes, as if something had been forgotten."""
+        for name in TABLES:
+            for file in (self.tables / name / "_change_data").glob("*"):
+                file.unlink()
 
     def publish(self) -> PublishedVersion:
         self.lsn += 10
@@ -231,8 +250,10 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     session = start_session(spec)
     shop = Shop(spec.addresses.tables, Random(11))  # noqa: S311
     deriver = Deriver(session, session_of_batches(session), spec)
-    for _ in range(8):
+    for number in range(8):
         shop.change()
+        if number == 5:
+            shop.lose_feed()
         newest = shop.publish()
         shop.published.complete(newest, deriver.derived(newest))
         assert {} == deriver.faults
@@ -272,6 +293,8 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     assert {} == deriver.faults
     assert {"id": 7, "total": 50} in rows(shop.tables, shop.published, "small")
 
+    _widened(shop, deriver, spec)
+
     # a view whose query names a column that is gone stays where it is, with what it had
     document = rows(shop.tables, shop.published, "order_document")
     shop.drop_column("items", "sku")
@@ -282,4 +305,48 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     assert (fault.code, "sku" in str(fault.detail)) == ("HW-P081", True)
     assert {} == deriver.faults
     assert document == rows(shop.tables, shop.published, "order_document")
-    assert {"id": 8, "total": 60} in rows(shop.tables, shop.published, "small")
+    assert {"id": 8, "total": 60.0} in rows(shop.tables, shop.published, "small")
+
+
+def test_a_query_that_would_not_fit_is_known_before_any_row_is_there(folder: Path) -> None:
+    spec = job(folder)
+    tables = {name: _table(name) for name in TABLES}
+    assert {} == unfit(spec, _plans(tables))
+
+    without = TableSchema(tables["orders"].table, tables["orders"].columns[:3], ("id",))
+    found = unfit(spec, _plans(tables | {"orders": without}))
+    # statuses_by_count is made from by_status, of which nothing is known then
+    assert {"order_document", "by_status", "large", "small"} == found.keys()
+    assert {"HW-P081"} == {fault.code for fault in found.values()}
+    assert all("total" in str(fault.detail) for fault in found.values())
+
+    renamed = tuple(replace(column, name="code") for column in tables["items"].columns[2:])
+    columns = (*tables["items"].columns[:2], *renamed)
+    items = TableSchema(tables["items"].table, columns, ("order_id", "line"))
+    assert {"order_document"} == unfit(spec, _plans(tables | {"items": items})).keys()
+
+
+def _table(name: str) -> TableSchema:
+    kinds = {
+        pa.int64(): (ColumnKind.INTEGER, "bigint"),
+        pa.string(): (ColumnKind.TEXT, "text"),
+        pa.decimal128(12, 2): (ColumnKind.NUMERIC, "numeric(12,2)", 12, 2),
+    }
+    columns = tuple(Column(field.name, *kinds[field.type]) for field in TABLES[name])
+    return TableSchema(TableName("public", name), columns, tuple(KEYS[name]))
+
+
+def _plans(tables: Mapping[str, TableSchema]) -> tuple[ViewPlan, ...]:
+    to = frozenset({Store.TABLE})
+    views = [MirrorView(name, "shop", each.table, (), to) for name, each in tables.items()]
+    return plan_views(views, {each.table: each for each in tables.values()})
+
+
+def _widened(shop: Shop, deriver: Deriver, spec: JobSpec) -> None:
+    """A column of an input has become wider: so does the view's, and nothing is rounded."""
+    shop.widen("orders", "total")
+    newest = shop.publish()
+    shop.published.complete(newest, deriver.derived(newest))
+    assert {} == deriver.faults
+    assert {"id": 7, "total": 50.5} in rows(shop.tables, shop.published, "small")
+    assert all(report.equal for report in verify_derived(spec))

@@ -31,11 +31,13 @@ from projections.quarantine.ledger import Case
 from projections.quarantine.retry import try_again
 from projections.shape import TableShapes
 from projections.sinks.history import HistorySink
+from projections.sinks.history_check import HistoryCheck
 from projections.sinks.history_form import HistoryForm
+from projections.sinks.reshape import reshape
 from projections.view import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from projections.record import Record
@@ -165,6 +167,53 @@ def test_any_order_and_any_batches_end_in_the_states_of_the_log(
 
     in_order = sorted(records, key=lambda r: orjson.loads(r.value or b"")["source"]["lsn"])
     assert expected(in_order, tracked) == stored(tmp_path, plan)
+    assert {} == unlike(tmp_path, plan)
+
+
+def unlike(root: Path, plan: ViewPlan) -> dict[int, tuple[str, ...]]:
+    """Keys whose states are not what their changes say, and in what they differ."""
+    parts = HistoryCheck(root, plan).differing()
+    return {row["id"]: columns for part in parts for row, columns in part.values()}
+
+
+@pytest.mark.parametrize(
+    ("table", "damage", "found"),
+    [
+        ("", "UPDATE note", {2: ("note",)}),
+        ("", "UPDATE valid_to", {2: ("valid_to",)}),
+        ("", "DELETE", {2: ()}),
+        (".changes", "UPDATE note", {2: ("note",)}),
+        (".changes", "DELETE", {2: ("_last_at",)}),
+    ],
+)
+def test_a_state_that_has_ended_and_was_altered_is_found_and_no_other(
+    tmp_path: Path, table: str, damage: str, found: dict[int, tuple[str, ...]]
+) -> None:
+    plan, sink = prices(left_out="since"), HistorySink(tmp_path)
+    sink.prepare(plan)
+    for number in range(1, 5):
+        rows = [price(10 * number + k, f"{number}", number, key=k, note="a") for k in (1, 2, 3)]
+        sink.apply(plan, [structs.replace(r, row=without(r.row, "since")) for r in rows])
+    assert {} == unlike(tmp_path, plan)
+
+    damaged = DeltaTable(tmp_path / f"{plan.name}{table}")
+    old = f"id = 2 AND _version = {EPOCH | 8 * 22}"
+    if damage == "DELETE":
+        damaged.delete(old)
+    else:
+        column = damage.removeprefix("UPDATE ")
+        to = "'b'" if column == "note" else "valid_to + INTERVAL '1 second'"
+        damaged.update({column: to}, predicate=old)
+    wrong = unlike(tmp_path, plan)
+
+    assert found.keys() == wrong.keys()
+    assert set(found[2]) <= set(wrong[2])
+    if damage != "DELETE":
+        assert found == wrong
+
+
+def without(row: Mapping[str, object] | None, name: str) -> dict[str, object]:
+    return {column: value for column, value in (row or {}).items() if column != name}
 
 
 @SLOW
@@ -407,6 +456,67 @@ def _renamed(plan: ViewPlan) -> ViewPlan:
         history=HistoryPlan(("price",)),
         shapes={plan.topic: TableShapes(TableHistory.of(versions), numbers)},
     )
+
+
+@pytest.mark.parametrize("killed_after", [0, 1, 2, None])
+def test_states_that_differed_in_a_column_that_is_gone_become_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int | None
+) -> None:
+    plan, sink = replace(prices(), history=HistoryPlan(("price", "note"))), HistorySink(tmp_path)
+    sink.prepare(plan)
+    changes = [
+        price(1, "1", 10, note="a"),
+        price(2, "1", 20, note="b"),
+        price(3, "2", 30, note="b"),
+        gone(4, 40),
+        price(5, "2", 50, note="c", key=2),
+    ]
+    sink.apply(plan, changes)
+    assert [10, 20, 30] == [state.valid_from_us // 1_000_000 for state in _of(tmp_path, plan, 1)]
+    columns = tuple(column for column in PRICES.columns if column.name != "note")
+    schema = TableSchema(PRICES.table, columns, PRICES.key)
+    narrow = replace(plan, schema=schema, history=HistoryPlan(("price",)))
+
+    if killed_after is not None:  # in the middle of what it writes
+        writes = iter([*["lets"] * killed_after, "ends"])
+
+        def reshaped(*given: Any) -> bool:
+            if next(writes) == "ends":
+                raise KeyboardInterrupt
+            return reshape(*given)
+
+        monkeypatch.setattr("projections.sinks.history.reshape", reshaped)
+        monkeypatch.setattr(HistorySink, "_make_anew", lambda *_: next(writes) == "lets" or _end())
+        with pytest.raises(KeyboardInterrupt):
+            sink.prepare(narrow)
+        monkeypatch.undo()
+        sink = HistorySink(tmp_path)
+        assert [] == list(HistoryCheck(tmp_path, narrow).differing())
+    sink.prepare(narrow)
+
+    assert [(10, 30), (30, 40)] == [
+        (state.valid_from_us // 1_000_000, (state.valid_to_us or 0) // 1_000_000)
+        for state in _of(tmp_path, narrow, 1)
+    ]
+    assert [{}] == list(HistoryCheck(tmp_path, narrow).differing())
+    others = HistorySink(tmp_path / "made now")
+    others.prepare(narrow)
+    others.apply(narrow, [_without_note(change) for change in changes])
+    assert stored(tmp_path / "made now", narrow) == stored(tmp_path, narrow)
+
+
+def _end() -> None:
+    raise KeyboardInterrupt
+
+
+def _of(root: Path, plan: ViewPlan, key: int) -> list[HistoryState]:
+    (states,) = (each for place, each in stored(root, plan).items() if place == (key,))
+    return states
+
+
+def _without_note(change: RowChange) -> RowChange:
+    row = {name: value for name, value in (change.row or {}).items() if name != "note"}
+    return structs.replace(change, row=row or None)
 
 
 def test_what_lacks_values_is_left_out_once_its_row_was_read(tmp_path: Path) -> None:

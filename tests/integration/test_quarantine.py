@@ -165,7 +165,7 @@ def _poison(shop: Shop) -> None:
 
     assert {(shop.orders.name, store) for store in Store} == shop.differing()
     shop.execute("UPDATE orders SET note = 'behind' WHERE id = 3")
-    differing = {report.store: report.different for report in shop.job.catch_up()}
+    differing = {report.store: report.quarantined for report in shop.job.catch_up()}
     assert {Store.TABLE: 3, Store.SEARCH: 2, Store.CACHE: 2} == differing
     for counts in shop.counted().values():
         parts = counts["applied"] + counts["quarantined"] + counts["filtered"]

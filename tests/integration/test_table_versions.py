@@ -18,6 +18,7 @@ from projections.spark.derived import DerivedKeeper
 from projections.spark.java_classes import java_class, scala_object
 from projections.spark.session import session_of_batches
 from projections.spark.table_versions import TableVersions
+from projections.stable_table import StableTable
 from projections.view import DerivedView
 
 if TYPE_CHECKING:
@@ -231,3 +232,33 @@ def _field(name: str) -> Any:
     from deltalake import Schema
 
     return Schema.from_arrow(pa.schema([(name, pa.string())])).fields
+
+
+def test_a_stable_path_shows_what_spark_writes_and_is_read_by_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = tmp_path / "tables"
+    stable, v2 = StableTable(tables, "things"), f"delta.`{tables / 'things.v2'}`"
+    for start in (0, 10):
+        rows = pa.table({"id": range(start, start + 10), "n": [1] * 10})
+        write_deltalake(str(tables / "things"), rows, mode="append")
+    spark.sql(
+        f"CREATE TABLE {v2} (id BIGINT, n BIGINT) USING delta TBLPROPERTIES"
+        " ('delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name')"
+    )
+    spark.sql(f"INSERT INTO {v2} SELECT id, 1 FROM range(0, 20, 1, 1)")  # noqa: S608
+    spark.sql(f"DELETE FROM {v2} WHERE id % 5 = 0")  # noqa: S608
+    spark.sql(f"ALTER TABLE {v2} RENAME COLUMN n TO m")
+
+    found, wanted = [], []
+    shown = [("things", 1), ("things.v2", 1), ("things.v2", 2), ("things.v2", 3), ("things", 1)]
+    for number, (place, version) in enumerate(shown, 1):
+        stable.show(place, TableVersion(version, 1, number), number)
+        reader = spark.read.format("delta").option("versionAsOf", version)
+        wanted.append(sorted(map(str, reader.load(str(tables / place)).collect())))
+        found.append(sorted(map(str, spark.read.format("delta").load(str(stable.path)).collect())))
+    stable.clean(0)
+
+    assert [20, 20, 16, 16, 20] == list(map(len, wanted))
+    assert wanted == found
+    assert 20 == DeltaTable(str(stable.path)).to_pyarrow_table().num_rows

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
 from cdc.lsn import Lsn
 from headwater import query
 from headwater.query import QueryError
 from projections.published import Published
+from projections.stable_table import StableTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,6 +138,20 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
     (last,) = query.run(WHOLE.format(source, TOTAL // 2), tables).to_pylist()
     assert (count, TOTAL) == (last["transfers"], last["total"])
     _every_version_is_whole(published, tables, source)
+    _stable_paths_are_there(published, tables)
+
+
+def _stable_paths_are_there(published: Published, tables: Path) -> None:
+    """The running job brings the path of every view to what is published."""
+    for view, table in published.latest().views.items():
+        stable, deadline = StableTable(tables, view), time.monotonic() + 30
+        while (shown := stable.shows()) is None or shown.version != table.version:
+            assert time.monotonic() < deadline, f"{view} shows {shown}"
+            time.sleep(0.1)
+        rows = DeltaTable(str(stable.path)).to_pyarrow_table().sort_by("id")
+        assert rows == DeltaTable(str(tables / view), table.version).to_pyarrow_table().sort_by(
+            "id"
+        )
 
 
 def _every_version_is_whole(published: Published, tables: Path, source: str) -> None:

@@ -44,7 +44,9 @@ def test_a_checkpoint_that_is_whole_is_not_damaged(tmp_path: Path) -> None:
     (place / "commits" / "2").unlink()  # killed in its third batch
     assert checkpoint.damaged(place) is None
     assert {PLACE: 7} == checkpoint.committed(place)
+    assert {PLACE: 9} == checkpoint.begun(place)
     assert checkpoint.damaged(tmp_path / "search") is None  # none has begun
+    assert {} == checkpoint.begun(tmp_path / "search")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from cdc.lsn import Lsn
 from cdc.snapshot.reads import Read
 from cdc.snapshot.report import of_read
 from cdc.table import TableName
-from headwater.cli.snapshot import _key, row_of
+from headwater.cli.snapshot import key_of, row_of
 
 BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -62,6 +62,6 @@ def test_a_read_is_shown_with_its_part_its_rate_and_the_time_that_is_left(
 def test_a_key_is_a_value_or_json_without_losing_a_digit() -> None:
     long = "123456789012345678901234567890.50"
 
-    assert "42" == _key("42")
-    assert {"tenant": "1", "amount": long} == _key('{"tenant": 1, "amount": ' + long + "}")
-    assert "{not json" == _key("{not json")
+    assert "42" == key_of("42")
+    assert {"tenant": "1", "amount": long} == key_of('{"tenant": 1, "amount": ' + long + "}")
+    assert "{not json" == key_of("{not json")

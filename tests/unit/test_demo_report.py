@@ -15,8 +15,10 @@ from headwater.demo.result import (
     STORES,
     Comparison,
     DemoResult,
+    Forgotten,
     Freshness,
     Invariant,
+    Mended,
     Recovery,
     Startup,
 )
@@ -113,6 +115,7 @@ def test_json_holds_what_the_command_promises():
 
     assert set(document["views"][0]) == {
         "view", "store", "rows", "missing", "extra", "different", "applied_through",
+        "moving", "quarantined", "verified_through",
     }  # fmt: skip
     assert document["freshness"]["cache"]["p99_ms"] == 1_204.0
     assert document["changes_per_second"] == 200.0
@@ -135,3 +138,21 @@ def test_the_screen_is_saved_as_a_picture(tmp_path):
 )
 def test_durations_are_written_for_people(wait_ms, expected):
     assert duration(wait_ms) == expected
+
+
+def test_damage_and_a_person_forgotten_are_told_and_count():
+    well = dataclasses.replace(
+        a_result(),
+        mended=Mended("customers", "cache", found=1, left=0),
+        forgotten=Forgotten("public.customers", 4, 900, 2, 0, complete=True),
+    )
+    left = dataclasses.replace(well, mended=Mended("customers", "cache", found=1, left=1))
+    found = dataclasses.replace(
+        well, forgotten=Forgotten("public.customers", 4, 900, 2, 1, complete=False)
+    )
+
+    assert [True, False, False] == [each.verified for each in (well, left, found)]
+    assert "one byte of customers in Valkey: found alone, and repaired" in shown(well)
+    assert "2 values, found in none of 900 files" in shown(well, width=120)
+    assert "not repaired" in shown(left)
+    assert 4 == well.to_json()["forgotten"]["records"]

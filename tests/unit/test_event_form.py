@@ -13,7 +13,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from cdc.table import ColumnKind
+from cdc.table import Column, ColumnKind
 from eventstore.codec import Codec
 from eventstore.keyring import MemoryKeyRing
 from eventstore.personal import Personal  # noqa: TC001  # read when the class is declared
@@ -197,6 +197,26 @@ def test_an_old_event_is_read_as_the_latest_version_also_in_another_process() ->
         )
     assert form.columns == there.columns
     assert form.names == there.names
+
+
+def test_a_view_of_an_older_definition_keeps_the_columns_that_its_events_had() -> None:
+    now = EventForm(types, ["order.paid"])
+    had = (
+        Column("method", ColumnKind.TEXT, "text"),  # as it is
+        Column("total", ColumnKind.TEXT, "text"),  # of another kind by now
+        Column("till", ColumnKind.INTEGER, "bigint"),  # gone
+    )
+    form = EventForm(types, ["order.paid"], had)
+    there = pickle.loads(pickle.dumps(form))  # noqa: S301
+    event = stored("order.paid", b'{"total":"1.0","method":"cash"}')
+
+    assert (*ENVELOPE, *had) == form.columns == there.columns
+    for each in (form, there):
+        row = each.row(event)
+        assert [column.name for column in form.columns] == list(row)
+        assert ("cash", None, None) == tuple(row[column.name] for column in had)
+    same = EventForm(types, ["order.paid"], now.columns[len(ENVELOPE) :])
+    assert now.row(event) == same.row(event)
 
 
 def test_events_of_several_types_share_columns_and_lack_those_of_others() -> None:

@@ -4,6 +4,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -12,6 +13,7 @@ from cdc.lsn import Lsn
 from headwater import query
 from projections import published
 from projections.boundary import Ahead
+from projections.errors import PlaceBehindError, PlaceUnpublishedError
 from projections.published import Published
 from projections.record import Record
 from projections.sinks import table
@@ -45,6 +47,20 @@ def test_a_view_that_is_not_whole_stays_as_it_was_published_last(group: Publishe
     assert after is not None
     assert (4, Lsn(200)) == (after.views["a"].version, after.views["a"].applied_through)
     assert (7, Lsn(100)) == (after.views["b"].version, after.views["b"].applied_through)
+
+
+def test_places_that_readers_get_or_will_get_as_they_were_are_told(group: Published) -> None:
+    group.publish(1, 100, {"orders": 3, "customers": 5})
+    group.publish(1, 110, {"orders": 4})
+    after = group.publish(1, 120, {"orders": 5, "customers": 7}, complete=False)
+    assert after is not None
+
+    both = ["customers", "orders", "unknown"]
+    assert ["customers", "orders"] == group.behind(both, 1, 115)
+    assert ["orders"] == group.behind(["orders"], 1, 115)
+    group.complete(after, {})
+    assert [] == group.behind(both, 1, 115)
+    assert ["customers", "orders"] == group.behind(both, 2, 0)
 
 
 def test_what_nobody_can_read_any_more_goes_and_the_newest_stays(
@@ -158,3 +174,58 @@ def test_a_view_that_is_still_built_is_told_from_one_that_is_not_there(history: 
         query.run("SELECT * FROM late", history)
     with pytest.raises(query.QueryError, match="no view is named chequing"):
         query.run("SELECT * FROM chequing", history)
+
+
+def test_several_views_are_switched_in_one_step_and_it_is_known_where_they_were(
+    group: Published, tmp_path: Path
+) -> None:
+    before = group.current()
+    group.publish(1, 100, {"a": 1, "a.v2": 2, "b": 3, "b.v2": 4, "c": 5})
+    group.switch({"a": "a.v2", "b": "b.v2"})
+    first_us = time.time_ns() // 1000
+    group.switch({"b": "b", "a": "a.v2"})
+    latest = group.latest()
+
+    assert {} == before
+    assert {"a": "a", "b": "b"} == group.current(first_us - 10**9)
+    assert {"a": "a.v2", "b": "b.v2"} == group.current(first_us)
+    assert {"a": "a.v2", "b": "b"} == Published(tmp_path, "shop").current()
+    assert latest is not None
+    assert {"a": ("a.v2", 2), "b": ("b", 3), "c": ("c", 5)} == {
+        view: (place, table.version)
+        for view, (place, table) in latest.by_view(group.current()).items()
+    }
+
+
+def test_a_switch_that_would_read_nothing_or_go_back_changes_nothing(group: Published) -> None:
+    with pytest.raises(PlaceUnpublishedError):
+        group.switch({"a": "a.v2"})
+    assert not group.folder.exists()
+    group.publish(1, 100, {"a": 1, "b": 3, "b.v2": 4})
+    with pytest.raises(PlaceUnpublishedError):
+        group.switch({"a": "a.v2"})
+    group.publish(1, 150, {"a": 1, "a.v2": 2, "b": 3, "b.v2": 4})
+    group.publish(1, 200, {"a": 1, "b": 3, "b.v2": 5})
+    with pytest.raises(PlaceBehindError):
+        group.switch({"b": "b.v2", "a": "a.v2"})
+    refused = group.current()
+    group.switch({"a": "a.v2"}, backwards=True)
+
+    assert {} == refused
+    assert {"a": "a.v2"} == group.current()
+    assert group.current(0)["a"] == "a"
+
+
+def test_switches_are_known_as_long_as_versions_from_before_them(
+    group: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    for hours in (0.0, 0.5, 1.5, 3.0):
+        at_ns = now_ns + round(hours * 3600 * 10**9)
+        monkeypatch.setattr(published.time, "time_ns", lambda at_ns=at_ns: at_ns)
+        group.publish(1, round(100 + hours * 10), {"a": 1, "a.v2": 1})
+        group.switch({"a": "a.v2" if group.current().get("a", "a") == "a" else "a"})
+    content = msgspec.json.decode((group.folder / "current.json").read_bytes())
+
+    assert {"a": "a"} == content["places"]
+    assert [now_ns // 1000 + 3 * 3_600_000_000] == [each["at_us"] for each in content["switches"]]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ def test_a_query_waits_only_for_views_that_it_names(tmp_path: Path) -> None:
     assert counted("SELECT count(*) AS n FROM orders") == 3
     assert counted("SELECT count(*) AS n FROM orders JOIN totals USING (id)") == 2
     assert counted("SELECT count(*) AS n FROM totals") == 2
-    assert query.readable(tmp_path, query.view_tables(tmp_path)) == {"orders": 1, "totals": 1}
+    assert versions(tmp_path) == {"orders": 1, "totals": 1}
     with pytest.raises(query.QueryError, match="no view is named order"):
         query.run("SELECT * FROM order_", tmp_path)
 
@@ -105,4 +106,38 @@ def test_a_query_waits_only_for_views_that_it_names(tmp_path: Path) -> None:
     assert newest is not None
     published.complete(newest, {"totals": TableVersion(1, 1, 200, {"orders": 2}, "q")})
     assert counted("SELECT count(*) AS n FROM orders JOIN totals USING (id)") == 2
-    assert query.readable(tmp_path, query.view_tables(tmp_path)) == {"orders": 2, "totals": 1}
+    assert versions(tmp_path) == {"orders": 2, "totals": 1}
+
+
+def versions(tables: Path) -> dict[str, int | None]:
+    found = query.readable(tables, query.view_tables(tables))
+    return {name: table.version for name, table in found.items()}
+
+
+def test_a_view_that_is_switched_is_read_by_its_own_name_now_and_where_it_was_then(
+    tmp_path: Path,
+) -> None:
+    published = Published(tmp_path, "shop")
+    for name, rows in (("orders", [1]), ("orders.v2", [1, 2]), ("items", [1]), ("items.v2", [])):
+        write_deltalake(str(tmp_path / name), pa.table({"id": pa.array(rows, pa.int64())}))
+    published.publish(1, 100, dict.fromkeys(("orders", "orders.v2", "items", "items.v2"), 0))
+    sql = "SELECT (SELECT count(*) FROM orders) AS o, (SELECT count(*) FROM items) AS i"
+
+    def counted(as_of: str | None = None) -> tuple[int, int]:
+        (found,) = query.run(sql, tmp_path, as_of).to_pylist()
+        return found["o"], found["i"]
+
+    before, then = counted(), datetime.now(UTC)
+    published.switch({"orders": "orders.v2", "items": "items.v2"})
+    switched, switched_at = counted(), datetime.now(UTC)
+    published.publish(1, 200, {"orders": 0})
+    published.switch({"orders": "orders"})
+
+    assert [(1, 1), (2, 0), (1, 0)] == [before, switched, counted()]
+    assert [(1, 1), (1, 1), (2, 0)] == [
+        counted(each) for each in ("1", then.isoformat(), switched_at.isoformat())
+    ]
+    assert (2, 0) == counted("0/C8")
+    assert ["items", "orders"] == list(query.view_tables(tmp_path))
+    with pytest.raises(query.QueryError, match="no view is named"):
+        query.run('SELECT * FROM "orders.v2"', tmp_path)

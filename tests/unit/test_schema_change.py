@@ -299,3 +299,59 @@ def test_a_default_becomes_what_the_log_would_have_carried() -> None:
     assert travelling(ColumnKind.INTEGER, "-5") == -5
     assert travelling(ColumnKind.BYTES, "\\x00ff") == "AP8="
     assert travelling(ColumnKind.TIMESTAMPTZ, "2019-12-31 22:00:00+00") == "2019-12-31 22:00:00+00"
+
+
+def past(history: TableHistory, *columns: Column) -> Fitting:
+    """How a history takes rows: those columns, which its table has in its newest shape."""
+    latest = history.versions[-1].shape
+    assert latest is not None
+    numbers = {each.name: each.number for each in latest.columns}
+    schema = TableSchema(TABLE, (Column("id", ColumnKind.INTEGER, "bigint"), *columns))
+    return Fitting(schema, TableShapes(history, numbers, past=True))
+
+
+def test_a_history_takes_an_older_row_as_it_was() -> None:
+    whole = ColumnShape(2, "n", "integer", (23, -1))
+    text = column(2, "n", type_id=(25, -1))
+    history = TableHistory.of(
+        [
+            version(1, shape(text, column(3, "gone"))),
+            version(2, shape(whole, column(3, "gone")), rewritten=True),
+            version(3, shape(whole, column(4, "came", missing="d"))),
+        ]
+    )
+    number = Column("n", ColumnKind.INTEGER, "integer")
+    fits = past(history, number, Column("came", ColumnKind.TEXT, "text"))
+
+    # of the log, by its position; what came later was not there, also if it had a default
+    assert {"id": 1, "n": 5, "came": None} == fits.fit(
+        {"id": 1, "n": "5", "gone": "x"}, 15, read=False
+    )
+    assert {"id": 1, "n": None, "came": None} == fits.fit(
+        {"id": 1, "n": "five", "gone": "x"}, 15, read=False
+    )
+    assert {"id": 1, "n": 5, "came": None} == fits.fit(
+        {"id": 1, "n": 5, "gone": "x"}, 25, read=False
+    )
+    # a row that was read may be younger than its position says: the form of its values tells
+    for said in ("5", 5):
+        assert {"id": 1, "n": 5, "came": None} == fits.fit(
+            {"id": 1, "n": said, "gone": "x"}, 15, read=True
+        )
+    assert {"id": 1, "n": 6, "came": "y"} == fits.fit({"id": 1, "n": 6, "came": "y"}, 15, read=True)
+
+
+def test_a_history_does_not_guess_which_of_two_a_row_is() -> None:
+    # a rename to and fro: what was read in between may be of either column
+    history = TableHistory.of(
+        [
+            version(1, shape(column(2, "a"), column(3, "b"))),
+            version(2, shape(column(2, "b"), column(3, "a"))),
+        ]
+    )
+    texts = (Column("b", ColumnKind.TEXT, "text"), Column("a", ColumnKind.TEXT, "text"))
+    fits = past(history, *texts)
+    row = {"id": 1, "a": "x", "b": "y"}
+    assert {"id": 1, "b": "x", "a": "y"} == fits.fit(row, 15, read=False)
+    assert row == fits.fit(row, 25, read=False)
+    assert fits.fit(row, 15, read=True) is None

@@ -90,6 +90,21 @@ def test_a_missing_module_hints_at_init(tmp_path: Path) -> None:
     assert refused.value.hint == "headwater init"
 
 
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("from headwater import view\n\nview.history('x')\n", "line 4: AttributeError: "),
+        ("x = (\n", "line 2: SyntaxError: "),
+        ("import nothing_of_that_name\n", "line 2: ModuleNotFoundError: "),
+    ],
+)
+def test_a_mistake_in_the_file_of_views_is_told_with_its_line(tmp_path, text, detail):
+    with pytest.raises(DeclarationError, match="cannot be run") as refused:
+        load(module(tmp_path, text))
+
+    assert refused.value.detail.startswith(detail)
+
+
 def test_an_error_survives_the_way_between_processes() -> None:
     import pickle
 

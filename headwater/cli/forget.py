@@ -1,0 +1,101 @@
+"""`headwater forget`: what was known of a key goes from every place, and a certificate stays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from cdc.table import TableName
+from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from headwater.cli.snapshot import key_of
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.forgetting.certificate import Certificate
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("forget")(forget)
+
+
+def forget(
+    table: Annotated[str, typer.Argument(help="The table, such as public.customers or customers.")],
+    key: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY...",
+            help='The key; of several columns as JSON: \'{"tenant": 1, "id": 7}\'.',
+        ),
+    ],
+    *,
+    row_stays: Annotated[
+        bool,
+        typer.Option("--row-stays", help="The row was overwritten: as it is now, it stays."),
+    ] = False,
+    yes: Yes = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Forget what rows were: in the archive, topics, all versions of views, search, cache, files.
+
+    Delete the rows in the source first, or overwrite them and give --row-stays. Topics are cut off
+    where the rows' changes end, so readers of topics must have come as far. Ends with a
+    certificate: what was erased where, and a search of all files for values that only these rows
+    had. Exits 3 if one is found, or a place is not done.
+
+    Example: headwater forget customers 17 --yes
+    """
+    if not yes:
+        raise UsageError(
+            "what is forgotten cannot be had back, not by a rebuild either",
+            hint="add --yes if you mean it",
+        )
+    # many of the platform's parts, which the other commands need not load
+    from headwater.forgetting import Forgetting  # noqa: PLC0415
+
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    forgetting = Forgetting(
+        platform, TableName.parse(table), lambda step: stderr.print(escape(step), soft_wrap=True)
+    )
+    certificate, path = forgetting.forget([key_of(text) for text in key], row_stays=row_stays)
+    _print(certificate, path, as_json=as_json)
+    if not certificate.complete:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _print(certificate: Certificate, path: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json({**msgspec.to_builtins(certificate), "complete": certificate.complete})
+        return
+    rows = [
+        {
+            "place": each.place,
+            "erased": f"{each.count:,} {each.what}",
+            "done": "yes" if each.complete else "not yet",
+        }
+        for each in certificate.erased
+    ]
+    print_rows(rows, as_json=False, title="", empty="nothing was erased")
+    found = certificate.found_in
+    stderr.print(
+        f"{certificate.values_searched} values that only these rows had: "
+        + (f"found in {len(found)} files" if found else "found in no file")
+        + f" of {certificate.files_searched:,}"
+    )
+    for name in found[:10]:
+        stderr.print(f"  {escape(name)}", soft_wrap=True)
+    for what in certificate.beyond_reach:
+        stderr.print(f"[dim]not reached[/] {escape(what)}", soft_wrap=True)
+    stderr.print(f"certificate: {escape(str(path))}", soft_wrap=True)

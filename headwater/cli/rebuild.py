@@ -1,0 +1,311 @@
+"""`headwater view rebuild`: a view, or some rows of it, made anew from the archive."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import (
+    EXIT_INTERRUPTED,
+    EXIT_UNHEALTHY,
+    print_error,
+    print_json,
+    print_rows,
+    stderr,
+    stdout,
+)
+from headwater.cli.version import View, compared, document, opened, show_difference
+from headwater.errors import UsageError
+from projections.errors import RebuildStoppedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headwater.versions import Origin, Switched, Versions
+    from projections.bounded_rebuild import BoundedRebuild
+    from projections.rebuild import Filling, RebuildPlan
+    from projections.replay.bounds import Bounds
+    from projections.replay.pace import ReplayProgress
+    from projections.view_versions import ViewVersion
+
+_SHARE = 0.5
+"""Half of a core: live views are hardly slower beside it."""
+
+_SHARE_MIN = 0.0001
+
+
+class CutoverRule(StrEnum):
+    """When a version that is built is shown without being asked for."""
+
+    WHEN_EXPLAINED = "when-explained"
+    """If nothing differs from what readers see but what the changed definition explains."""
+
+
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--key", help="Only the row of this key, such as '{\"id\":5}'; repeatable."),
+]
+Where = Annotated[
+    str | None,
+    typer.Option("--where", help="Only rows that have or had this value: COLUMN=VALUE."),
+]
+Since = Annotated[str | None, typer.Option("--since", help="Only rows that changed then or later.")]
+Until = Annotated[str | None, typer.Option("--until", help="Only rows that changed before then.")]
+FromSource = Annotated[
+    bool, typer.Option("--from-source", help="Read its table anew instead of the archive.")
+]
+Share = Annotated[
+    float,
+    typer.Option(
+        "--share", min=_SHARE_MIN, max=1, help="Of the time, how much the replay takes at most."
+    ),
+]
+Cutover = Annotated[
+    CutoverRule | None,
+    typer.Option("--cutover", help="Move readers to it at once if nothing unexplained differs."),
+]
+OnlyPlan = Annotated[bool, typer.Option("--plan", help="Only say what would be done.")]
+
+
+def rebuild(
+    name: View,
+    *,
+    key: Keys = None,
+    where: Where = None,
+    since: Since = None,
+    until: Until = None,
+    from_source: FromSource = False,
+    share: Share = _SHARE,
+    cutover: Cutover = None,
+    only_plan: OnlyPlan = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Build another version of a view beside the one that readers see, and hold it.
+
+    It is made by the definition that the view has now. Ctrl-C pauses it; the same command goes on.
+    Readers notice nothing: `headwater view cutover` moves them when it is wanted, or --cutover at
+    once; it exits 3 and leaves the version held if something differs that is not explained.
+
+    With --key, --where, --since or --until no version is made: rows of what readers see come to
+    what the archive says, in their place. That brings back what a store has lost; a row that was
+    altered there and kept its version is found by `headwater view verify`. Exits 3 if a store does
+    not take a row back.
+    """
+    bounds = bounds_of(key, where, since, until)
+    if bounds is not None and (from_source or cutover is not None):
+        raise UsageError(
+            "some rows are made anew in their place: there is no version to read in or to move to",
+            hint="without --from-source and --cutover; or without bounds, for the whole view",
+        )
+    versions = opened(config, home, profile)
+    origin: Origin = "source" if from_source else "archive"
+    planned = versions.plan(name, origin) if bounds is None else versions.plan_rows(name, bounds)
+    if not as_json or only_plan:
+        _show_plan(planned, as_json=as_json)
+    if only_plan:
+        return
+    if bounds is not None:
+        with _filling(name, share, as_json=as_json) as filling:
+            found = versions.rebuild_rows(name, bounds, filling)
+        _tell_rows(planned, found, as_json=as_json)
+        return
+    with _filling(name, share, as_json=as_json) as filling:
+        version = versions.rebuild(name, origin, filling, held_too=cutover is not None)
+    if cutover is None:
+        _tell_held(version, as_json=as_json)
+    else:
+        _tell_cutover(versions, version, as_json=as_json)
+
+
+@contextmanager
+def _filling(name: str, share: float, *, as_json: bool) -> Iterator[Filling]:
+    """How it is filled: with a line that says how far it is, and an end at Ctrl-C."""
+    from projections import rebuild as rebuilding  # noqa: PLC0415  # half a second of import
+
+    with _interrupted() as stopped, _bar(name, shown=not as_json) as told:
+        try:
+            yield rebuilding.Filling(share, stopped, told)
+        except RebuildStoppedError as error:
+            print_error(error, as_json=as_json)
+            raise typer.Exit(EXIT_INTERRUPTED if stopped.is_set() else 1) from None
+
+
+def bounds_of(
+    keys: list[str] | None, where: str | None, since: str | None, until: str | None
+) -> Bounds | None:
+    """Reads which rows are asked for; None for all of them.
+
+    Raises:
+        UsageError: One of the words cannot be read.
+    """
+    if not keys and where is None and since is None and until is None:
+        return None
+    from projections.replay.bounds import Bounds  # noqa: PLC0415  # loads what replays need
+
+    column, equals, value = (where or "").partition("=")
+    if where is not None and not (column and equals):
+        raise UsageError("--where is a column and a value", hint="--where tenant=acme")
+    return Bounds(
+        frozenset(keys) if keys else None,
+        (column, value) if where is not None else None,
+        _microseconds("--since", since),
+        _microseconds("--until", until),
+    )
+
+
+def _microseconds(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{option} is no time: {text[:40]}",
+            hint="such as 2026-11-21T10:30; without an offset it is this machine's own",
+        ) from None
+
+
+def _tell_held(version: ViewVersion, *, as_json: bool) -> None:
+    if as_json:
+        print_json(document(version))
+        return
+    name = version.view
+    stdout().print(
+        f"version {version.number} of view {name} is built and held", markup=False, soft_wrap=True
+    )
+    stderr.print(
+        f"compare it: headwater view compare {name}; switch: headwater view cutover {name}"
+    )
+
+
+def _tell_cutover(versions: Versions, version: ViewVersion, *, as_json: bool) -> None:
+    """Moves readers to a version that is held, if the rule lets it."""
+    switched = versions.cutover_when_explained(version.view, version.number)
+    if as_json:
+        difference = switched.difference
+        said = None if difference is None else compared(difference)
+        state = "current" if switched.moved else "held"
+        print_json({**document(version), "state": state, "difference": said})
+    else:
+        _say_cutover(switched)
+    if not switched.moved:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _say_cutover(switched: Switched) -> None:
+    if switched.difference is not None:
+        show_difference(switched.difference)
+    name, number = switched.view, switched.number
+    if switched.moved:
+        stdout().print(f"readers of {name} see version {number}", markup=False)
+        return
+    stdout().print(
+        f"version {number} of view {name} is held: it differs in what its definition does not"
+        " explain",
+        markup=False,
+        soft_wrap=True,
+    )
+    stderr.print(f"accept that: headwater view cutover {name} --accept-differences")
+
+
+def _tell_rows(planned: RebuildPlan, found: BoundedRebuild, *, as_json: bool) -> None:
+    rows = [
+        {
+            "store": str(each.store),
+            "written": each.applied.upserted,
+            "deletes": each.applied.deleted,
+            "as_they_were": each.applied.stale - each.left,
+            "waiting": each.waiting,
+            "left": each.left,
+        }
+        for each in found.stores
+    ]
+    if as_json:
+        said: dict[str, Any] = {"view": found.view, "version": found.number}
+        print_json({**said, "within": planned.within, "rows": found.rows, "stores": rows})
+    else:
+        print_rows(rows, as_json=False, title="", empty="")
+        stdout().print(
+            f"{found.rows:,} rows of view {found.view} are within, in version {found.number}",
+            markup=False,
+            soft_wrap=True,
+        )
+    if any(each.left for each in found.stores):
+        stderr.print(f"what is left is read again by: headwater view repair {found.view}")
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
+    said = {
+        "view": planned.view,
+        "differs": planned.differs,
+        "filled_from": planned.source,
+        "changes": planned.changes,
+        "seconds": planned.seconds,
+        "disk_bytes": planned.disk_bytes,
+        "disk_free_bytes": planned.disk_free_bytes,
+        "followed_by": planned.followers,
+    }
+    if as_json:
+        within = {"within": planned.within, "rows": planned.rows}
+        print_json({**said, **within} if planned.within else said)
+        return
+    lines = [
+        ("changes", "; ".join(planned.differs) or "nothing: it is built again as it is"),
+        ("filled from", "the archive" if planned.source == "archive" else "a read of its table"),
+        ("to replay", f"{planned.changes:,} changes, about {planned.seconds:,.0f} s"),
+        ("disk", f"{_mib(planned.disk_bytes)} of {_mib(planned.disk_free_bytes)} free"),
+        ("followed by", ", ".join(planned.followers) or "no other view"),
+    ]
+    if planned.within:
+        rows = f"{planned.rows:,} rows: {', '.join(planned.within)}; in their place"
+        lines[0] = ("within", rows)
+    for what, text in lines:
+        stderr.print(f"{what:<12}{escape(text)}", soft_wrap=True)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"
+
+
+@contextmanager
+def _bar(name: str, *, shown: bool) -> Iterator[Callable[[ReplayProgress], None]]:
+    """A line that says how far a replay is, and how long it will take."""
+    columns = (
+        TextColumn("[dim]{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=stderr, disable=not shown, transient=True) as bar:
+        task = bar.add_task(f"rebuild of {escape(name)}", total=None, said="")
+
+        def told(now: ReplayProgress) -> None:
+            done, every = now.looked_at + now.delivered, now.rows + now.to_deliver
+            said = f"{now.looked_at:,} of {now.rows:,} changes, {now.per_s:,.0f}/s"
+            bar.update(task, total=every, completed=done, said=said)
+
+        yield told
+
+
+@contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, so that what is under way comes to a good end."""
+    stopped = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)

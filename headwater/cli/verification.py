@@ -1,0 +1,213 @@
+"""`headwater view verify` and `headwater view repair`: whether views equal their source."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from headwater.errors import UnhealthyError, UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from projections.view import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from projections.fault import Fault
+    from projections.repair import Repaired
+    from projections.view import DerivedView, View
+    from projections.view_report import ViewReport
+
+_CATCH_UP_S = 120.0
+_BUDGET = 1.0
+
+
+def verify(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[VIEW]...", help="The views; all if left out.")
+    ] = None,
+    *,
+    store: Annotated[
+        Store | None, typer.Option("--store", help="Only there; everywhere if left out.")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option("--budget", min=0.01, max=1, help="Share of the time to work.")
+    ] = _BUDGET,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Compare views in their stores with the source. Exits 3 if anything differs.
+
+    Writes may go on. A view is verified through the position that is told: all that was committed
+    by then has come to what it should. Keys that change whenever they are looked at are counted as
+    moving, and nothing is said of them. In the cache, a view's lookups, counters and leaderboards
+    are compared as well.
+    """
+    platform = _platform(config, home, profile)
+    paused = _check(platform, names or [], store)
+    if not names and store is None:
+        platform.await_applied(platform.current_lsn(), _CATCH_UP_S)
+    reports = platform.verify(names or [], [store] if store else [], budget=budget)
+    _print(reports, as_json=as_json)
+    if not all(report.equal for report in reports):
+        if as_json:
+            raise typer.Exit(EXIT_UNHEALTHY)
+        _show_examples(reports)
+        view = next(report.view for report in reports if not report.equal)
+        hint = f"headwater view repair {view} says what a repair would do"
+        raise UnhealthyError("views differ from their source", hint=hint)
+    tell_paused(paused)
+    if paused:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def repair(
+    name: Annotated[str, typer.Argument(metavar="VIEW", help="The view.")],
+    *,
+    store: Annotated[
+        Store | None, typer.Option("--store", help="Only there; everywhere if left out.")
+    ] = None,
+    yes: Yes = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Read what differs from the source once more, and judge it again. Exits 3 if any is left.
+
+    Without --yes it only shows what differs, and exits 3 if anything does. The rows come by the
+    log, newer than whatever a store has of them and older than every change that follows; nothing
+    else is written. Of two rows of one key in a table, the older one is taken out first.
+    """
+    platform = _platform(config, home, profile)
+    _check(platform, [name], store)
+    if name in platform.project.declarations.derived:
+        raise UsageError(
+            f"view {name} is made from others: its rows are in no table of the source",
+            hint="repair the views that it is made from: headwater view explain names them",
+        )
+    reports = platform.verify([name], [store] if store else [])
+    wrong = [report for report in reports if not report.equal]
+    if not wrong or not yes:
+        _print(reports, as_json=as_json)
+        if wrong:
+            _show_examples(wrong)
+            stderr.print(f"  [dim]repair[/] headwater view repair {escape(name)} --yes")
+            raise typer.Exit(EXIT_UNHEALTHY)
+        return
+    done = platform.repair_view(wrong, lambda step: stderr.print(escape(step), soft_wrap=True))
+    _print_repaired(done, as_json=as_json)
+    if any(each.left for each in done):
+        if not as_json:
+            _show_left(done)
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def tell_paused(faults: Iterable[Fault]) -> None:
+    """Says of views that stand still why, and what lets them go on."""
+    for fault in faults:
+        stderr.print(f"{fault.message}: {escape(fault.detail or fault.code)}")
+        stderr.print(f"  {escape(fault.hint or '')}")
+
+
+def _platform(config: Any, home: Any, profile: Any) -> Platform:
+    project = open_project(config, home=home, profile=profile)
+    return Platform(project, settings_file(config, home=home))
+
+
+def _check(platform: Platform, names: Sequence[str], store: Store | None) -> list[Fault]:
+    """Refuses what cannot be verified; returns why views stand still that were asked for."""
+    declared: Mapping[str, View | DerivedView] = {
+        **platform.project.declarations.views,
+        **platform.project.declarations.derived,
+    }
+    for name in names:
+        view = declared.get(name)
+        if view is None:
+            near = difflib.get_close_matches(name, declared, n=1)
+            hint = f"did you mean {near[0]}?" if near else "headwater view list"
+            raise UsageError(f"no view is named {name[:80]}", hint=hint)
+        if store is not None and store not in view.to:
+            stores = ", ".join(sorted(view.to))
+            raise UsageError(f"view {name} does not live in {store}", hint=f"it lives in {stores}")
+    if not platform.captured():
+        raise UnhealthyError(
+            f"source {platform.project.source.name} was never captured",
+            hint="headwater up captures it and builds the views",
+        )
+    paused = {view.name: view.fault for view in platform.bound().paused}
+    if names and set(names) <= paused.keys():
+        fault = paused[names[0]]
+        raise UnhealthyError(fault.message, detail=fault.detail, hint=fault.hint)
+    return [fault for view, fault in paused.items() if not names or view in names]
+
+
+def _print(reports: Sequence[ViewReport], *, as_json: bool) -> None:
+    rows = [
+        {
+            "view": report.view,
+            "store": report.store,
+            "rows": report.rows,
+            "withheld": report.withheld,
+            "missing": report.missing,
+            "extra": report.extra,
+            "different": report.different,
+            "quarantined": report.quarantined,
+            "moving": report.moving,
+            "applied_through": str(report.applied_through),
+            "verified_through": str(report.verified_through) if report.verified_through else None,
+            **(
+                {
+                    "stale": report.stale,
+                    "duplicated": report.duplicated,
+                    "columns": report.columns,
+                    "examples": report.examples,
+                }
+                if as_json
+                else {}
+            ),
+        }
+        for report in reports
+    ]
+    print_rows(rows, as_json=as_json, title="", empty="no view is declared")
+
+
+def _print_repaired(done: Sequence[Repaired], *, as_json: bool) -> None:
+    rows = [
+        {
+            "view": each.view,
+            "store": str(each.store),
+            "asked": each.asked,
+            "cured": each.cured,
+            "moving": each.moving,
+            "left": len(each.left),
+            **({"examples": [str(finding) for finding in each.left[:5]]} if as_json else {}),
+        }
+        for each in done
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, as_json=False, title="", empty="nothing was to be repaired")
+
+
+def _show_left(done: Sequence[Repaired]) -> None:
+    for each in done:
+        for finding in each.left[:5]:
+            stderr.print(f"  {escape(str(finding))}", soft_wrap=True)
+
+
+def _show_examples(reports: Iterable[ViewReport]) -> None:
+    """Names what is wrong to the person who asks; no log has it."""
+    for report in reports:
+        if report.examples:
+            stderr.print(f"{report.view} in {report.store}, such as")
+        for example in report.examples:
+            stderr.print(f"  {escape(example)}", soft_wrap=True)

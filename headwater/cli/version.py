@@ -1,0 +1,192 @@
+"""`headwater view compare`, `cutover`, `rollback`, `drop`: versions of a view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.difference import show
+from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+
+if TYPE_CHECKING:
+    from headwater.versions import Switched, Versions
+    from projections.version_difference import VersionDifference
+    from projections.view_versions import ViewVersion
+
+View = Annotated[str, typer.Argument(help="The view.")]
+Number = Annotated[
+    int | None, typer.Argument(help="Number of the version; the newest that fits if left out.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("compare")(compare)
+    app.command("cutover")(cutover)
+    app.command("rollback")(rollback)
+    app.command("drop")(drop)
+
+
+def compare(
+    name: View,
+    number: Number = None,
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Compare a version with the one that readers see, both at one position.
+
+    What the changed definition explains is set apart. Exits 3 if anything else differs.
+    """
+    found = opened(config, home, profile).compare(name, number)
+    if as_json:
+        print_json(compared(found))
+    else:
+        show_difference(found)
+    if not found.same:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def cutover(
+    name: View,
+    number: Number = None,
+    *,
+    accept_differences: Annotated[
+        bool,
+        typer.Option("--accept-differences", help="Even where its definition explains them not."),
+    ] = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Move readers of a view to another version, in all stores.
+
+    Both are compared first. The version that they leave is kept up to date: headwater view
+    rollback moves them back at any time, until it is dropped.
+    """
+    versions = opened(config, home, profile)
+    _told(versions.cutover(name, number, accept_differences=accept_differences), as_json=as_json)
+
+
+def rollback(
+    name: View,
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Move readers of a view back to the version that they saw before."""
+    _told(opened(config, home, profile).rollback(name), as_json=as_json)
+
+
+def drop(
+    name: View,
+    number: Annotated[int, typer.Argument(help="Number of the version.")],
+    *,
+    yes: Yes = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a version that readers do not see from every store; also one that is half built."""
+    versions = opened(config, home, profile)
+    if not yes:
+        raise UsageError(
+            f"version {number} of view {name} would be removed from every store", hint="--yes"
+        )
+    dropped = versions.drop(name, number)
+    if as_json:
+        print_json(document(dropped))
+    else:
+        stdout().print(f"version {dropped.number} of view {name} is gone", markup=False)
+
+
+def row_of(version: ViewVersion) -> dict[str, Any]:
+    """What a listing shows of a version."""
+    return {
+        "view": version.view,
+        "version": version.number,
+        "state": "switching" if version.switching else str(version.state),
+        "place": version.place,
+        "made_at": None if version.made_at is None else version.made_at.isoformat("T", "seconds"),
+        "why": "; ".join(version.reasons) or None,
+        "fault": None if version.fault is None else version.fault.code,
+    }
+
+
+def document(version: ViewVersion) -> dict[str, Any]:
+    """What is told of a version that a command has worked on."""
+    replayed = version.replayed
+    figures = {"records": replayed.records, "seconds": replayed.seconds} if replayed else None
+    return {**row_of(version), "replayed": figures}
+
+
+def _told(switched: Switched, *, as_json: bool) -> None:
+    if as_json:
+        difference = switched.difference
+        print_json(
+            {
+                "view": switched.view,
+                "version": switched.number,
+                "difference": None if difference is None else compared(difference),
+            }
+        )
+        return
+    if switched.difference is not None:
+        show_difference(switched.difference)
+    stdout().print(f"readers of {switched.view} see version {switched.number}", markup=False)
+
+
+def show_difference(found: VersionDifference) -> None:
+    """Shows a person how two versions differ."""
+    show(found.found)
+    stderr.print(f"compared in {found.store} at {found.at}")
+    if found.stands_since:
+        stderr.print(
+            f"what readers see stands still since {found.stands_since}, as its table has changed:"
+            " rows that were written since differ"
+        )
+    if found.explained:
+        rows = [{"explained by": said, "count": n} for said, n in found.explained.items()]
+        print_rows(rows, as_json=False, title="explained by the definition", empty="")
+
+
+def compared(found: VersionDifference) -> dict[str, Any]:
+    """What a program is told of how two versions differ."""
+    of_rows = found.found
+    return {
+        "same": found.same,
+        "at": found.at,
+        "store": str(found.store),
+        "only_new": of_rows.appeared,
+        "only_old": of_rows.gone,
+        "changed": of_rows.changed,
+        "by_column": dict(of_rows.by_column),
+        "columns_added": of_rows.columns_added,
+        "columns_gone": of_rows.columns_gone,
+        "explained": found.explained,
+        "stands_since": found.stands_since,
+        "examples": {
+            "only_new": of_rows.examples_appeared,
+            "only_old": of_rows.examples_gone,
+            "changed": [each.key for each in of_rows.examples_changed],
+        },
+    }
+
+
+def opened(config: Config, home: HomeFolder, profile: Profile) -> Versions:
+    """Opens the versions of a project's views."""
+    from headwater.versions import Versions  # noqa: PLC0415  # half a second of import
+
+    project = open_project(config, home=home, profile=profile)
+    return Versions(Platform(project, settings_file(config, home=home)))

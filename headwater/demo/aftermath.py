@@ -1,0 +1,110 @@
+"""After the traffic: a byte of a view is flipped, found and repaired, and a person is forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import redis
+
+from cdc.table import TableName
+from headwater.demo.errors import AftermathError
+from headwater.demo.result import Forgotten, Mended
+from headwater.forgetting import Forgetting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headwater.demo.reader import Places
+    from headwater.demo.workload import Person
+    from headwater.platform import Platform
+
+_PAGE: Final = 1_000
+_APPLIED_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """What is done to a person's row once nobody writes any more.
+
+    Attributes:
+        platform: Where.
+        person: Whose row.
+        places: Where the stores are.
+        say: Told of each step.
+    """
+
+    platform: Platform
+    person: Person
+    places: Places
+    say: Callable[[str], None]
+
+    def mend(self) -> Mended:
+        """Flips a byte in the cache, has it found, repairs it, and looks once more.
+
+        Raises:
+            AftermathError: It was not found, something else was, or it is still there.
+        """
+        view = self.person.view
+        key = self._flip_a_byte()
+        self.say(f"[yellow]damage[/]   one byte of a row of {view} is flipped in the cache")
+        reports = self.platform.verify([view])
+        wrong = [report for report in reports if not report.equal]
+        if [(r.different, str(r.store), len(r.findings)) for r in wrong] != [(1, "cache", 1)]:
+            raise AftermathError("the damage was not found, or more than that was")
+        if wrong[0].findings[0].key != key:
+            raise AftermathError("another row was found than the damaged one")
+        self.platform.repair_view(wrong, lambda _: None)
+        left = sum(not report.equal for report in self.platform.verify([view]))
+        self.say("[yellow]mended[/]   found by its key and column, read again, and equal again")
+        return Mended(view, "cache", len(wrong[0].findings), left)
+
+    def forget(self) -> Forgotten:
+        """Overwrites a person's row in the source and has forgotten what it was.
+
+        Raises:
+            ForgettingRefusedError: It cannot be done now.
+        """
+        person = self.person
+        with psycopg.connect(self.platform.source_dsn, autocommit=True) as connection:
+            key = _one(connection.execute(person.choose.encode()).fetchone())
+            connection.execute(person.overwrite.encode(), [key])
+        self.say(f"[yellow]forget[/]   a person of {person.table}, whose row is overwritten")
+        self.platform.await_applied(self.platform.current_lsn(), _APPLIED_S)
+        forgetting = Forgetting(self.platform, TableName.parse(person.table))
+        certificate, _ = forgetting.forget([str(key)], row_stays=True)
+        found = Forgotten(
+            person.table,
+            sum(each.count for each in certificate.erased if each.place == "archive"),
+            certificate.files_searched,
+            certificate.values_searched,
+            len(certificate.found_in),
+            certificate.complete,
+        )
+        self.say(
+            f"[yellow]forgotten[/] {found.files:,} files searched for {found.values} values that"
+            f" only this person had: found in {found.found_in or 'none'}"
+        )
+        return found
+
+    def _flip_a_byte(self) -> str:
+        """Alters one letter of one row's value, and nothing else; returns the row's key."""
+        begin = f"{self.places.cache_prefix}{self.person.view}:"
+        name = f'"{self.person.column}":"'.encode()
+        with redis.Redis.from_url(self.places.cache_url) as client:
+            keys: Sequence[Any] = sorted(client.scan_iter(f"{begin}*", count=_PAGE))
+            for key in keys:
+                value: Any = client.get(key)
+                at = value.find(name) + len(name)
+                if at >= len(name) and value[at : at + 1].isalpha():
+                    flipped = bytes([value[at] ^ 1])
+                    client.set(key, value[:at] + flipped + value[at + 1 :], keepttl=True)
+                    return str(key.decode()).removeprefix(begin)
+        raise AftermathError(f"no row of {self.person.view} has a letter in {self.person.column}")
+
+
+def _one(row: tuple[Any, ...] | None) -> Any:
+    if row is None:
+        raise AftermathError("nobody is there to be forgotten")
+    return row[0]

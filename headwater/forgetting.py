@@ -1,0 +1,314 @@
+"""Forgetting: what the project's places knew of keys of a table goes; a certificate stays."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cdc.broker import cut, topics
+from cdc.consumer.shelf import parked_keys
+from cdc.consumer.spec import parked_topic
+from cdc.postgres import session
+from cdc.snapshot import reads, request
+from cdc.upkeep import tail
+from headwater.errors import UnhealthyError
+from headwater.wiring import job_spec
+from projections import view_versions
+from projections.archive import Archive
+from projections.checkpoint import positions
+from projections.errors import ForgettingRefusedError
+from projections.forgetting.archived import Through
+from projections.forgetting.canaries import canaries
+from projections.forgetting.certificate import Certificate, Erased, keep, now
+from projections.forgetting.erasure import Erasure
+from projections.forgetting.raw_search import search_files
+from projections.view_versions import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import psycopg
+
+    from cdc.broker.extent import Place
+    from cdc.snapshot.reads import Read
+    from cdc.table import TableName
+    from headwater.platform import Platform
+    from projections.forgetting.archived import ReadKey
+    from projections.forgetting.raw_search import Searched
+
+    Connection = psycopg.Connection[Any]
+
+CATCH_UP_S: Final = 120.0
+_READ_S: Final = 120.0
+_FILES_S: Final = 180.0
+_POLL_S: Final = 0.3
+_EVENTS: Final = "eventstore"
+
+
+class Forgetting:
+    """Forgets what rows of one table were.
+
+    Whoever is killed amid it asks again: each step may be done twice.
+
+    Args:
+        platform: The project, and where its servers are.
+        table: The table.
+        say: Is told each step.
+    """
+
+    def __init__(
+        self, platform: Platform, table: TableName, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._platform = platform
+        self._capture = platform.capture_spec()
+        self._table = table
+        self._say = say
+        if table.schema == _EVENTS:
+            raise ForgettingRefusedError(
+                "events are never taken out of the log",
+                hint="headwater events shred forgets a person: no copy of an event has more than"
+                " sealed values",
+            )
+
+    def forget(
+        self, keys: Sequence[object], *, row_stays: bool = False
+    ) -> tuple[Certificate, Path]:
+        """Forgets keys; returns the certificate, and where it is kept.
+
+        Args:
+            keys: As `request.ask` takes them.
+            row_stays: Also keys that have a row: it stays as it is now.
+
+        Raises:
+            ForgettingRefusedError: It cannot be done as asked; nothing was erased.
+            ReadRefusedError: The table is not captured, or has no such key.
+            UnhealthyError: The source was never captured, or views do not come as far as they
+                have to.
+            SinkError: A place cannot be written; asked again, it goes on.
+        """
+        begun_at = now()
+        if not self._platform.captured():
+            raise UnhealthyError(
+                f"source {self._source} was never captured",
+                hint="headwater up captures it and builds the views",
+            )
+        with session.connect(self._platform.source_dsn) as connection, ExitStack() as held:
+            epoch = reads.epoch_of(connection, self._source, self._capture.epoch)
+            through = Through(epoch, self._platform.current_lsn())
+            spec = job_spec(
+                self._platform.project,
+                self._platform.plans(),
+                self._platform.source_dsn,
+                self._platform.endpoints,
+            )
+            erasure = Erasure(spec, self._table, through)
+            self._hold_versions(connection, erasure, held)
+            self._caught_up("all views have what was committed by now")
+            found = self._read(erasure, keys)
+            former: set[str] = set()
+            texts = {key.text for key in found}
+            for topic in erasure.archived():
+                former |= topic.find(texts, through).former
+            if former:
+                found += self._read(erasure, [orjson.loads(text) for text in sorted(former)])
+            every = frozenset(texts | former)
+            self._refuse_alive(found, row_stays=row_stays)
+            self._refuse_parked(every)
+            before = self._cuts(found)
+            self._refuse_readers(before)
+            archived = erasure.archived()
+            values = canaries(connection, self._table, archived, every, through)
+            erased = self._erase(erasure, through, every, before)
+            searched = self._search(values)
+            certificate = Certificate(
+                source=self._source,
+                subject=str(self._table),
+                keys=sorted(texts),
+                former_keys=len(former),
+                through=str(through.lsn),
+                begun_at=begun_at,
+                ended_at=now(),
+                erased=erased,
+                values_searched=searched.texts,
+                files_searched=searched.files,
+                bytes_searched=searched.size_bytes,
+                found_in=searched.found,
+            )
+            folder = self._platform.project.home.root / "certificates"
+            return certificate, keep(certificate, folder)
+
+    @property
+    def _source(self) -> str:
+        return self._platform.project.source.name
+
+    def _erase(
+        self,
+        erasure: Erasure,
+        through: Through,
+        texts: frozenset[str],
+        before: dict[Place, int],
+    ) -> list[Erased]:
+        found = erasure.known(texts)
+        self._say("what the archive, histories and the quarantine knew is erased")
+        self._await_published(erasure, replace(through, lsn=self._platform.current_lsn()))
+        found += erasure.cut(before, _FILES_S)
+        self._say("topics are cut off")
+        found += erasure.past()
+        self._say("files, logs and segments of former times are removed")
+        return found
+
+    def _await_published(self, erasure: Erasure, through: Through) -> None:
+        """Waits until nobody is to read a table as it was before."""
+        deadline = time.monotonic() + CATCH_UP_S
+        self._platform.await_applied(through.lsn, CATCH_UP_S)
+        while behind := erasure.behind(through):
+            if time.monotonic() > deadline:
+                raise UnhealthyError(
+                    f"tables are not published as of {through.lsn}",
+                    detail=", ".join(behind),
+                    hint="headwater view status shows what holds them up; then ask again",
+                )
+            time.sleep(_POLL_S)
+        self._say("all tables are published as they are now")
+
+    def _caught_up(self, said: str) -> None:
+        self._platform.await_applied(self._platform.current_lsn(), CATCH_UP_S)
+        self._say(said)
+
+    def _read(self, erasure: Erasure, keys: Sequence[object]) -> list[ReadKey]:
+        """Has keys read: what they are now lies behind all that is to be forgotten."""
+        topic = self._table.topic(self._source)
+        with cut.short_pieces(self._capture.kafka_bootstrap, topic):
+            asked = request.ask(self._capture, self._table, keys=keys)
+            read = request.wait(self._capture, asked.read.id, _READ_S)
+        self._await_archived(topic, read)
+        self._caught_up(f"{len(keys)} keys of {self._table} are read as they are now")
+        own = next(each for each in erasure.archived() if each.topic == topic)
+        if read.read_lsn is None:  # of a read that is done it is there
+            return []
+        return own.keys_read(read.epoch, read.read_lsn)
+
+    def _await_archived(self, topic: str, read: Read) -> None:
+        spec = self._capture
+        identity = topics.identities(spec.kafka_bootstrap, [topic])[topic]
+        ends = {(topic, partition): end for partition, end in (read.end_offsets or {}).items()}
+        archive = Archive(self._platform.project.home.root / "archive" / self._source)
+        deadline = time.monotonic() + CATCH_UP_S
+        while True:
+            there = archive.ends(dict.fromkeys(ends, identity))
+            if all(there.get(place, 0) >= end for place, end in ends.items()):
+                return
+            if time.monotonic() > deadline:
+                raise UnhealthyError(
+                    "the archive does not take what was read",
+                    detail=f"after {CATCH_UP_S:.0f} s",
+                    hint="headwater status shows whether the job runs",
+                )
+            time.sleep(_POLL_S)
+
+    def _hold_versions(self, connection: Connection, erasure: Erasure, held: ExitStack) -> None:
+        """Keeps rebuilds away: one that is under way has what is to be forgotten before it."""
+        for view in erasure.views:
+            held.enter_context(view_versions.alone(connection, self._source, view))
+            for version in view_versions.of_view(connection, self._source, view):
+                if version.state in {VersionState.BUILDING, VersionState.JOINING}:
+                    raise ForgettingRefusedError(
+                        f"version {version.number} of view {view} is being built",
+                        hint=f"headwater view rebuild {view} ends it,"
+                        f" headwater view drop {view} {version.number} --yes removes it",
+                    )
+
+    @staticmethod
+    def _refuse_alive(found: Sequence[ReadKey], *, row_stays: bool) -> None:
+        alive = sum(key.alive for key in found)
+        if alive and not row_stays:
+            raise ForgettingRefusedError(
+                f"{alive} of {len(found)} keys still have a row in the source",
+                hint="delete it there, or overwrite what is to be forgotten and give --row-stays",
+            )
+
+    def _refuse_parked(self, texts: frozenset[str]) -> None:
+        bootstrap, begin = self._capture.kafka_bootstrap, parked_topic(self._source, "")
+        own = self._table.topic(self._source)
+        for name in sorted(each for each in topics.names(bootstrap) if each.startswith(begin)):
+            parked = [key for key in parked_keys(bootstrap, name) if key.topic == own]
+            if any((key.raw_key or b"").decode(errors="replace") in texts for key in parked):
+                raise ForgettingRefusedError(
+                    "a consumer has parked changes of a key",
+                    detail=f"group {name.removeprefix(begin)}",
+                    hint="have them delivered, or give them up; then ask again",
+                )
+
+    def _refuse_readers(self, before: dict[Place, int]) -> None:
+        """Refuses to cut off what somebody has not read yet."""
+        queries = positions(self._platform.project.settings.home, self._source)
+        readers = tail.look(self._capture, queries, 0.0).readers
+        behind = sorted(
+            {
+                each.name
+                for each in readers
+                if each.wanted < before.get((each.topic, each.partition), 0)
+            }
+        )
+        if behind:
+            raise ForgettingRefusedError(
+                "readers of the topic have not come as far as it is to be cut off",
+                detail=", ".join(behind),
+                hint="let them catch up, or delete groups of those that are gone; then ask again",
+            )
+
+    def _cuts(self, found: Sequence[ReadKey]) -> dict[Place, int]:
+        topic = self._table.topic(self._source)
+        before: dict[Place, int] = {}
+        for key in found:
+            place = topic, key.partition
+            before[place] = min(key.offset, before.get(place, key.offset))
+        return before
+
+    def _search(self, values: frozenset[str]) -> Searched:
+        home = self._platform.project.home
+        # the local Postgres is the source itself
+        searched = search_files(home.root, values, but=[home.data("postgres")])
+        self._say(f"{searched.files:,} files searched for {searched.texts} values")
+        return searched
+
+
+def certify_person(
+    home: Path, subject: str, texts: Sequence[str], erased: Sequence[Erased], begun_at: str
+) -> tuple[Certificate, Path]:
+    """Looks for texts of somebody whom the event store has forgotten, and keeps a certificate.
+
+    Events, their topics, the archive and views have sealed values only, so nothing is to be erased
+    there.
+
+    Args:
+        home: Folder of all state: its files are searched.
+        subject: Who was forgotten.
+        texts: What no file may have.
+        erased: What was erased.
+        begun_at: When it was asked for.
+
+    Returns:
+        The certificate, and where it is.
+    """
+    searched = search_files(home, texts)
+    made = Certificate(
+        source="events",
+        subject=subject,
+        keys=[],
+        former_keys=0,
+        through="",
+        begun_at=begun_at,
+        ended_at=now(),
+        erased=list(erased),
+        values_searched=searched.texts,
+        files_searched=searched.files,
+        bytes_searched=searched.size_bytes,
+        found_in=searched.found,
+    )
+    return made, keep(made, home / "certificates")

@@ -1,0 +1,432 @@
+"""Versions of a project's views: built beside the ones that readers see, compared, switched."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from cdc.errors import CdcError
+from cdc.postgres import session
+from headwater.errors import UsageError
+from headwater.wiring import job_spec
+from projections import (
+    binding,
+    bounded_rebuild,
+    rebuild,
+    switch,
+    version_difference,
+    view_versions,
+)
+from projections.errors import (
+    ProjectionError,
+    RebuildStoppedError,
+    ReplayStoppedError,
+    VersionBehindError,
+    VersionDiffersError,
+)
+from projections.rebuild import Filling
+from projections.view_versions import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from headwater.platform import Platform
+    from projections.bounded_rebuild import BoundedRebuild
+    from projections.plan import ViewPlan
+    from projections.rebuild import RebuildPlan
+    from projections.replay.bounds import Bounds
+    from projections.spec import JobSpec
+    from projections.version_difference import VersionDifference
+    from projections.view import View
+    from projections.view_versions import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+Origin = Literal["archive", "source"]
+"""What a version is filled from: the archive of the log, or a whole read of its table."""
+
+_MIB: Final = 1 << 20
+_BEHIND_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.3
+_READABLE: Final = (VersionState.HELD, VersionState.FORMER)
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """What became of a switch.
+
+    Attributes:
+        view: The view.
+        number: The version that readers see now, or that they were to see.
+        difference: How it differs from the one before; None of a way back.
+        moved: Whether readers see it.
+    """
+
+    view: str
+    number: int
+    difference: VersionDifference | None = None
+    moved: bool = True
+
+
+class Versions:
+    """The versions of a project's views.
+
+    Args:
+        platform: The project, and where its servers are.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._declared = platform.project.declarations.views
+
+    def all(self) -> list[ViewVersion]:
+        """Returns all versions that are not dropped, by view and number."""
+        with self._connected() as connection:
+            versions = view_versions.read(connection, self._source)
+        return [each for each in versions if each.state is not VersionState.DROPPED]
+
+    def plan(self, name: str, origin: Origin = "archive") -> RebuildPlan:
+        """Tells what a rebuild of a view will do; changes nothing.
+
+        Raises:
+            UsageError: No view of that name can be rebuilt.
+        """
+        view = self._view(name)
+        with self._connected() as connection:
+            return rebuild.plan_rebuild(connection, self._spec(), view, origin)
+
+    def rebuild(
+        self,
+        name: str,
+        origin: Origin = "archive",
+        filling: Filling | None = None,
+        *,
+        definition: View | None = None,
+        held_too: bool = False,
+    ) -> ViewVersion:
+        """Builds another version of a view by its present definition, or goes on with one.
+
+        Args:
+            name: The view.
+            origin: What it is filled from.
+            filling: How it is filled from the archive, and what pauses it.
+            definition: By which it is built; the declared one if left out.
+            held_too: One that is built and held already will do.
+
+        Returns:
+            The version, which the job holds.
+
+        Raises:
+            UsageError: No view of that name can be rebuilt.
+            RebuildRefusedError: It cannot be rebuilt, or not like that.
+            RebuildStoppedError: It was paused, or the job does not run: given again, it goes on.
+            VersionBusyError: Somebody else is at it.
+        """
+        view, filling = definition or self._view(name), filling or Filling()
+        spec = self._spec()
+        spare = self._platform.project.settings.disk_free_min_mib * _MIB
+        with (
+            self._connected() as connection,
+            view_versions.alone(connection, self._source, name),
+        ):
+            planned = rebuild.plan_rebuild(connection, spec, view, origin)
+            version = rebuild.begin(connection, spec, view, planned, spare, held_too=held_too)
+            if version.state is VersionState.BUILDING:
+                self._fill(connection, spec, version, origin, filling)
+            return rebuild.await_held(
+                connection,
+                spec,
+                version,
+                stopped=filling.stopped.is_set,
+                running=self._platform.job_runs,
+            )
+
+    def plan_rows(self, name: str, bounds: Bounds) -> RebuildPlan:
+        """Tells what a rebuild of some rows of a view will do; changes nothing.
+
+        Raises:
+            UsageError: No view of that name can be rebuilt.
+            RebuildRefusedError: It cannot be rebuilt in part.
+            BoundsError: It has no such bounds.
+        """
+        view = self._view(name)
+        with self._connected() as connection:
+            return bounded_rebuild.plan_rows(connection, self._bound_spec(), view, bounds)
+
+    def rebuild_rows(self, name: str, bounds: Bounds, filling: Filling) -> BoundedRebuild:
+        """Makes some rows of what readers see of a view anew, from the archive.
+
+        Args:
+            name: The view.
+            bounds: Which rows.
+            filling: How, and what ends it.
+
+        Raises:
+            UsageError: No view of that name can be rebuilt.
+            RebuildRefusedError: It cannot be rebuilt in part.
+            BoundsError: It has no such bounds.
+            RebuildEarlyError: A store or the archive does not have what is under way.
+            RebuildStoppedError: It was ended: given again, it begins anew.
+            VersionBusyError: Somebody else is at it.
+        """
+        view = self._view(name)
+        spare = self._platform.project.settings.disk_free_min_mib * _MIB
+        with (
+            self._connected() as connection,
+            view_versions.alone(connection, self._source, name),
+        ):
+            switch.finish(connection, self._spec())
+            try:
+                return bounded_rebuild.rebuild_rows(
+                    connection,
+                    self._bound_spec(),
+                    view,
+                    bounds,
+                    filling,
+                    self._platform.job_runs,
+                    spare,
+                )
+            except ReplayStoppedError:
+                raise RebuildStoppedError(
+                    f"the rebuild of rows of view {name} was ended",
+                    detail="what it has written is right, and stays",
+                    hint="given again, it begins anew",
+                ) from None
+
+    def _fill(
+        self,
+        connection: Connection,
+        spec: JobSpec,
+        version: ViewVersion,
+        origin: Origin,
+        filling: Filling,
+    ) -> None:
+        try:
+            plan = rebuild.bind(connection, spec, version)
+            rebuild.prepare(spec, plan)
+            if origin == "archive":
+                rebuild.fill(connection, spec, version, plan, filling)
+        except ReplayStoppedError:
+            raise RebuildStoppedError(
+                f"the rebuild of view {version.view} is paused",
+                detail=f"version {version.number} stays half built",
+                hint=f"headwater view rebuild {version.view} goes on with it",
+            ) from None
+        except (CdcError, ProjectionError) as error:
+            rebuild.note_failed(connection, spec, version, error)
+            raise
+        rebuild.join(connection, spec, version)
+
+    def compare(self, name: str, number: int | None = None) -> VersionDifference:
+        """Compares a version with the one that readers see, at one position.
+
+        Args:
+            name: The view.
+            number: The version; the newest that readers could be moved to if left out.
+
+        Raises:
+            VersionUnknownError: There is none.
+            VersionBehindError: It is not where the one that readers see is.
+        """
+        self._view(name)
+        with self._connected() as connection:
+            spec = self._spec()
+            target = rebuild.chosen(connection, spec, name, number, _READABLE)
+            return self._compared(connection, spec, target)
+
+    def cutover(
+        self, name: str, number: int | None = None, *, accept_differences: bool = False
+    ) -> Switched:
+        """Moves readers of a view to another version in all stores.
+
+        Args:
+            name: The view.
+            number: The version; the newest that is held if left out.
+            accept_differences: Even if it differs in what its definition does not explain.
+
+        Raises:
+            VersionUnknownError: There is none.
+            VersionBehindError: It is not where the one that readers see is.
+            VersionDiffersError: It differs, and that was not accepted.
+            VersionBusyError: Somebody else is at it.
+        """
+        target, switched = self._cut_over(name, number, accept_differences=accept_differences)
+        if switched.difference is not None and not switched.moved:
+            raise _differs(target, switched.difference)
+        return switched
+
+    def cutover_when_explained(self, name: str, number: int) -> Switched:
+        """Moves readers of a view to another version if nothing differs that is not explained.
+
+        Args:
+            name: The view.
+            number: The version.
+
+        Returns:
+            Whether they were moved, and what differs.
+
+        Raises:
+            VersionUnknownError: There is no such version.
+            VersionBehindError: It is not where the one that readers see is.
+            VersionBusyError: Somebody else is at it.
+        """
+        return self._cut_over(name, number, accept_differences=False)[1]
+
+    def _cut_over(
+        self, name: str, number: int | None, *, accept_differences: bool
+    ) -> tuple[ViewVersion, Switched]:
+        self._view(name)
+        with (
+            self._connected() as connection,
+            view_versions.alone(connection, self._source, name),
+        ):
+            spec = self._spec()
+            switch.finish(connection, spec)
+            target = rebuild.chosen(connection, spec, name, number, _READABLE)
+            compared = self._compared(connection, spec, target)
+            moved = compared.same or accept_differences
+            if moved:
+                self._switch(connection, spec, target)
+            return target, Switched(name, target.number, compared, moved)
+
+    def rollback(self, name: str) -> Switched:
+        """Moves readers of a view back to the version that they saw before.
+
+        Raises:
+            VersionUnknownError: There is none, or it was dropped.
+            VersionBehindError: It is not where the one that readers see is.
+        """
+        self._view(name)
+        with (
+            self._connected() as connection,
+            view_versions.alone(connection, self._source, name),
+        ):
+            spec = self._spec()
+            switch.finish(connection, spec)
+            states = (VersionState.FORMER,)
+            former = rebuild.chosen(connection, spec, name, None, states)
+            self._switch(connection, spec, former)
+            return Switched(name, former.number)
+
+    def drop(self, name: str, number: int) -> ViewVersion:
+        """Removes a version that readers do not see, from every store.
+
+        Raises:
+            VersionUnknownError: There is none, or readers see it.
+            VersionBusyError: It is being built by somebody.
+        """
+        self._view(name)
+        with (
+            self._connected() as connection,
+            view_versions.alone(connection, self._source, name),
+        ):
+            spec = self._spec()
+            version = rebuild.numbered(connection, spec, name, number)
+            rebuild.drop(connection, spec, version)
+            return version
+
+    def _switch(self, connection: Connection, spec: JobSpec, target: ViewVersion) -> None:
+        """Moves readers as soon as the version is where the one is that they see."""
+        deadline = time.monotonic() + _BEHIND_WAIT_S
+        while True:
+            try:
+                return switch.switch(connection, spec, [target])
+            except VersionBehindError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+    def _compared(
+        self, connection: Connection, spec: JobSpec, target: ViewVersion
+    ) -> VersionDifference:
+        versions = view_versions.of_view(connection, self._source, target.view)
+        current = next(each for each in versions if each.state is VersionState.CURRENT)
+        change = view_versions.changed(connection, current, view_versions.defined(target))
+        old, still = self._standing(connection, spec, current)
+        new = self._bound(connection, spec, target)
+        deadline = time.monotonic() + _BEHIND_WAIT_S
+        while True:
+            try:
+                return version_difference.compare_versions(
+                    connection, spec, old, new, change, still=still
+                )
+            except VersionBehindError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+    def _standing(
+        self, connection: Connection, spec: JobSpec, version: ViewVersion
+    ) -> tuple[ViewPlan, bool]:
+        """A version bound to its table, or to what that was when it paused; and whether it is."""
+        view = version.declared(self._declared.values())
+        bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
+        if bound.paused:
+            return binding.standing(connection, spec.source, view, hiding=spec.hiding), True
+        return bound.plans[0], False
+
+    def _bound(self, connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
+        views = [version.declared(self._declared.values())]
+        bound = binding.bind(connection, spec.source, views, hiding=spec.hiding)
+        for paused in bound.paused:
+            fault = paused.fault
+            raise VersionBehindError(fault.message, detail=fault.detail, hint=fault.hint)
+        return bound.plans[0]
+
+    def _view(self, name: str) -> View:
+        view = self._declared.get(name)
+        if view is not None:
+            return view
+        if name in self._platform.project.declarations.derived:
+            raise UsageError(
+                f"view {name} is made from others and follows them by itself",
+                hint="it is made anew when its query changes, or when readers of what it is made"
+                " from are moved to another version",
+            )
+        near = difflib.get_close_matches(name, self._declared, n=1)
+        there = "views: " + ", ".join(sorted(self._declared))
+        raise UsageError(
+            f"no view is named {name[:80]}", hint=f"did you mean {near[0]}?" if near else there
+        )
+
+    def _spec(self) -> JobSpec:
+        platform = self._platform
+        return job_spec(platform.project, (), platform.source_dsn, platform.endpoints)
+
+    def _bound_spec(self) -> JobSpec:
+        bound = self._platform.bound()
+        return replace(self._spec(), plans=bound.plans, paused=bound.paused)
+
+    @property
+    def _source(self) -> str:
+        return self._platform.project.source.name
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with session.connect(self._platform.source_dsn) as connection:
+            yield connection
+
+
+def _differs(target: ViewVersion, compared: VersionDifference) -> VersionDiffersError:
+    found = compared.found
+    counts = {
+        "only in the new one": found.appeared,
+        "only in the present one": found.gone,
+        "with other values": found.changed,
+    }
+    said = [f"{count} rows {what}" for what, count in counts.items() if count]
+    said += [f"column {name} is new" for name in found.columns_added]
+    said += [f"column {name} is gone" for name in found.columns_gone]
+    said += [f"{column}: {rows} rows" for column, rows in found.by_column.most_common()]
+    return VersionDiffersError(
+        f"version {target.number} of view {target.view} differs in what its definition does not"
+        " explain",
+        detail="; ".join(said),
+        hint=f"headwater view compare {target.view} shows examples; --accept-differences accepts"
+        " them",
+    )

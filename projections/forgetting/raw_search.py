@@ -1,0 +1,106 @@
+"""Search of files, byte by byte and column by column, for texts that should be nowhere any more."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+    from pathlib import Path
+
+
+@dataclass(slots=True)
+class Searched:
+    """What a search has looked at, and where it has found something.
+
+    Attributes:
+        texts: How many texts were looked for.
+        files: How many files were read.
+        size_bytes: Their bytes.
+        found: Files that have one, below the folder that was searched.
+    """
+
+    texts: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    found: list[str] = field(default_factory=list)
+
+
+def search_files(root: Path, texts: Collection[str], *, but: Iterable[Path] = ()) -> Searched:
+    """Looks for texts in all files of a folder.
+
+    Files are read as they lie; of Parquet files, which are compressed, the columns are read as
+    well. What another program compresses in a way of its own may hide a text.
+
+    Args:
+        root: The folder.
+        texts: What is looked for.
+        but: Folders and files that are passed over.
+    """
+    passed = frozenset(but)
+    searched = Searched(len(texts))
+    wanted = [text.encode() for text in sorted(texts)]
+    for path in _files(root, passed):
+        try:
+            size = path.stat().st_size
+            found = size > 0 and wanted and (_in_bytes(path, wanted) or _in_columns(path, texts))
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        searched.files += 1
+        searched.size_bytes += size
+        if found:
+            searched.found.append(str(path.relative_to(root)))
+    searched.found.sort()
+    return searched
+
+
+def _files(folder: Path, but: frozenset[Path]) -> Iterator[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for path in entries:
+        if path in but or path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from _files(path, but)
+        elif path.is_file():  # no socket, and nothing that waits for a writer
+            yield path
+
+
+def _in_bytes(path: Path, wanted: list[bytes]) -> bool:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(text) >= 0 for text in wanted)
+
+
+def _in_columns(path: Path, texts: Collection[str]) -> bool:
+    if path.suffix != ".parquet":
+        return False
+    try:
+        with pq.ParquetFile(path) as file:
+            return any(
+                _has(column, texts) for batch in file.iter_batches() for column in batch.columns
+            )
+    except (pa.ArrowException, OSError):
+        return False  # torn: its bytes were looked at
+
+
+def _has(column: pa.Array, texts: Collection[str]) -> bool:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _has(column.dictionary, texts)
+    if pa.types.is_struct(kind) or pa.types.is_map(kind) or pa.types.is_list(kind):
+        inner = column.flatten()
+        parts = inner if isinstance(inner, list) else [inner]
+        return any(_has(part, texts) for part in parts)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return any(pc.any(pc.match_substring(column, text)).as_py() for text in texts)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return any(pc.any(pc.match_substring(column, text.encode())).as_py() for text in texts)
+    return False

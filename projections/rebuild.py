@@ -1,0 +1,479 @@
+"""Rebuild: another version of a view, filled from the archive, that the job then keeps beside it.
+
+The archive is replayed into places that nobody reads, by a process of its own, while the job goes
+on. What comes meanwhile is in the topics: when the archive has been replayed to its end, the job
+takes the version over from there (`joining`), and holds it. Every write is guarded by its row's
+version, so whatever is killed on the way is done again, and nothing comes of doing it twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from cdc.broker import extent, topics
+from cdc.snapshot import reads
+from projections import binding, store_turn, sweeps, switch, view_versions
+from projections.archive import Archive
+from projections.errors import (
+    RebuildRefusedError,
+    RebuildStoppedError,
+    VersionBehindError,
+    VersionUnknownError,
+)
+from projections.fault import Fault
+from projections.quarantine import ledger
+from projections.replay.replay import replay
+from projections.replay.task import ReplayOptions, ReplayState, Target
+from projections.sinks.open import open_sink
+from projections.view import EVENT_TABLES, MirrorView, Store
+from projections.view_versions import KEPT, Replayed, VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    import psycopg
+
+    from cdc.snapshot.reads import Read
+    from projections.frontier import Offsets
+    from projections.plan import ViewPlan
+    from projections.replay.pace import ReplayProgress
+    from projections.spec import JobSpec
+    from projections.view import View
+    from projections.view_versions import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+SECONDS_MAX: Final = 600.0
+"""How long the job may take to bring a version that joins to every store, seconds."""
+
+_CHANGES_PER_S: Final = 20_000
+"""What a rebuild takes of a small machine's time where nothing was ever rebuilt."""
+DISK_SPARE: Final = 1.5
+"""How much more room than the present version has is wanted: files are compacted on the way."""
+_POLL_S: Final = 0.2
+AT_ONCE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
+"""Changes that are written at once, each as many as its store takes best."""
+_COMING: Final = frozenset({VersionState.BUILDING, VersionState.JOINING})
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """What a rebuild will do.
+
+    Attributes:
+        view: The view.
+        differs: What of its definition is not as the current version's; empty if it is the same.
+        source: What it is filled from: `archive`, or `source` for a whole read of its table.
+        changes: Changes that are replayed.
+        seconds: About how long that takes.
+        disk_bytes: About how much room it needs beside what is there.
+        disk_free_bytes: How much there is.
+        followers: Views that are made from it: they follow it when readers do.
+        within: Of a part of the view, its bounds in words; empty for all of it.
+        rows: Of a part, how many rows are within; None for all.
+    """
+
+    view: str
+    differs: tuple[str, ...]
+    source: str
+    changes: int
+    seconds: float
+    disk_bytes: int
+    disk_free_bytes: int
+    followers: tuple[str, ...]
+    within: tuple[str, ...] = ()
+    rows: int | None = None
+
+
+def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str) -> RebuildPlan:
+    """Tells what a rebuild of a view will do; changes nothing.
+
+    Args:
+        connection: To the source, in autocommit.
+        spec: The job.
+        view: The view as it is declared now.
+        source: `archive` or `source`.
+
+    Raises:
+        RebuildRefusedError: The archive cannot be read.
+    """
+    versions = view_versions.read(connection, spec.source)
+    own = [each for each in versions if each.view == view.name]
+    current = next((each for each in own if each.state is VersionState.CURRENT), None)
+    differs = () if current is None else view_versions.changed(connection, current, view).said
+    changes = _changes(spec, _topics(spec, view)) if source == "archive" else 0
+    return RebuildPlan(
+        view.name,
+        differs,
+        source,
+        changes,
+        round(changes / rate(versions), 1),
+        int(size_bytes(spec, current) * DISK_SPARE),
+        shutil.disk_usage(spec.home).free,
+        followers(spec, view),
+    )
+
+
+def followers(spec: JobSpec, view: View) -> tuple[str, ...]:
+    """Returns the views that are made from one."""
+    return tuple(each.name for each in spec.derived if view.name in each.inputs)
+
+
+def begin(  # noqa: PLR0913  # who begins knows all of this
+    connection: Connection,
+    spec: JobSpec,
+    view: View,
+    planned: RebuildPlan,
+    spare_bytes: int,
+    *,
+    held_too: bool = False,
+) -> ViewVersion:
+    """Makes the version that a rebuild fills, or finds the one that was begun.
+
+    Args:
+        connection: To the source; it holds the lock of the view's versions.
+        spec: The job.
+        view: The view as it is declared now.
+        planned: What will be done.
+        spare_bytes: Room that has to be left.
+        held_too: A version that is built already is found as well.
+
+    Raises:
+        RebuildRefusedError: There is such a version already, another one is being built, or the
+            disk is too small.
+    """
+    own = view_versions.of_view(connection, spec.source, view.name)
+    building = [each for each in own if each.state in _COMING]
+    for each in building:
+        if not _same(each, view):
+            raise RebuildRefusedError(
+                f"version {each.number} of view {view.name} is being built for another definition",
+                hint=f"headwater view drop {view.name} {each.number}, then rebuild",
+            )
+        return each
+    held = [each for each in own if each.state is VersionState.HELD]
+    if held and _same(held[-1], view):
+        if held_too:
+            return held[-1]
+        raise RebuildRefusedError(
+            f"version {held[-1].number} of view {view.name} is built and held",
+            hint=f"headwater view cutover {view.name}; or drop it, to build it again",
+        )
+    refuse_small(view, planned.disk_bytes, planned.disk_free_bytes, spare_bytes)
+    if not own:  # the job has not noted it yet
+        view_versions.register(connection, spec.source, [view])
+    number = view_versions.add(connection, spec.source, view, reasons=planned.differs)
+    return numbered(connection, spec, view.name, number)
+
+
+def refuse_small(view: View, disk_bytes: int, free_bytes: int, spare_bytes: int) -> None:
+    """Refuses a rebuild for which the disk has no room.
+
+    Raises:
+        RebuildRefusedError: It has none.
+    """
+    if free_bytes < disk_bytes + spare_bytes:
+        raise RebuildRefusedError(
+            f"the disk is too small to rebuild view {view.name}",
+            detail=f"about {disk_bytes:,} bytes beside {spare_bytes:,} to be left;"
+            f" {free_bytes:,} are free",
+            hint="drop versions that nobody needs: headwater view list --versions",
+        )
+
+
+def bind(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
+    """Binds a version to its table.
+
+    Raises:
+        PlanError: Its definition does not fit the table.
+        RebuildRefusedError: Its table is gone, or was given another name.
+    """
+    view = version.declared(spec.views)
+    bound = binding.bind(connection, spec.source, [view], decides=True, hiding=spec.hiding)
+    if bound.paused:
+        fault = bound.paused[0].fault
+        raise RebuildRefusedError(fault.message, detail=fault.detail, hint=fault.hint)
+    if binding.read_unlogged(connection, spec.source, view, hiding=spec.hiding):
+        bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
+    return replace(bound.plans[0], shown=False)
+
+
+def prepare(spec: JobSpec, plan: ViewPlan) -> None:
+    """Makes the places of a version in its stores.
+
+    Raises:
+        SinkError: A store refuses or cannot be reached.
+    """
+    for store in sorted(plan.to):
+        with closing(open_sink(store, spec.addresses)) as sink:
+            sink.prepare(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """How a version is filled from the archive.
+
+    Attributes:
+        share: Of the time, how much it takes at most, above 0 to 1.
+        stopped: Set to pause it.
+        progress: Is told how far it is, about twice a second.
+    """
+
+    share: float = 1.0
+    stopped: threading.Event = field(default_factory=threading.Event)
+    progress: Callable[[ReplayProgress], None] = lambda _: None
+
+
+def fill(
+    connection: Connection, spec: JobSpec, version: ViewVersion, plan: ViewPlan, filling: Filling
+) -> None:
+    """Fills the places of a version from the archive; one that was killed goes on where it was.
+
+    Args:
+        connection: To the source; it holds the lock of the view's versions.
+        spec: The job.
+        version: The version.
+        plan: It, bound to its table.
+        filling: How.
+
+    Raises:
+        ReplayStoppedError: It was paused.
+        ArchiveIncompleteError: The archive lacks records: the source has to be read.
+        SinkError: A store refuses everything or cannot be reached.
+    """
+    source, before = spec.source, version.replayed or Replayed({})
+    began = time.monotonic()
+
+    def noted(ends: Offsets, progress: Mapping[str, Any] | None, records: int) -> None:
+        seconds = round(before.seconds + time.monotonic() - began, 1)
+        replayed = Replayed(ends, progress, records, seconds)
+        view_versions.note_replayed(connection, source, version.place, replayed)
+
+    state = before.progress
+    options = ReplayOptions(
+        archived=archived(spec, plan),
+        whole=whole_reads(connection, spec),
+        share=filling.share,
+        stopped=filling.stopped,
+        progress=filling.progress,
+        note=lambda now: noted(before.ends, msgspec.to_builtins(now), before.records),
+        resume=None if state is None else msgspec.convert(state, ReplayState),
+        scratch=spec.home,
+    )
+    targets = [
+        Target(
+            (plan,),
+            partial(open_sink, store, spec.addresses),
+            # what waited when it was killed still does: an older row must lend it no values
+            held=ledger.held(connection, source, store),
+            set_aside=partial(ledger.write, spec.ledger, store),
+            changes_per_write=AT_ONCE[store],
+        )
+        for store in sorted(plan.to)
+    ]
+    done = replay(spec.archive, targets, options)
+    stores = sorted(plan.to)
+    for swept in done.swept:
+        sweeps.note(connection, swept.view, stores[swept.target], swept.sweep, swept.removed)
+    noted(done.ends, None, done.records)
+
+
+def archived(spec: JobSpec, plan: ViewPlan) -> Offsets:
+    """Returns how far the archive says that it has had each partition of a view's topics."""
+    if not DeltaTable.is_deltatable(str(spec.archive)):
+        return {}
+    wanted = frozenset(plan.topics)
+    identities = topics.identities(spec.bootstrap, wanted)
+    places = extent.bounds(spec.bootstrap, wanted)
+    return Archive(spec.archive).ends({place: identities.get(place[0], "") for place in places})
+
+
+def whole_reads(connection: Connection, spec: JobSpec) -> dict[str, Read]:
+    """Returns the newest whole read of each table that is done, by topic."""
+    epoch = reads.epoch_of(connection, spec.source, 1)
+    return {
+        read.table.topic(spec.source): read
+        for read in reads.of_source(connection, spec.source, epoch)
+        if read.whole and read.state == "done"
+    }
+
+
+def join(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
+    """Has the job take a version over that is filled."""
+    before = [VersionState.BUILDING]
+    view_versions.move(connection, spec.source, version.place, VersionState.JOINING, before)
+
+
+def await_held(
+    connection: Connection,
+    spec: JobSpec,
+    version: ViewVersion,
+    *,
+    stopped: Callable[[], bool],
+    running: Callable[[], bool],
+) -> ViewVersion:
+    """Waits until the job holds a version.
+
+    Raises:
+        RebuildStoppedError: It was told to stop, or the job does not run: it goes on by itself.
+        RebuildRefusedError: The job cannot take it over.
+    """
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        now = numbered(connection, spec, version.view, version.number)
+        if now.state not in _COMING:
+            return now
+        if now.fault is not None:
+            raise RebuildRefusedError(
+                now.fault.message, detail=now.fault.detail, hint=now.fault.hint
+            )
+        if stopped() or not running() or time.monotonic() > deadline:
+            raise RebuildStoppedError(
+                f"version {version.number} of view {version.view} is filled, and not held yet",
+                detail=None if running() else "the job does not run",
+                hint="the job takes it over as soon as it can: headwater view list --versions",
+            )
+        time.sleep(_POLL_S)
+
+
+def chosen(
+    connection: Connection,
+    spec: JobSpec,
+    view: str,
+    number: int | None,
+    states: Collection[VersionState],
+) -> ViewVersion:
+    """Returns a version of a view, or the newest of some states.
+
+    Raises:
+        VersionUnknownError: There is none.
+        VersionBehindError: It is still being built.
+    """
+    own = view_versions.of_view(connection, spec.source, view)
+    found = [
+        each for each in own if each.number == number or (number is None and each.state in states)
+    ]
+    if number is None and VersionState.HELD in states:
+        # what was never shown comes first, then what readers were moved away from
+        current = next((v.number for v in own if v.state is VersionState.CURRENT), 0)
+        building = [each for each in own if each.state in _COMING]
+        found = [each for each in found if each.number > current] or building
+    if not found:
+        there = ", ".join(f"{each.number} ({each.state})" for each in own) or "none"
+        what = "no version" if number is None else f"no version {number}"
+        raise VersionUnknownError(
+            f"view {view} has {what} that readers could be moved to",
+            detail=f"versions: {there}",
+            hint=f"headwater view rebuild {view} makes one",
+        )
+    version = found[-1]
+    if version.state in _COMING:
+        raise VersionBehindError(
+            f"version {version.number} of view {view} is still being built",
+            detail=str(version.state),
+            hint=f"headwater view rebuild {view} goes on with it and waits",
+        )
+    if version.state not in states:
+        raise VersionUnknownError(
+            f"version {version.number} of view {view} is what readers see"
+            if version.state is VersionState.CURRENT
+            else f"version {version.number} of view {view} is {version.state}"
+        )
+    return version
+
+
+def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
+    """Removes a version that readers do not see from every store, and what is known of it.
+
+    Args:
+        connection: To the source; it holds the lock of the view's versions.
+        spec: The job.
+        version: The version.
+
+    Raises:
+        VersionUnknownError: It is the one that readers see.
+        SinkError: A store cannot be reached: give the command again.
+    """
+    if version.state is VersionState.CURRENT or version.switching:
+        raise VersionUnknownError(
+            f"version {version.number} of view {version.view} is what readers see",
+            hint="headwater view cutover or rollback moves them to another one first",
+        )
+    stores = version.declared().to
+    # the job sees that before its next batch, and writes nothing there any more
+    before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
+    view_versions.move(connection, spec.source, version.place, VersionState.DROPPED, before)
+    plan = switch.place_of(version.place, stores)
+    with store_turn.alone(connection, spec.source, stores):
+        pass  # whatever was being written there has been written
+    for store in sorted(stores):
+        with closing(switch.showing(store, spec)) as sink:
+            sink.drop(plan)
+    view_versions.forget(connection, spec.source, version.place)
+
+
+def note_failed(connection: Connection, spec: JobSpec, version: ViewVersion, error: Any) -> None:
+    """Notes why a version could not be filled."""
+    view_versions.note_fault(connection, spec.source, version.place, Fault.of(error))
+
+
+def _same(version: ViewVersion, view: View) -> bool:
+    return view_versions.made_for([replace(version, state=VersionState.HELD)], view) is not None
+
+
+def numbered(connection: Connection, spec: JobSpec, view: str, number: int) -> ViewVersion:
+    """Returns a version by its number, whatever became of it.
+
+    Raises:
+        VersionUnknownError: There never was one.
+    """
+    for each in view_versions.read(connection, spec.source):
+        if (each.view, each.number) == (view, number):
+            return each
+    raise VersionUnknownError(f"view {view} has no version {number}")
+
+
+def _topics(spec: JobSpec, view: View) -> list[str]:
+    tables = (view.table,) if isinstance(view, MirrorView) else EVENT_TABLES
+    return [table.topic(spec.source) for table in tables]
+
+
+def _changes(spec: JobSpec, topics: Iterable[str]) -> int:
+    """Records of some topics in the archive."""
+    if not DeltaTable.is_deltatable(str(spec.archive)):
+        return 0
+    listed = ", ".join("'" + topic.replace("'", "''") + "'" for topic in topics)
+    try:
+        engine = QueryBuilder().register("archive", DeltaTable(str(spec.archive)))
+        query = f"SELECT count(*) AS n FROM archive WHERE topic IN ({listed})"  # noqa: S608
+        return int(engine.execute(query).read_all()["n"][0].as_py())
+    except (DeltaError, OSError) as error:
+        raise RebuildRefusedError(
+            "the archive cannot be read", detail=type(error).__name__
+        ) from None
+
+
+def rate(versions: Iterable[ViewVersion]) -> float:
+    """Returns the changes per second that the last rebuild took."""
+    done = [v.replayed for v in versions if v.replayed and v.replayed.seconds > 1]
+    return done[-1].records / done[-1].seconds if done and done[-1].records else _CHANGES_PER_S
+
+
+def size_bytes(spec: JobSpec, version: ViewVersion | None) -> int:
+    """Returns the size of a version's tables; what other stores have of it is of that order."""
+    if version is None:
+        return 0
+    names = (version.place, f"{version.place}.deleted", f"{version.place}.changes")
+    folders = [spec.addresses.tables / name for name in names]
+    files = (path for folder in folders for path in folder.rglob("*.parquet"))
+    return sum(path.stat().st_size for path in files if path.is_file())

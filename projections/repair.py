@@ -1,0 +1,193 @@
+"""Repair: the rows of a view that a verification found wrong, read again from the source.
+
+A repair goes the way of every change. The keys are read from the table, and their rows come through
+the table's topic at the position of that read: newer than whatever a store has of them, older than
+every change that the read has not seen. So a row that is missing, stale or altered is written over,
+one whose delete is missing is deleted, and a change that comes meanwhile wins as always. Nothing is
+written to a store past the job, and it makes no difference who else repairs.
+
+One damage has no such cure: two rows of one key in a table. What a merge does to one it does to the
+other. There the older one is taken out first, in one commit and under the lock that every writer of
+the view takes. That decides nothing: both are rows of the same key, the newer one by its version is
+what a merge had left, and the read that follows has the last word.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cdc.snapshot import request
+from projections.documents import decoded_key, key_values, source_key
+from projections.errors import RepairRefusedError
+from projections.sinks.open import open_sink
+from projections.sinks.table import TableSink
+from projections.verification.pace import Pace
+from projections.verify import DEADLINE_S, Verification
+from projections.view import Store
+from projections.view_report import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cdc.capture import CaptureSpec
+    from projections.plan import ViewPlan
+    from projections.spec import JobSpec
+    from projections.view_report import Finding, ViewReport
+
+_BY_THEMSELVES = (Verdict.QUARANTINED, Verdict.MOVING, Verdict.ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What became of the keys of a view in one store.
+
+    Attributes:
+        view: The view.
+        store: The store.
+        asked: Keys that were wrong.
+        cured: Those of them that are right now.
+        left: Those that are still wrong.
+        moving: Those that changed whenever they were looked at.
+    """
+
+    view: str
+    store: Store
+    asked: int
+    cured: int
+    left: tuple[Finding, ...] = field(default=(), repr=False)
+    moving: int = 0
+
+
+def refuse(spec: JobSpec, report: ViewReport) -> None:
+    """Refuses a report whose view cannot be repaired row by row.
+
+    Raises:
+        RepairRefusedError: Its rows have no keys by which they could be read again, or nothing of
+            what is wrong is a row.
+    """
+    plan = next((plan for plan in spec.plans if plan.name == report.view), None)
+    if plan is None:
+        raise RepairRefusedError(
+            f"view {report.view} is made from others: its rows are in no table",
+            hint="repair those that it is made from; headwater view explain names them",
+        )
+    if plan.append_only:
+        raise RepairRefusedError(
+            f"view {report.view} has rows without a key, which cannot be read one by one",
+            hint=f"headwater source resnapshot {plan.schema.table} reads the whole of it",
+        )
+    if plan.events is not None:
+        raise RepairRefusedError(
+            f"view {report.view} is of events, which are in no table of their own",
+            hint="headwater source resnapshot eventstore.events reads the whole of it",
+        )
+    if any(each.verdict is Verdict.ENDED for each in report.findings):
+        raise RepairRefusedError(
+            f"view {report.view}: states that have ended are wrong, and no read brings them back",
+            hint=f"headwater view rebuild {report.view} makes them of the archive, beside these",
+        )
+    if not report.equal and not _repairable(report):
+        raise RepairRefusedError(
+            f"view {report.view} in {report.store}: nothing of what is wrong is a row",
+            hint="headwater quarantine list shows what waits; what lies beside rows is made anew"
+            f" with the view: headwater source resnapshot {plan.schema.table}",
+        )
+
+
+def repair(
+    capture: CaptureSpec,
+    spec: JobSpec,
+    reports: Sequence[ViewReport],
+    *,
+    deadline_s: float = DEADLINE_S,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Repaired]:
+    """Has what differs read again, waits for it, and judges it once more.
+
+    Args:
+        capture: How the source is captured.
+        spec: The job.
+        reports: Of a verification; those in which nothing is wrong are passed over.
+        deadline_s: Longest wait for a read, and for a view to have it, seconds.
+        say: Is told each step.
+
+    Raises:
+        RepairRefusedError: See `refuse`.
+        CdcError: The keys cannot be read.
+        NotCaughtUpError: A view does not take what was read.
+        SinkError: A store cannot be read, or a table not written.
+    """
+    wrong: dict[str, dict[Store, list[Finding]]] = defaultdict(dict)
+    for report in reports:
+        if not report.equal:
+            refuse(spec, report)
+            wrong[report.view][report.store] = _repairable(report)
+    plans = {plan.name: plan for plan in spec.plans}
+    found: list[Repaired] = []
+    for view, by_store in wrong.items():
+        plan = plans[view]
+        _take_out_duplicates(spec, plan, by_store.get(Store.TABLE, ()), say)
+        _read_again(capture, plan, by_store, deadline_s, say)
+        found += _judged_again(spec, plan, by_store, deadline_s)
+    return found
+
+
+def _repairable(report: ViewReport) -> list[Finding]:
+    return [each for each in report.findings if each.verdict not in _BY_THEMSELVES]
+
+
+def _take_out_duplicates(
+    spec: JobSpec, plan: ViewPlan, findings: Sequence[Finding], say: Callable[[str], None]
+) -> None:
+    doubled = [each.key for each in findings if each.verdict is Verdict.DUPLICATED]
+    if not doubled or plan.history is not None:
+        return
+    columns = [plan.schema.by_name[name] for name in plan.keys]
+    keys = [decoded_key(key_values(key, columns), columns) for key in doubled]
+    feeding = next(each for each in spec.plans_in(Store.TABLE) if each.name == plan.name)
+    with closing(TableSink(spec.addresses.tables)) as sink:
+        removed = sink.deduplicate(feeding, keys)
+    say(f"{plan.name} in table: {removed} rows taken out that had a newer one of their key")
+
+
+def _read_again(
+    capture: CaptureSpec,
+    plan: ViewPlan,
+    by_store: Mapping[Store, Sequence[Finding]],
+    deadline_s: float,
+    say: Callable[[str], None],
+) -> None:
+    columns = [plan.schema.by_name[name] for name in plan.keys]
+    texts = sorted({each.key for findings in by_store.values() for each in findings})
+    keys = [source_key(key_values(text, columns), columns) for text in texts]
+    for start in range(0, len(keys), request.KEYS_MAX):
+        part = keys[start : start + request.KEYS_MAX]
+        asked = request.ask(capture, plan.schema.table, keys=part)
+        say(f"{plan.name}: {len(part)} keys of {plan.schema.table} are read again")
+        request.wait(capture, asked.read.id, deadline_s)
+
+
+def _judged_again(
+    spec: JobSpec,
+    plan: ViewPlan,
+    by_store: Mapping[Store, Sequence[Finding]],
+    deadline_s: float,
+) -> list[Repaired]:
+    with ExitStack() as stack:
+        sinks = {
+            store: stack.enter_context(closing(open_sink(store, spec.addresses)))
+            for store in by_store
+        }
+        suspects = {store: [each.key for each in found] for store, found in by_store.items()}
+        outcomes = Verification(spec, Pace(), deadline_s=deadline_s).judged(plan, sinks, suspects)
+    repaired = []
+    for store, findings in by_store.items():
+        outcome = outcomes[store]
+        asked, left = len(findings), tuple(outcome.findings)
+        moving = len(outcome.moving)
+        cured = asked - len(left) - moving
+        repaired.append(Repaired(plan.name, store, asked, cured, left, moving))
+    return repaired

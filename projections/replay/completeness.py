@@ -1,0 +1,101 @@
+"""Whether an archive has all that a view is made from.
+
+It has if it begins with the very first record of each partition; or if it has every row of a whole
+read of the table and what came since then. Otherwise days were removed by retention, or the archive
+was begun after the topics had lost records; then only the source has it all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.position import ChangePosition
+from projections.errors import ArchiveIncompleteError
+from projections.replay.survey import by_topic, flags, versions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cdc.snapshot.reads import Read
+    from projections.frontier import Offsets
+    from projections.replay.archive_scan import ArchiveScan
+    from projections.replay.survey import TopicSurvey
+
+_COLUMNS: Final = ("topic", "partition", "offset", "op", "epoch", "lsn", "key")
+_HINT: Final = (
+    "read the table again: headwater source resnapshot; what the read sends is archived, and"
+    " complete"
+)
+
+
+def check(
+    scan: ArchiveScan,
+    topic: str,
+    survey: TopicSurvey,
+    archived: Offsets,
+    whole: Mapping[str, Read],
+) -> None:
+    """Refuses a topic of which the archive lacks records.
+
+    Args:
+        scan: The archive.
+        topic: The topic.
+        survey: How its records lie.
+        archived: How far the archive says that it has had each partition; see `Archive.ends`.
+        whole: The newest whole read of each table that is done, by topic.
+
+    Raises:
+        ArchiveIncompleteError: It lacks some, and has no whole read of the table either.
+    """
+    firsts = survey.firsts
+    had = {number: end for (name, number), end in archived.items() if name == topic and end}
+    missing = [
+        f"partition {number} begins at {firsts[number]}"
+        if number in firsts
+        else f"partition {number} has nothing before {had[number]}"
+        for number in sorted(firsts.keys() | had.keys())
+        if firsts.get(number, -1) != 0
+    ]
+    if not missing:
+        return
+    read = whole.get(topic)
+    if read is not None and read.read_lsn is not None and _has(scan, topic, survey, read):
+        return
+    raise ArchiveIncompleteError(
+        f"the archive lacks the first records of topic {topic}",
+        detail="; ".join(missing),
+        hint=_HINT,
+    )
+
+
+def _has(scan: ArchiveScan, topic: str, survey: TopicSurvey, read: Read) -> bool:
+    """Whether all rows of a read are there, and every change since the position it stands for.
+
+    That is so if each partition begins before the read did: its first record is an older change.
+    """
+    if read.read_lsn is None:
+        return False
+    version = ChangePosition.of_read(read.epoch, read.read_lsn).version
+    firsts, before = survey.firsts, set()
+    keys: list[pa.Array] = []
+    blocks = [scan.blocks[number] for number in sorted({p.block for p in survey.pieces})]
+    for _, batch in scan.read(_COLUMNS, blocks):
+        for _, chosen in by_topic(batch, [topic]):
+            own = batch if chosen is None else batch.filter(pa.array(chosen))
+            versions = versions_of(own)
+            rows = flags(pc.equal(own.column("op"), "r")) & (versions == version)
+            keys.append(pc.unique(own.column("key").filter(pa.array(rows))))
+            for number, first in firsts.items():
+                place = flags(
+                    pc.and_(
+                        pc.equal(own.column("partition"), number),
+                        pc.equal(own.column("offset"), first),
+                    )
+                )
+                if (versions[place] < version).any():
+                    before.add(number)
+    found = len(pc.unique(pa.chunked_array(keys, pa.string()))) if keys else 0
+    return before == firsts.keys() and found >= read.rows_read

@@ -1,0 +1,158 @@
+"""What a replay is asked for and what it came to: targets, options, where it goes on, figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from cdc.snapshot.reads import Read
+    from projections.delivery import Held, ViewCount, Waiting
+    from projections.frontier import Offsets
+    from projections.plan import ViewPlan
+    from projections.replay.bounds import Bounds
+    from projections.replay.pace import ReplayProgress
+    from projections.replay.survey import Taken
+    from projections.sinks.sink import Sink
+    from projections.sweeps import Sweep
+
+CHANGES_PER_WRITE: Final = 100_000
+
+
+class ReplayState(msgspec.Struct, frozen=True):
+    """Where a replay goes on; small, and of plain values.
+
+    Attributes:
+        archive_version: Version of the archive that it reads.
+        ends: Topic, partition and offset after the last record that it takes.
+        step: The step that it is at.
+        part: The part of that step that comes next.
+    """
+
+    archive_version: int
+    ends: list[tuple[str, int, int]]
+    step: int = 0
+    part: int = 0
+
+    def to_json(self) -> bytes:
+        """Returns it as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> ReplayState:
+        """Reads it back."""
+        return msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Views of one store that are filled.
+
+    Attributes:
+        plans: The views.
+        open_sink: Opens the store; the replay closes it.
+        held: What waits of them already, by view.
+        set_aside: Is handed what cannot be written, and how far views were truncated, by name; once
+            it returns, that is safe. Without it, the caller finds both in `Replayed`.
+        changes_per_write: Changes of a topic after which they are written.
+    """
+
+    plans: tuple[ViewPlan, ...]
+    open_sink: Callable[[], Sink]
+    held: Mapping[str, Held] = field(default_factory=dict)
+    set_aside: Callable[[Sequence[Waiting], Mapping[str, int]], None] | None = None
+    changes_per_write: int = CHANGES_PER_WRITE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """How a replay is done.
+
+    Attributes:
+        through: Offsets below which records are taken, by topic and partition; all of those that
+            are not named.
+        bounds: Which rows are made, of versions of one view; None for all. What is outside is
+            neither written nor removed.
+        taken: Which records are taken, if that is neither told by offsets nor by bounds.
+        version: Version of the archive; None for the newest.
+        archived: How far the archive says that it has had each partition; see `Archive.ends`.
+        whole: The newest whole read of each table that is done, by topic. Where the archive lacks
+            the first records it may be complete since then; and rows that it has not found go.
+        share: Of the time, how much the replay takes at most, above 0 to 1.
+        stopped: Set to end it; it is looked at several times a second, but for a write under way.
+        progress: Is told how far it is, twice a second.
+        note: Is told where it would go on; to be kept by whoever wants to go on after a kill.
+        resume: Where it goes on.
+        scratch: Folder for what has to be sorted; None for the system's own.
+    """
+
+    through: Offsets | None = None
+    bounds: Bounds | None = None
+    taken: Taken | None = None
+    version: int | None = None
+    archived: Offsets = field(default_factory=dict)
+    whole: Mapping[str, Read] = field(default_factory=dict)
+    share: float = 1.0
+    stopped: threading.Event | None = None
+    progress: Callable[[ReplayProgress], None] = lambda _: None
+    note: Callable[[ReplayState], None] = lambda _: None
+    resume: ReplayState | None = None
+    scratch: Path | None = None
+
+
+USUAL: Final = ReplayOptions()
+"""All of the archive, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A view from which rows were removed that a whole read has not found.
+
+    Attributes:
+        target: Number of the target.
+        view: The view.
+        sweep: Up to which version, as the job notes it.
+        removed: How many rows.
+    """
+
+    target: int
+    view: str
+    sweep: Sweep
+    removed: int
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay came to.
+
+    Attributes:
+        ends: Offset after the last record that was taken, by topic and partition.
+        archive_version: Version of the archive that was read.
+        records: Records of the topics in the archive, as far as they were to be taken.
+        counts: For each target, what became of the records that were delivered, by view.
+        waiting: For each target, what could not be written, if nobody else was handed it.
+        truncated: For each target, how far views were truncated, by name.
+        swept: What whole reads have allowed to be removed.
+        chosen: How many keys were within the bounds; None without any.
+    """
+
+    ends: Offsets
+    archive_version: int
+    records: int = 0
+    counts: list[dict[str, ViewCount]] = field(default_factory=list)
+    waiting: list[list[Waiting]] = field(default_factory=list)
+    truncated: list[dict[str, int]] = field(default_factory=list)
+    swept: list[Swept] = field(default_factory=list)
+    chosen: int | None = None
+
+    @property
+    def written(self) -> int:
+        """Rows and deletes that the stores took."""
+        every = (count.changes for of in self.counts for count in of.values())
+        return sum(applied.upserted + applied.deleted for applied in every)

@@ -1,0 +1,73 @@
+"""Whose turn a store is: its batches', or that of somebody who must be alone.
+
+Batches may be several at once. Whoever moves readers of views to another version must be alone.
+Between two batches all versions of a view have the same changes. So readers that are moved just
+then see nothing twice, and nothing go back.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from projections.errors import VersionBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from projections.view import Store
+
+MOVE_WAIT_S: Final = 60.0
+"""How long somebody who moves readers waits for batches that are under way."""
+
+_KEY: Final = "hashtext('headwater.store'), hashtext(%s || '/' || %s)"
+_SHARE: Final = f"SELECT pg_advisory_lock_shared({_KEY})"
+_UNSHARE: Final = f"SELECT pg_advisory_unlock_shared({_KEY})"
+_TAKE: Final = f"SELECT pg_advisory_xact_lock({_KEY})"
+
+
+@contextmanager
+def shared(connection: psycopg.Connection[Any], source: str, store: Store) -> Iterator[None]:
+    """Keeps readers from being moved while a batch is written.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        store: The store.
+    """
+    given = source, str(store)
+    connection.execute(_SHARE, given)
+    try:
+        yield
+    finally:
+        with suppress(psycopg.Error):  # of a session that has ended nothing is held any more
+            connection.execute(_UNSHARE, given)
+
+
+@contextmanager
+def alone(
+    connection: psycopg.Connection[Any], source: str, stores: Iterable[Store]
+) -> Iterator[None]:
+    """Waits until no batch is written to any of some stores, and keeps further ones waiting.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        stores: The stores.
+
+    Raises:
+        VersionBusyError: A batch takes too long.
+    """
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{int(MOVE_WAIT_S)}s'")
+            for store in sorted(stores):
+                connection.execute(_TAKE, (source, str(store)))
+            yield
+    except psycopg.errors.LockNotAvailable:
+        raise VersionBusyError(
+            f"a batch has been written for longer than {MOVE_WAIT_S:.0f} s",
+            hint="headwater status shows what the job is at; try again",
+        ) from None

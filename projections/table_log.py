@@ -1,0 +1,210 @@
+"""TableLog: what the log of a Delta table says, action by action.
+
+The engines tell which files a version consists of, but not what was said of each when it was added.
+Whoever writes of the same files in another log needs that, word for word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from projections.errors import LogUnreadableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Action = dict[str, Any]
+"""What a line of a commit says of a file, of the table's form, and so on."""
+
+FileKey = tuple[str, str]
+"""What tells a file of a table from another: its path, and what is taken out of it."""
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_ADDED: Final = (
+    "path",
+    "partitionValues",
+    "size",
+    "modificationTime",
+    "dataChange",
+    "stats",
+    "tags",
+    "deletionVector",
+    "baseRowId",
+    "defaultRowCommitVersion",
+    "clusteringProvider",
+)
+_REPLAYED: Final = ("add", "remove", "protocol", "metaData")
+_Z85: Final = (
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+)
+_UUID_CHARACTERS: Final = 20
+
+
+@dataclass(slots=True)
+class LogState:
+    """What a log comes to at a version.
+
+    Attributes:
+        protocol: What readers have to know.
+        metadata: The table's form.
+        files: What was said of each file when it was added.
+        gone: What was said of each that is part of the table no more when it was removed, as far as
+            the log still knows.
+    """
+
+    protocol: Action = field(default_factory=dict)
+    metadata: Action = field(default_factory=dict)
+    files: dict[FileKey, Action] = field(default_factory=dict)
+    gone: dict[FileKey, Action] = field(default_factory=dict)
+
+    def take(self, line: Action) -> None:
+        """Takes one line of a commit, or of a checkpoint."""
+        if (add := line.get("add")) is not None:
+            key = file_key(add)
+            self.files[key] = {name: add[name] for name in _ADDED if add.get(name) is not None}
+            self.gone.pop(key, None)
+        elif (remove := line.get("remove")) is not None:
+            key = file_key(remove)
+            self.files.pop(key, None)
+            self.gone[key] = remove
+        elif (protocol := line.get("protocol")) is not None:
+            self.protocol = _said(protocol)
+        elif (metadata := line.get("metaData")) is not None:
+            self.metadata = _said(metadata)
+
+
+class TableLog:
+    """Reads a table's log.
+
+    Args:
+        table: Folder of the table.
+    """
+
+    def __init__(self, table: Path) -> None:
+        self.folder = table / "_delta_log"
+
+    def commit(self, number: int) -> Path:
+        """Returns the file of a commit, whether or not it is there."""
+        return self.folder / f"{number:020}.json"
+
+    def commits(self) -> list[int]:
+        """Returns the numbers of the commits that are there, the oldest first."""
+        return self._numbers(_COMMIT)
+
+    def checkpoints(self) -> list[int]:
+        """Returns the numbers of the checkpoints that are there, the oldest first."""
+        return self._numbers(_CHECKPOINT)
+
+    def lines(self, number: int) -> list[Action]:
+        """Returns what a commit says.
+
+        Raises:
+            LogUnreadableError: It is not there, or torn.
+        """
+        try:
+            return parsed(self.commit(number).read_bytes())
+        except (OSError, ValueError) as error:
+            raise self._unreadable(f"{number:020}.json", error) from None
+
+    def state(self, version: int) -> LogState:
+        """Returns what the log comes to at a version.
+
+        Raises:
+            LogUnreadableError: It does not reach back so far, or is torn.
+        """
+        state = LogState()
+        since = max((number for number in self.checkpoints() if number <= version), default=-1)
+        if since >= 0:
+            for line in self._checkpoint(since):
+                state.take(line)
+        for number in range(since + 1, version + 1):
+            for line in self.lines(number):
+                state.take(line)
+        return state
+
+    def _checkpoint(self, number: int) -> list[Action]:
+        path = self.folder / f"{number:020}.checkpoint.parquet"
+        try:
+            table = pq.read_table(path, columns=list(_REPLAYED), partitioning=None)
+            return [_said(line) for line in table.to_pylist(maps_as_pydicts="strict")]
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(path.name, error) from None
+
+    def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
+        try:
+            with os.scandir(self.folder) as entries:
+                found = [pattern.fullmatch(entry.name) for entry in entries]
+        except FileNotFoundError:
+            return []
+        return sorted(int(match[1]) for match in found if match)
+
+    def _unreadable(self, name: str, error: Exception) -> LogUnreadableError:
+        return LogUnreadableError(
+            "the log of a table cannot be read",
+            detail=f"{self.folder.parent.name}/_delta_log/{name}: {type(error).__name__}",
+        )
+
+
+def parsed(commit: bytes) -> list[Action]:
+    """Returns the lines of a commit.
+
+    Raises:
+        ValueError: It is torn.
+    """
+    lines = [orjson.loads(line) for line in commit.splitlines() if line.strip()]
+    if not lines or not all(isinstance(line, dict) for line in lines):
+        raise ValueError
+    return lines
+
+
+def _said(action: Action) -> Action:
+    """What a checkpoint has as a NULL is not there in a commit."""
+    return {name: value for name, value in action.items() if value is not None}
+
+
+def file_key(said: Action) -> FileKey:
+    """Returns what tells a file that is added or removed from another."""
+    vector = said.get("deletionVector")
+    if vector is None:
+        return said["path"], ""
+    return said["path"], f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
+
+
+def files_of(said: Action) -> list[str]:
+    """Returns the paths below a table's folder that an added file consists of.
+
+    Raises:
+        LogUnreadableError: They are elsewhere.
+    """
+    path = unquote(said["path"])
+    vector = said.get("deletionVector") or {"storageType": "i"}
+    if path.startswith("/") or "://" in path or vector["storageType"] == "p":
+        raise LogUnreadableError("a table has files outside its folder")
+    if vector["storageType"] == "i":
+        return [path]
+    prefix, name = vector["pathOrInlineDv"][:-_UUID_CHARACTERS], _uuid(vector["pathOrInlineDv"])
+    return [
+        path,
+        f"{prefix}/deletion_vector_{name}.bin" if prefix else f"deletion_vector_{name}.bin",
+    ]
+
+
+def _uuid(text: str) -> uuid.UUID:
+    """The name of a deletion vector's file, which a log has in base 85."""
+    found = b""
+    for start in range(len(text) - _UUID_CHARACTERS, len(text), 5):
+        number = 0
+        for character in text[start : start + 5]:
+            number = number * 85 + _Z85.index(character)
+        found += number.to_bytes(4)
+    return uuid.UUID(bytes=found)

@@ -1,0 +1,1 @@
+"""Verification: every view in every store, proved equal to its source while writes go on."""

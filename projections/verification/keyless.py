@@ -1,0 +1,154 @@
+"""Views of tables without a key: what cannot be told apart is counted, between two positions.
+
+Rows of such a table are inserted and never changed, and each has in a view the version of its
+insert. Take the end of the log, A, and wait until all transactions have ended that had written to
+the table by then; take a snapshot S; take the end of the log again, B. S sees every row whose
+insert lies before A, and none whose insert lies behind B. So once the view has applied everything
+up to B, counting equal rows as often as they are there:
+
+- what the view has up to A is in S; the rest is extra,
+- what S has is in the view up to B; the rest is missing,
+- what lies between, and is not in S, is in motion.
+
+A read of the whole table gives all rows new versions. One that has begun since A leaves nothing to
+say this time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.lsn import Lsn
+from cdc.position import ChangePosition
+from cdc.snapshot import read_point, reads
+from projections.source_rows import SourceRows
+from projections.verification.rounds import Outcome
+from projections.verification.rule import hash_of
+from projections.view_report import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import psycopg
+
+    from projections.plan import ViewPlan
+    from projections.sinks.sink import Sink
+    from projections.verification.pace import Pace
+    from projections.verification.reach import Reach
+    from projections.view import Store
+
+_ROWS_PER_STEP: Final = 5_000
+_WRITERS_S: Final = 30.0
+_BEGUN: Final = """
+SELECT max(read_lsn)::text FROM headwater.snapshots
+ WHERE source = %s AND table_schema = %s AND table_name = %s
+   AND predicate IS NULL AND keys IS NULL
+"""
+
+
+class KeylessPass:
+    """Compares one view of a table without a key in several stores.
+
+    Args:
+        connection: From `source_rows.session_of`; it is in a transaction while rows are read.
+        other: Another session with the source, in autocommit.
+        plan: The view.
+        reach: Of its source.
+        pace: Of the verification.
+        resting: Nothing is written, and all is applied.
+
+    Attributes:
+        position: What the view is compared through, once all is read.
+        rows: Rows that it should have.
+        withheld: Rows that it is not to have.
+        void: Whether nothing could be said of some store this time.
+    """
+
+    def __init__(  # noqa: PLR0913  # what a pass is made of
+        self,
+        connection: psycopg.Connection[Any],
+        other: psycopg.Connection[Any],
+        plan: ViewPlan,
+        reach: Reach,
+        pace: Pace,
+        *,
+        resting: bool,
+    ) -> None:
+        self.position = Lsn(0)
+        self.rows = self.withheld = 0
+        self.void = False
+        self._connection = connection
+        self._other = other
+        self._plan = plan
+        self._reach = reach
+        self._pace = pace
+        self._resting = resting
+        self._expected: Counter[bytes] = Counter()
+        self._through = Lsn(0)
+        self._settled = True
+
+    def read(self) -> Iterator[list[Mapping[str, Any]]]:
+        """Reads the source; yields its rows, some thousand at a time."""
+        root = read_point.oid(self._other, self._plan.schema.table)
+        point = read_point.ReadPoint(self._other, root or 0)
+        self.position = point.position
+        self._settled = self._resting or self._await(point)
+        with self._connection.transaction():
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            rows = SourceRows(self._connection, self._plan)
+            self._through = self._reach.end()
+            for part in rows.every():
+                self._expected.update(map(hash_of, part))
+                self.rows += len(part)
+                yield list(part)
+            self.withheld = rows.withheld
+
+    def compared(self, store: Store, sink: Sink) -> Iterator[Outcome]:
+        """Compares a store with what was read; yields what was found so far."""
+        self._reach.wait([(self._plan.name, store)], self._through)
+        shown = [c.name for c in self._plan.schema.columns if c.name not in self._plan.absent]
+        low, high = self._version(self.position), self._version(self._through)
+        extra: Counter[bytes] = Counter()
+        lacking, moving = self._expected.copy(), Counter[bytes]()
+        for number, (version, document) in enumerate(sink.versioned(self._plan)):
+            row = hash_of({name: document.get(name) for name in shown})
+            if self._resting or version <= low:
+                lacking[row] -= 1
+                if lacking[row] < 0:
+                    extra[row] += 1
+            elif version <= high:
+                moving[row] += 1
+            if number % _ROWS_PER_STEP == 0:
+                yield Outcome()
+        missing = +lacking
+        outcome = Outcome()
+        if not self._settled or self._read_anew():
+            self.void = True
+            outcome.counts[Verdict.MOVING] = self.rows
+        else:
+            outcome.counts[Verdict.MISSING] = (missing - moving).total()
+            outcome.counts[Verdict.EXTRA] = extra.total()
+            outcome.counts[Verdict.MOVING] = (moving - missing).total()
+        yield outcome
+
+    def _await(self, point: read_point.ReadPoint) -> bool:
+        waited_s = 0.0
+        while not point.reached():
+            if waited_s > _WRITERS_S or self._pace.stopped:
+                return False
+            self._pace.rest(0.01)
+            waited_s += 0.01
+        return True
+
+    def _version(self, lsn: Lsn) -> int:
+        epoch = 1 if self._resting else reads.epoch_of(self._other, self._plan.source, 1)
+        return ChangePosition.of_read(epoch, lsn).version
+
+    def _read_anew(self) -> bool:
+        if self._resting:
+            return False
+        table = self._plan.schema.table
+        asked = self._plan.source, table.schema, table.name
+        (begun,) = self._other.execute(_BEGUN, asked).fetchone() or (None,)
+        return begun is not None and Lsn.parse(begun) > self.position

@@ -1,0 +1,187 @@
+"""A pass: one view compared with what it should have, in steps of some thousand rows.
+
+Between two steps nothing is held that anybody waits for, so a pass may take as long as its budget
+makes it. Its stores share the readings of the source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.verification.beside import BesidePass
+from projections.verification.ended import ended
+from projections.verification.rounds import Outcome, Rounds, wrong
+from projections.verification.sieve import Side, differing
+from projections.verification.truth import named
+from projections.view import Store
+from projections.view_report import EXAMPLES, Verdict, ViewReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Mapping
+    from pathlib import Path
+
+    from cdc.lsn import Lsn
+    from projections.plan import ViewPlan
+    from projections.sinks.sink import Sink
+    from projections.spec import StoreAddresses
+    from projections.verification.keyless import KeylessPass
+    from projections.verification.pace import Pace
+    from projections.verification.reach import Reach
+    from projections.verification.truth import Truth
+
+    Document = Mapping[str, Any]
+
+_ROWS_PER_STEP: Final = 5_000
+_DIFFERENT: Final = (Verdict.DIFFERENT, Verdict.STALE, Verdict.ENDED)
+
+
+class ViewPass:
+    """Compares one view.
+
+    Args:
+        plan: The view.
+        sinks: The stores in which it is compared.
+        reach: Of its source.
+        pace: Of the verification.
+        addresses: Where the stores are.
+        folder: For files of its own.
+
+    Attributes:
+        outcomes: What was found, by store.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  # what a pass is made of
+        self,
+        plan: ViewPlan,
+        sinks: Mapping[Store, Sink],
+        reach: Reach,
+        pace: Pace,
+        addresses: StoreAddresses,
+        folder: Path,
+    ) -> None:
+        self.outcomes = {store: Outcome() for store in sinks}
+        self._plan = plan
+        self._sinks = sinks
+        self._reach = reach
+        self._pace = pace
+        self._folder = folder
+        self._tables = addresses.tables
+        self._through: Lsn | None = None
+        self._rows = self._withheld = 0
+        cached = Store.CACHE in sinks
+        self._beside = BesidePass(plan, addresses, reach) if cached else None
+
+    def steps(self, truth: Truth, waiting: Callable[[Store], Container[str]]) -> Iterator[None]:
+        """Compares rows by their keys.
+
+        Args:
+            truth: What the view should have.
+            waiting: Tells which keys wait in quarantine, of a store.
+
+        Raises:
+            VerificationError: The source cannot be read, or the view does not come to where it was
+                read.
+            SinkError: A store cannot be read.
+        """
+        through = truth.begin()
+        source = Side(self._folder / "source")
+        for part in truth.parts():
+            for document in part:
+                source.add(named(self._plan, document), document)
+            if self._beside is not None:
+                self._beside.add(part)
+            yield
+        source.finish()
+        self._rows, self._withheld = source.rows, truth.withheld
+        suspects: dict[Store, list[str]] = {}
+        for store, sink in self._sinks.items():
+            yield from self._sifted(store, sink, source, suspects)
+        rounds = Rounds(self._plan, truth, self._sinks, self._reach, self._pace, waiting)
+        for found in rounds.judged(suspects):
+            for store, outcome in found.items():
+                self.outcomes[store].add(outcome)
+            yield
+        if self._plan.history is not None and Store.TABLE in self._sinks:
+            known = {each.key for each in self.outcomes[Store.TABLE].findings}
+            for outcome in ended(self._plan, self._tables, known):
+                self.outcomes[Store.TABLE].add(outcome)
+                yield
+        if self._beside is not None:
+            yield from self._beside.compared(truth, truth.parts, self._reach.end)
+        self._through = through
+
+    def _sifted(
+        self, store: Store, sink: Sink, source: Side, suspects: dict[Store, list[str]]
+    ) -> Iterator[None]:
+        side = Side(self._folder / str(store))
+        shown = dict.fromkeys(
+            c.name for c in self._plan.schema.columns if c.name not in self._plan.absent
+        )
+        for number, document in enumerate(sink.documents(self._plan), 1):
+            row = document
+            if row.keys() != shown.keys():
+                # a row as old as a column without a default need not show it
+                row = {name: document.get(name) for name in shown}
+            side.add(named(self._plan, row), row)
+            if number % _ROWS_PER_STEP == 0:
+                yield
+        side.finish()
+        suspects[store] = []
+        for part in differing(source, side):
+            suspects[store] += part
+            yield
+
+    def keyless_steps(self, keyless: KeylessPass) -> Iterator[None]:
+        """Compares rows that have no key; see `steps`."""
+        for part in keyless.read():
+            if self._beside is not None:
+                self._beside.add(part)
+            yield
+        self._rows, self._withheld = keyless.rows, keyless.withheld
+        for store, sink in self._sinks.items():
+            for outcome in keyless.compared(store, sink):
+                self.outcomes[store].add(outcome)
+                yield
+        through = None if keyless.void else keyless.position
+        if self._beside is not None:
+            yield from self._beside.compared(None, keyless.read, self._reach.end)
+        self._through = through
+
+    def reports(self) -> list[ViewReport]:
+        """Returns what was found; the last step has been taken."""
+        reached = self._reach.positions()
+        return [
+            self._report(store, outcome, reached.get((self._plan.name, store)))
+            for store, outcome in self.outcomes.items()
+        ]
+
+    def _report(self, store: Store, outcome: Outcome, applied_through: Lsn | None) -> ViewReport:
+        counts = Counter(outcome.counts)
+        examples = [str(each) for each in outcome.findings[:EXAMPLES]]
+        if self._beside is not None and store is Store.CACHE:
+            counts.update(self._beside.counts)
+            shown: Counter[str] = Counter()
+            for suspect in self._beside.examples:
+                shown[suspect.kind] += 1
+                if shown[suspect.kind] <= EXAMPLES:
+                    examples.append(str(suspect))
+        columns = {name for each in outcome.findings[:EXAMPLES] for name in each.columns}
+        return ViewReport(
+            view=self._plan.name,
+            store=store,
+            rows=self._rows,
+            missing=counts[Verdict.MISSING],
+            extra=counts[Verdict.EXTRA] + counts[Verdict.DUPLICATED],
+            different=sum(counts[each] for each in _DIFFERENT),
+            applied_through=applied_through,
+            examples=tuple(examples),
+            columns=tuple(c.name for c in self._plan.schema.columns if c.name in columns),
+            withheld=self._withheld,
+            stale=counts[Verdict.STALE],
+            duplicated=counts[Verdict.DUPLICATED],
+            quarantined=counts[Verdict.QUARANTINED],
+            moving=counts[Verdict.MOVING],
+            verified_through=None if wrong(counts) else self._through,
+            findings=tuple(outcome.findings),
+        )

@@ -1,0 +1,96 @@
+"""Which of the rows that differ are stale: the log has a newer change of them than the store.
+
+The others have been altered in the store itself. The archive is asked, for a bounded number of
+rows; a row whose newest change it does not have yet is told as different.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cdc.lsn import Lsn
+from cdc.position import ChangePosition
+from cdc.table import ColumnKind
+from projections.documents import key_values
+from projections.view_report import EXAMPLES, Verdict, ViewReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from projections.plan import ViewPlan
+    from projections.spec import JobSpec
+
+KEYS_MAX: Final = 1_000
+"""Rows of a view that are looked up."""
+
+# Keys of these travel in the form that a document has.
+_ALIKE: Final = (
+    *(ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.NUMERIC),
+    *(ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.DATE),
+)
+
+
+def with_staleness(spec: JobSpec, reports: Sequence[ViewReport]) -> list[ViewReport]:
+    """Returns reports that tell what is stale from what is different otherwise."""
+    plans = {plan.name: plan for plan in spec.plans}
+    return [
+        _told(spec, plans[report.view], report)
+        if report.different and report.view in plans
+        else report
+        for report in reports
+    ]
+
+
+def _told(spec: JobSpec, plan: ViewPlan, report: ViewReport) -> ViewReport:
+    differing = [each for each in report.findings if each.verdict is Verdict.DIFFERENT]
+    newest = _newest(spec, plan, [each.key for each in differing[:KEYS_MAX]])
+    findings = tuple(
+        each._replace(verdict=Verdict.STALE)
+        if each.verdict is Verdict.DIFFERENT and newest.get(each.key, 0) > each.version
+        else each
+        for each in report.findings
+    )
+    said = Counter[Verdict](each.verdict for each in findings)
+    beside = report.examples[len(report.findings[:EXAMPLES]) :]
+    examples = (*map(str, findings[:EXAMPLES]), *beside)
+    return replace(report, findings=findings, examples=examples, stale=said[Verdict.STALE])
+
+
+def _newest(spec: JobSpec, plan: ViewPlan, keys: Sequence[str]) -> Mapping[str, int]:
+    """Versions of the newest archived changes of some keys."""
+    columns = [plan.schema.by_name[name] for name in plan.keys if name in plan.schema.by_name]
+    if plan.events is not None or not keys or any(c.kind not in _ALIKE for c in columns):
+        return {}
+    if not DeltaTable.is_deltatable(str(spec.archive)):
+        return {}
+    names = [plan.renamed.get(name, name) for name in plan.keys]
+    recorded = {
+        orjson.dumps(dict(zip(names, key_values(key, columns), strict=True))).decode(): key
+        for key in keys
+    }
+    found: dict[str, int] = defaultdict(int)
+    try:
+        rows = (
+            DeltaTable(str(spec.archive))
+            .to_pyarrow_dataset()
+            .to_table(
+                columns=["key", "epoch", "lsn"],
+                filter=pc.field("topic").isin(list(plan.topics))
+                & pc.field("key").isin(list(recorded)),
+            )
+        )
+    except (DeltaError, OSError):
+        return {}
+    for row in rows.to_pylist():
+        if row["epoch"] is not None and row["lsn"] is not None:
+            key = recorded[row["key"]]
+            version = ChangePosition.of_read(row["epoch"], Lsn(row["lsn"])).version
+            found[key] = max(found[key], version)
+    return found

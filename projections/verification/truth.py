@@ -1,0 +1,214 @@
+"""What a view should have: rows of the source, or of the table that it is made from."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from deltalake.exceptions import DeltaError
+
+from cdc.snapshot import read_point
+from projections.derived_delivery import DerivedDelivery
+from projections.documents import DocumentForm, key_text, key_values, source_key
+from projections.errors import SinkUnavailableError, VerificationError
+from projections.source_rows import SourceRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import psycopg
+
+    from cdc.lsn import Lsn
+    from projections.plan import ViewPlan
+    from projections.published import TableVersion
+    from projections.verification.pace import Pace
+    from projections.verification.reach import Reach
+
+    Document = Mapping[str, Any]
+
+_WRITERS_S: Final = 10.0
+"""How long transactions are waited for that may have written to a table. They end within
+milliseconds as a rule; where one stays open, keys that differ are told as moving meanwhile."""
+
+_IDLE: Final = """
+SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s) AND state LIKE 'idle in transaction%%'
+"""
+
+
+class Truth(Protocol):
+    """What the rows of one view should be. One thread uses it."""
+
+    @property
+    def withheld(self) -> int:
+        """Rows that were read and that the view is not to have."""
+        ...
+
+    def begin(self) -> Lsn:
+        """Returns the position at or after which all is read from now on."""
+        ...
+
+    def parts(self) -> Iterator[list[Document]]:
+        """Reads all rows, some thousand at a time."""
+        ...
+
+    def settle(self) -> bool:
+        """Waits until whatever a view can show now is seen here; returns whether it is."""
+        ...
+
+    def of_keys(self, keys: Sequence[str]) -> tuple[dict[str, Document], Lsn]:
+        """Reads the rows of some keys, by their texts.
+
+        Returns:
+            The rows by key, and the position that a view has to have applied to have what they
+            have.
+        """
+        ...
+
+
+class SourceTruth:
+    """Rows of a view's table, out of the source.
+
+    Args:
+        connection: From `source_rows.session_of`.
+        plan: The view; its rows have keys.
+        reach: Of its source.
+        pace: Of the verification.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], plan: ViewPlan, reach: Reach, pace: Pace
+    ) -> None:
+        self._connection = connection
+        self._plan = plan
+        self._reach = reach
+        self._pace = pace
+        self._columns = [plan.schema.by_name[name] for name in plan.keys]
+        self._rows = SourceRows(connection, plan)
+
+    @property
+    def withheld(self) -> int:
+        """See `Truth.withheld`."""
+        return self._rows.withheld
+
+    def begin(self) -> Lsn:
+        """See `Truth.begin`."""
+        self._rows = SourceRows(self._connection, self._plan)
+        return self._reach.end()
+
+    def parts(self) -> Iterator[list[Document]]:
+        """See `Truth.parts`; each part is a statement of its own."""
+        last = None
+        while True:
+            chunk = self._rows.chunk(last)
+            if chunk.last is None:
+                return
+            last = chunk.last
+            yield list(chunk.documents)
+
+    def settle(self) -> bool:
+        """See `Truth.settle`.
+
+        A transaction that waits for its client has no commit in the log that others do not see.
+        """
+        deadline = time.monotonic() + _WRITERS_S
+        roots = self._roots()
+        waited_for: dict[str, int | None] = {}
+        for root in roots:
+            waited_for |= read_point.writers(self._connection, root)
+        while waited_for:
+            pids = [pid for pid in waited_for.values() if pid is not None]
+            idle = {pid for (pid,) in self._connection.execute(_IDLE, (pids,)).fetchall()}
+            now: dict[str, int | None] = {}
+            for root in roots:
+                now |= read_point.writers(self._connection, root)
+            waited_for = {
+                xid: pid for xid, pid in waited_for.items() if xid in now and pid not in idle
+            }
+            if waited_for:
+                if time.monotonic() > deadline or self._pace.stopped:
+                    return False
+                self._pace.rest(0.01)
+        return True
+
+    def of_keys(self, keys: Sequence[str]) -> tuple[dict[str, Document], Lsn]:
+        """See `Truth.of_keys`."""
+        wanted = [source_key(key_values(key, self._columns), self._columns) for key in keys]
+        withheld = self._rows.withheld
+        found: dict[str, Document] = {
+            named(self._plan, row): row for row in self._rows.of_keys(wanted)
+        }
+        self._rows.withheld = withheld
+        # after the rows: a table that is truncated is empty at once, whatever a snapshot sees
+        return found, self._reach.end()
+
+    def _roots(self) -> list[int]:
+        """Oids of the tables that the view's rows are written to."""
+        found = (
+            read_point.oid(self._connection, schema.table) for schema in self._plan.topics.values()
+        )
+        return [root for root in found if root is not None]
+
+
+class TableTruth:
+    """Rows of a derived view's table, at the version that is published.
+
+    Args:
+        tables: Folder of the tables.
+        plan: The view.
+        published: Tells what is published now.
+    """
+
+    withheld = 0
+
+    def __init__(
+        self, tables: Path, plan: ViewPlan, published: Callable[[], TableVersion | None]
+    ) -> None:
+        self._tables = tables
+        self._plan = plan
+        self._published = published
+        self._form = DocumentForm(plan)
+
+    def begin(self) -> Lsn:
+        """See `Truth.begin`."""
+        return self._newest().applied_through
+
+    def parts(self) -> Iterator[list[Document]]:
+        """See `Truth.parts`."""
+        yield from self._parts(self._newest().version)
+
+    def settle(self) -> bool:
+        """See `Truth.settle`: a version is published before anything of it is delivered."""
+        return True
+
+    def of_keys(self, keys: Sequence[str]) -> tuple[dict[str, Document], Lsn]:
+        """See `Truth.of_keys`."""
+        newest, wanted = self._newest(), set(keys)
+        found: dict[str, Document] = {}
+        for part in self._parts(newest.version):
+            found |= {key: row for row in part if (key := named(self._plan, row)) in wanted}
+        return found, newest.applied_through
+
+    def _parts(self, version: int) -> Iterator[list[Document]]:
+        delivery = DerivedDelivery(self._tables, self._plan, version, 0, None)
+        try:
+            for part in delivery.changes():
+                yield [self._form.fields(change.row) for change in part if change.row]
+        except DeltaError as error:
+            raise SinkUnavailableError(
+                f"view {self._plan.name}: its table cannot be read", detail=type(error).__name__
+            ) from None
+
+    def _newest(self) -> TableVersion:
+        found = self._published()
+        if found is None:
+            raise VerificationError(
+                f"view {self._plan.name} is not published any more",
+                hint="headwater view status says why it is not kept",
+            )
+        return found
+
+
+def named(plan: ViewPlan, document: Document) -> str:
+    """Returns the text of a row's key."""
+    return key_text([document.get(name) for name in plan.keys])

@@ -1,0 +1,269 @@
+"""View definitions as data: kept when a view's declaration changes, so that the old one goes on.
+
+A declared view is made of frozen values, and so is what is kept of it: a JSON document that says of
+each value which it is. Only the classes listed here are ever made from one, so a document that
+somebody has altered can name a wrong column and cannot run anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from datetime import timedelta
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from cdc.table import Column, ColumnKind, TableName
+from eventstore.registry import declared as declared_events
+from projections.cache_options import CacheLayout, CacheOptions
+from projections.errors import DefinitionUnreadableError
+from projections.expectation.expectation import Expectation, OnFail
+from projections.search.options import Keyword, SearchOptions, Stored, Text
+from projections.view import (
+    EventsRef,
+    EventsView,
+    HistoryColumns,
+    MirrorView,
+    SchemaPolicy,
+    Store,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from projections.view import View
+
+_KNOWN: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        known.__name__: known
+        for known in (
+            *(MirrorView, EventsView, EventsRef, HistoryColumns, Expectation, TableName, Column),
+            *(CacheOptions, SearchOptions, Text, Keyword, Stored),
+            *(Store, SchemaPolicy, OnFail, CacheLayout, ColumnKind),
+        )
+    }
+)
+_KIND: Final = "is"
+_UNSAID: Final = frozenset({"registry"})
+"""Fields that are the program's own, and no part of what was declared."""
+
+
+class ChangeKind(StrEnum):
+    """What a changed definition asks for."""
+
+    NONE = "none"  # it says the same
+    IN_PLACE = "in place"  # the rows stay as they are: the view follows as it stands
+    REBUILD = "rebuild"  # other rows, or rows laid out otherwise: a new version of the view
+
+
+class DefinitionChange(NamedTuple):
+    """How a definition differs from another.
+
+    Attributes:
+        kind: What that asks for.
+        said: What differs, in words.
+        columns: Columns whose appearance or absence it explains.
+        rows: Whether it explains that rows appear or are gone.
+    """
+
+    kind: ChangeKind
+    said: tuple[str, ...] = ()
+    columns: frozenset[str] = frozenset()
+    rows: bool = False
+
+
+def encoded(view: View) -> Any:
+    """Returns a view's definition as a JSON document.
+
+    Raises:
+        PlanError: Its events are not declared, or disagree on a column.
+    """
+    if isinstance(view, EventsView):
+        view = replace(view, events=view.events.as_declared())
+    return _out(view)
+
+
+def decoded(document: Any) -> View:
+    """Returns the view that a document defines.
+
+    Raises:
+        DefinitionUnreadableError: It was kept by another version of this program, or altered.
+    """
+    try:
+        view = _in(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DefinitionUnreadableError(
+            "a kept definition of a view cannot be read",
+            detail=type(error).__name__,
+            hint="declare the view as it was, or drop that version: headwater view drop",
+        ) from None
+    if not isinstance(view, MirrorView | EventsView):
+        raise DefinitionUnreadableError("a kept definition is of no view")
+    return view
+
+
+def digest(view: View) -> str:
+    """Returns what tells a definition from another; its name is no part of it."""
+    document = {**encoded(view), "name": ""}
+    return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+def difference(old: View, new: View, *, gone: Callable[[TableName], bool]) -> DefinitionChange:
+    """Says how a definition differs from the one before.
+
+    Args:
+        old: The one that a view is kept by.
+        new: Another one of the same view.
+        gone: Whether the source has no table of that name any more: then a new name is the table's
+            own, and asks for nothing.
+    """
+    # what was kept has tuples where a declaration may have lists
+    old, new = decoded(encoded(old)), decoded(encoded(new))
+    found = [
+        part
+        for part in (*_general(old, new), *_of_rows(old, new, gone))
+        if part.kind is not ChangeKind.NONE
+    ]
+    if not found:
+        return DefinitionChange(ChangeKind.NONE)
+    rebuilt = any(part.kind is ChangeKind.REBUILD for part in found)
+    return DefinitionChange(
+        ChangeKind.REBUILD if rebuilt else ChangeKind.IN_PLACE,
+        tuple(said for part in found for said in part.said),
+        frozenset[str]().union(*(part.columns for part in found)),
+        any(part.rows for part in found),
+    )
+
+
+def _general(old: View, new: View) -> Iterator[DefinitionChange]:
+    """What every view has."""
+    if type(old) is not type(new):
+        yield DefinitionChange(ChangeKind.REBUILD, ("it is another kind of view",), rows=True)
+    if old.to != new.to:
+        stores = f"stores: {_listed(old.to)} -> {_listed(new.to)}"
+        yield DefinitionChange(ChangeKind.IN_PLACE, (stores,))
+    if old.search != new.search:
+        yield DefinitionChange(ChangeKind.IN_PLACE, ("how its fields are indexed for search",))
+    before, after = _withholding(old), _withholding(new)
+    if before != after:
+        said = [f"no longer: {each}" for each in before if each not in after]
+        said += [f"expects {each}" for each in after if each not in before]
+        yield DefinitionChange(
+            ChangeKind.REBUILD, tuple(said) or ("expectations in another order",), rows=True
+        )
+    elif old.expectations != new.expectations:
+        yield DefinitionChange(ChangeKind.IN_PLACE, ("what is only counted of its rows",))
+
+
+def _of_rows(old: View, new: View, gone: Callable[[TableName], bool]) -> Iterator[DefinitionChange]:
+    """What makes a mirror's or an events' view's rows."""
+    if isinstance(old, EventsView) and isinstance(new, EventsView):
+        yield from _of_events(old.events, new.events)
+        return
+    if not isinstance(old, MirrorView) or not isinstance(new, MirrorView):
+        return
+    if old.table != new.table:
+        kind = ChangeKind.IN_PLACE if gone(old.table) else ChangeKind.REBUILD
+        yield DefinitionChange(kind, (f"table: {old.table} -> {new.table}",), rows=True)
+    if old.on_schema_change != new.on_schema_change:
+        yield DefinitionChange(ChangeKind.IN_PLACE, ("what it does when its table changes",))
+    if changed := frozenset(old.left_out) ^ frozenset(new.left_out):
+        said = f"columns left out: {_listed(old.left_out)} -> {_listed(new.left_out)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (said,), changed)
+    if old.history != new.history:
+        yield DefinitionChange(
+            ChangeKind.REBUILD, ("what makes a state of its history",), rows=True
+        )
+    yield from _of_cache(old.cache, new.cache)
+
+
+def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
+    if old.types != new.types:
+        types = f"events: {_listed(old.types)} -> {_listed(new.types)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (types,), rows=True)
+    was, now = old.versions or {}, new.versions or {}
+    said = [
+        f"event {name}: version {was[name]} -> {now[name]}"
+        for name in sorted(was.keys() & now.keys())
+        if was[name] != now[name]
+    ]
+    columns = {*(old.columns or ())} ^ {*(new.columns or ())}
+    if columns and not said:
+        said = [f"fields of its events: {_listed({column.name for column in columns})}"]
+    if said:
+        names = frozenset(column.name for column in columns)
+        yield DefinitionChange(ChangeKind.REBUILD, tuple(said), names)
+
+
+def _of_cache(old: CacheOptions, new: CacheOptions) -> Iterator[DefinitionChange]:
+    said = [
+        f"{name} in the cache"
+        for name in ("layout", "lookups", "counters", "leaderboards")
+        if getattr(old, name) != getattr(new, name)
+    ]
+    if said:
+        yield DefinitionChange(ChangeKind.REBUILD, tuple(said))
+    elif old.ttl != new.ttl:
+        yield DefinitionChange(ChangeKind.IN_PLACE, ("how long rows stay in the cache",))
+
+
+def _withholding(view: View) -> tuple[Expectation, ...]:
+    return tuple(each for each in view.expectations if each.withholds)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(map(str, names))) or "none"
+
+
+def _out(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_out(each) for each in value]
+    said = _named(value)
+    if said is None and not isinstance(value, str | int | float | bool | None):
+        raise TypeError(f"a definition holds a {type(value).__name__}")
+    return value if said is None else said
+
+
+def _named(value: Any) -> dict[str, Any] | None:
+    """What says of itself which it is; None of what JSON has itself."""
+    if isinstance(value, Enum):
+        return {_KIND: type(value).__name__, "value": value.value}
+    if is_dataclass(value):
+        names = [each.name for each in fields(value) if each.name not in _UNSAID]
+        return {_KIND: type(value).__name__, **{n: _out(getattr(value, n)) for n in names}}
+    if isinstance(value, frozenset):
+        return {_KIND: "set", "values": [_out(each) for each in sorted(value)]}
+    if isinstance(value, timedelta):
+        return {_KIND: "time", "us": value // timedelta(microseconds=1)}
+    if isinstance(value, Mapping):
+        return {_KIND: "map", "items": [[_out(k), _out(v)] for k, v in value.items()]}
+    return None
+
+
+def _in(document: Any) -> Any:
+    if isinstance(document, list):
+        return tuple(_in(each) for each in document)
+    if not isinstance(document, dict):
+        return document
+    given = dict(document)
+    kind = given.pop(_KIND)
+    if kind in _PLAIN:
+        return _PLAIN[kind](given)
+    known = _KNOWN[kind]
+    if issubclass(known, Enum):
+        return known(given["value"])
+    said = {name: _in(value) for name, value in given.items()}
+    if known is EventsRef:
+        said["registry"] = declared_events
+    return known(**said)
+
+
+_PLAIN: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
+    "set": lambda given: frozenset(_in(each) for each in given["values"]),
+    "time": lambda given: timedelta(microseconds=given["us"]),
+    "map": lambda given: {_in(key): _in(value) for key, value in given["items"]},
+}

@@ -1,0 +1,474 @@
+"""Versions of a view: one that readers see, and others that are kept beside it.
+
+A view whose definition changes gets another version: a view of its own in every store, under the
+name `<view>.v<number>`, which is its *place*; the first version's place is the view's own name. The
+job keeps all versions that are not dropped, each by the definition that it was made for, so readers
+can be moved to another one and back. What versions there are is noted in the source database, next
+to where each view is: there is one truth of it for the job, for every command and for readers.
+
+A place is never used again, not even after its version was dropped: whatever somebody left there
+belongs to nobody.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from projections import view_definition
+from projections.errors import VersionBusyError
+from projections.fault import Fault
+from projections.view import EventsView
+from projections.view_definition import ChangeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from cdc.table import TableName
+    from projections.frontier import Offsets
+    from projections.view import View
+
+    Connection = psycopg.Connection[Any]
+
+BUSY_WAIT_S: Final = 2.0
+"""How long somebody who comes to the versions of a view waits for somebody else: a look at them, a
+drop or a switch are over by then, and a rebuild is not."""
+
+_COLUMNS: Final = """
+view, version, place, state, definition, reasons, bounds, replayed, fault, switching, made_at,
+changed_at"""
+_READY: Final = "SELECT to_regclass('headwater.view_versions') IS NOT NULL"
+_READ: Final = f"""
+SELECT {_COLUMNS} FROM headwater.view_versions WHERE source = %s ORDER BY view, version
+"""  # noqa: S608  # the columns are a constant
+_ADD: Final = """
+INSERT INTO headwater.view_versions (source, view, version, place, state, definition, reasons,
+                                     bounds)
+SELECT %(source)s, %(view)s, number, CASE number WHEN 1 THEN %(view)s
+                                      ELSE %(view)s || '.v' || number END,
+       %(state)s, %(definition)s, %(reasons)s, %(bounds)s
+  FROM (SELECT coalesce(max(version), 0) + 1 AS number FROM headwater.view_versions
+         WHERE source = %(source)s AND view = %(view)s) AS next
+RETURNING version
+"""
+_MOVE: Final = """
+UPDATE headwater.view_versions
+   SET state = %(state)s, fault = NULL, switching = false, changed_at = clock_timestamp()
+ WHERE source = %(source)s AND place = %(place)s AND state = ANY (%(before)s)
+"""
+_DEFINE: Final = """
+UPDATE headwater.view_versions SET definition = %s WHERE source = %s AND place = %s
+"""
+_REPLAYED: Final = """
+UPDATE headwater.view_versions SET replayed = %s WHERE source = %s AND place = %s
+"""
+_FAULT: Final = """
+UPDATE headwater.view_versions
+   SET fault = %s, state = 'building', changed_at = clock_timestamp()
+ WHERE source = %s AND place = %s AND state IN ('building', 'joining')
+"""
+_SWITCHING: Final = """
+UPDATE headwater.view_versions SET switching = place = ANY (%(places)s)
+ WHERE source = %(source)s AND switching <> (place = ANY (%(places)s))
+"""
+_MARK: Final = """
+SELECT place, md5(definition::text), state = 'joining' FROM headwater.view_versions
+ WHERE source = %s AND state IN ('joining', 'held', 'current', 'former')
+"""
+_FORGET: Final = (
+    "DELETE FROM headwater.view_positions WHERE source = %(source)s AND view = %(place)s",
+    "DELETE FROM headwater.view_shapes WHERE source = %(source)s AND view = %(place)s",
+    "DELETE FROM headwater.quarantine WHERE source = %(source)s AND view = %(place)s",
+    "DELETE FROM headwater.sweeps WHERE view = %(place)s",
+    "DELETE FROM headwater.view_verifications WHERE source = %(source)s AND view = %(place)s",
+    "DELETE FROM headwater.schema_outcomes WHERE view = %(place)s",
+)
+_LOCK: Final = (
+    "SELECT pg_advisory_lock(hashtext('headwater.view_versions'), hashtext(%s || '/' || %s))"
+)
+_UNLOCK: Final = (
+    "SELECT pg_advisory_unlock(hashtext('headwater.view_versions'), hashtext(%s || '/' || %s))"
+)
+_GONE: Final = "SELECT to_regclass(quote_ident(%s) || '.' || quote_ident(%s)) IS NULL"
+
+
+class VersionState(StrEnum):
+    """What a version is to its view.
+
+    =========  =======================================  ================================
+    state      who sets it                              what follows
+    =========  =======================================  ================================
+    building   a rebuild that begins                    joining, dropped
+    joining    a rebuild that has replayed the archive  held; building if it came too late
+    held       the job, once it is in every store       current, dropped
+    current    the first; a switch                      former
+    former     a switch away from it                    current, dropped
+    dropped    a person                                 nothing
+    =========  =======================================  ================================
+    """
+
+    BUILDING = "building"  # filled from the archive; the job does not keep it yet
+    JOINING = "joining"  # filled; the job takes it over where the archive has ended
+    HELD = "held"  # kept by the job, read by nobody
+    CURRENT = "current"  # kept, and what readers see
+    FORMER = "former"  # kept, and what readers saw before
+    DROPPED = "dropped"  # gone
+
+
+KEPT: Final = frozenset(
+    {VersionState.JOINING, VersionState.HELD, VersionState.CURRENT, VersionState.FORMER}
+)
+"""States of versions that the job keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How far a version has been filled from the archive.
+
+    Attributes:
+        ends: Offset after the last record of each partition that it has.
+        progress: What the replay goes on with; None once it is done.
+        records: Records that were taken.
+        seconds: How long that took.
+    """
+
+    ends: Offsets
+    progress: Mapping[str, Any] | None = None
+    records: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ViewVersion:
+    """A version of a view.
+
+    Attributes:
+        view: The view.
+        number: From 1.
+        place: The name under which it is kept in every store.
+        state: What it is to the view.
+        definition: What it was made for, as `view_definition.encoded` has it.
+        reasons: What of the definition differs from the version before.
+        bounds: What of the log it was filled with; None for all of it.
+        replayed: How far it was filled; None of one that was never filled from the archive.
+        fault: Why it cannot go on; None if it can.
+        switching: Whether readers are being moved to it.
+        made_at: When it was made.
+        changed_at: When its state changed last.
+    """
+
+    view: str
+    number: int
+    place: str
+    state: VersionState
+    definition: Any
+    reasons: tuple[str, ...] = ()
+    bounds: Mapping[str, Any] | None = None
+    replayed: Replayed | None = None
+    fault: Fault | None = None
+    switching: bool = False
+    made_at: datetime | None = None
+    changed_at: datetime | None = None
+
+    def declared(self, among: Iterable[View] = ()) -> View:
+        """Returns the view that the job keeps for it.
+
+        Args:
+            among: Declared views: of one of events, its registry is that of its own version.
+
+        Raises:
+            DefinitionUnreadableError: Its definition cannot be read.
+        """
+        found = view_definition.decoded(self.definition)
+        same = (view for view in among if view.name == self.view and isinstance(view, EventsView))
+        if isinstance(found, EventsView) and (view := next(same, None)):
+            found = replace(found, events=replace(found.events, registry=view.events.registry))
+        return replace(found, name=self.place)
+
+
+def ready(connection: Connection) -> bool:
+    """Tells whether there is a place for them: there is none before the first capture."""
+    row = connection.execute(_READY).fetchone()
+    return bool(row and row[0])
+
+
+def read(connection: Connection, source: str) -> list[ViewVersion]:
+    """Returns all versions that were ever made, by view and number."""
+    if not ready(connection):
+        return []
+    return [_version(*row) for row in connection.execute(_READ, (source,)).fetchall()]
+
+
+def of_view(connection: Connection, source: str, view: str) -> list[ViewVersion]:
+    """Returns the versions of a view that are not dropped, by number."""
+    return [
+        version
+        for version in read(connection, source)
+        if version.view == view and version.state is not VersionState.DROPPED
+    ]
+
+
+def register(connection: Connection, source: str, declared: Iterable[View]) -> dict[str, str]:
+    """Notes the definitions of a job that begins.
+
+    A view that has no version gets its first one. What a view follows as it stands is taken over;
+    for anything else it goes on by the definition that it has.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        declared: The views as they are declared.
+
+    Returns:
+        By view that has another definition than the declared one, what differs.
+    """
+    if not ready(connection):
+        return {}
+    current = _current(read(connection, source))
+    differing = {}
+    for view in declared:
+        known = current.get(view.name)
+        if known is None:
+            add(connection, source, view, VersionState.CURRENT)
+            continue
+        found, document = changed(connection, known, view), view_definition.encoded(view)
+        if found.kind is ChangeKind.REBUILD:
+            differing[view.name] = "; ".join(found.said)
+        elif document != known.definition:
+            connection.execute(_DEFINE, (Jsonb(document), source, known.place))
+    return differing
+
+
+def changed(
+    connection: Connection, known: ViewVersion, view: View
+) -> view_definition.DefinitionChange:
+    """Says how a declared view differs from what a version was made for."""
+
+    def gone(table: TableName) -> bool:
+        row = connection.execute(_GONE, (table.schema, table.name)).fetchone()
+        return bool(row and row[0])
+
+    return view_definition.difference(view_definition.decoded(known.definition), view, gone=gone)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptView:
+    """A version of a view as the job keeps it.
+
+    Attributes:
+        view: The view, under the version's place.
+        shown: Whether readers see it.
+        joining: Offset after the last record of each partition that it was filled with; None of
+            one that the job's queries have had.
+    """
+
+    view: View
+    shown: bool = True
+    joining: Offsets | None = None
+
+
+def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[KeptView]:
+    """Returns what the job keeps: for each declared view its versions, under their places.
+
+    Those that readers do not see come before the one that they do. So where a batch is written to
+    one after the other, nobody who is moved to another version meanwhile sees an earlier state.
+    A view without versions is kept as it is declared.
+    """
+    by_view: dict[str, list[ViewVersion]] = {}
+    for version in read(connection, source):
+        by_view.setdefault(version.view, []).append(version)
+    found: list[KeptView] = []
+    for view in declared:
+        if view.name not in by_view:
+            found.append(KeptView(view))
+        versions = [each for each in by_view.get(view.name, ()) if each.state in KEPT]
+        versions.sort(key=lambda each: each.state is VersionState.CURRENT)
+        found += [_kept(connection, version, view) for version in versions]
+    return found
+
+
+def _kept(connection: Connection, version: ViewVersion, view: View) -> KeptView:
+    if version.state is VersionState.CURRENT:
+        follows = changed(connection, version, view).kind is not ChangeKind.REBUILD
+        return KeptView(replace(view, name=version.place) if follows else version.declared([view]))
+    joining = version.state is VersionState.JOINING and version.replayed is not None
+    ends = version.replayed.ends if joining and version.replayed is not None else None
+    return KeptView(version.declared([view]), shown=False, joining=ends)
+
+
+def made_for(versions: Iterable[ViewVersion], view: View) -> ViewVersion | None:
+    """Returns the newest version of a view that is kept and was made for a definition."""
+    wanted = view_definition.digest(view)
+    found = [
+        each
+        for each in versions
+        if each.view == view.name
+        and each.state in KEPT
+        and view_definition.digest(each.declared()) == wanted
+    ]
+    return found[-1] if found else None
+
+
+def defined(version: ViewVersion) -> View:
+    """Returns the view as it was declared for a version, under its own name."""
+    return view_definition.decoded(version.definition)
+
+
+def current_places(connection: Connection, source: str) -> dict[str, str]:
+    """Returns the place of the version of each view that readers see."""
+    return {view: each.place for view, each in _current(read(connection, source)).items()}
+
+
+def add(  # noqa: PLR0913, PLR0917  # what a version begins with
+    connection: Connection,
+    source: str,
+    view: View,
+    state: VersionState = VersionState.BUILDING,
+    reasons: Sequence[str] = (),
+    bounds: Mapping[str, Any] | None = None,
+) -> int:
+    """Makes a version of a view; returns its number."""
+    values = {
+        "source": source,
+        "view": view.name,
+        "state": str(state),
+        "definition": Jsonb(view_definition.encoded(view)),
+        "reasons": list(reasons),
+        "bounds": None if bounds is None else Jsonb(dict(bounds)),
+    }
+    row = connection.execute(_ADD, values).fetchone()
+    return int(row[0]) if row else 0
+
+
+def move(
+    connection: Connection,
+    source: str,
+    place: str,
+    state: VersionState,
+    before: Iterable[VersionState],
+) -> bool:
+    """Gives a version another state if it has one of the given ones; tells whether it had."""
+    states = [str(each) for each in before]
+    given = {"state": str(state), "source": source, "place": place, "before": states}
+    return connection.execute(_MOVE, given).rowcount > 0
+
+
+def note_replayed(connection: Connection, source: str, place: str, replayed: Replayed) -> None:
+    """Notes how far a version has been filled."""
+    connection.execute(_REPLAYED, (Jsonb(_to_json(replayed)), source, place))
+
+
+def note_fault(connection: Connection, source: str, place: str, fault: Fault | None) -> None:
+    """Notes why a version that is being filled cannot go on."""
+    document = None if fault is None else Jsonb(asdict(fault))
+    connection.execute(_FAULT, (document, source, place))
+
+
+def forget(connection: Connection, source: str, place: str) -> None:
+    """Forgets where a dropped version was, and what waited to come there."""
+    with connection.transaction():
+        for statement in _FORGET:
+            connection.execute(statement, {"source": source, "place": place})
+
+
+def note_switching(connection: Connection, source: str, places: Iterable[str]) -> None:
+    """Notes to which versions readers are being moved; to no others."""
+    connection.execute(_SWITCHING, {"source": source, "places": list(places)})
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsMark:
+    """What differs as soon as the job has to keep other versions.
+
+    Attributes:
+        definitions: By place of a version that the job keeps, what tells its definition apart.
+        joining: Those that no query may have had yet.
+    """
+
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    joining: frozenset[str] = frozenset()
+
+    def among(self, kept: Collection[str]) -> dict[str, str]:
+        """Returns the definitions, but of versions that join those that are kept."""
+        return {
+            place: definition
+            for place, definition in self.definitions.items()
+            if place in kept or place not in self.joining
+        }
+
+
+def mark(connection: Connection, source: str) -> VersionsMark:
+    """Returns what differs as soon as the job has to keep other versions."""
+    if not ready(connection):
+        return VersionsMark()
+    rows = connection.execute(_MARK, (source,)).fetchall()
+    joining = frozenset(place for place, _, joins in rows if joins)
+    return VersionsMark({place: definition for place, definition, _ in rows}, joining)
+
+
+@contextmanager
+def alone(
+    connection: Connection, source: str, view: str, *, wait_s: float = BUSY_WAIT_S
+) -> Iterator[None]:
+    """Keeps everybody else from the versions of a view; held by the session.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        view: The view.
+        wait_s: How long to wait for somebody who is at them for a moment only, seconds.
+
+    Raises:
+        VersionBusyError: Somebody is at them, and stays.
+    """
+    try:
+        with connection.transaction():  # the time-out is its own, the lock is the session's
+            # 0 would be to wait for ever
+            connection.execute(f"SET LOCAL lock_timeout = {max(1, round(wait_s * 1000))}")
+            connection.execute(_LOCK, (source, view))
+    except psycopg.errors.LockNotAvailable:
+        raise VersionBusyError(
+            f"somebody is at the versions of view {view} at this moment",
+            hint="headwater view list --versions shows a rebuild that is under way; one at a time",
+        ) from None
+    try:
+        yield
+    finally:
+        connection.execute(_UNLOCK, (source, view))
+
+
+def _current(versions: Iterable[ViewVersion]) -> dict[str, ViewVersion]:
+    return {each.view: each for each in versions if each.state is VersionState.CURRENT}
+
+
+def _version(*row: Any) -> ViewVersion:
+    view, number, place, state, definition, reasons, bounds, replayed, fault, *rest = row
+    return ViewVersion(
+        view,
+        number,
+        place,
+        VersionState(state),
+        definition,
+        tuple(reasons),
+        bounds,
+        None if replayed is None else _of_json(replayed),
+        None if fault is None else Fault(**fault),
+        *rest,
+    )
+
+
+def _to_json(replayed: Replayed) -> dict[str, Any]:
+    ends = [[topic, number, offset] for (topic, number), offset in replayed.ends.items()]
+    said = {"records": replayed.records, "seconds": replayed.seconds}
+    return {"ends": ends, "progress": replayed.progress, **said}
+
+
+def _of_json(said: Mapping[str, Any]) -> Replayed:
+    ends = {(topic, number): offset for topic, number, offset in said["ends"]}
+    return Replayed(ends, said["progress"], said["records"], said["seconds"])

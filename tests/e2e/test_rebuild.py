@@ -1,0 +1,235 @@
+"""A view is rebuilt beside the one that readers see, by the command line alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from deltalake import DeltaTable
+from fix_shell import Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+
+SCHEMA = """
+CREATE TABLE orders (id int PRIMARY KEY, customer text, status text, total numeric(12, 2));
+CREATE TABLE customers (id int PRIMARY KEY, name text);
+INSERT INTO orders SELECT n, 'customer ' || n % 7, CASE n % 4 WHEN 0 THEN 'cancelled' ELSE 'placed'
+    END, n FROM generate_series(1, 6000) n;
+INSERT INTO customers VALUES (1, 'one');
+"""
+VIEWS = """
+from headwater import source, view
+
+shop = source("shop", tables=["public.orders", "public.customers"])
+view.mirror("orders", shop.orders{said})
+view.mirror("customers", shop.customers, to=["cache"])
+view.sql("by_status", "by_status.sql", keys=["status"], to=["table", "cache"])
+"""
+PLACED = ", apply_as_deletes=\"status = 'cancelled'\""
+NARROW = ', except_column_list=["customer"]'
+BY_STATUS = "SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status"
+COUNT = "SELECT count(*) AS n FROM orders"
+
+
+@pytest.fixture
+def shell(database: str, tmp_path: Path) -> Iterator[Shell]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(SCHEMA)
+    Shell(tmp_path)("init", "shop", "--dsn", database)
+    inside = Shell(tmp_path / "shop")
+    declare(inside, "")
+    inside("up")
+    yield inside
+    inside("down")
+
+
+def declare(shell: Shell, said: str) -> None:
+    (shell.folder / "views.py").write_text(VIEWS.format(said=said))
+    (shell.folder / "by_status.sql").write_text(BY_STATUS)
+
+
+def begun(shell: Shell, *words: str) -> subprocess.Popen[bytes]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "headwater", *words],
+        cwd=shell.folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def versions(shell: Shell) -> list[tuple[int, str]]:
+    rows = shell.json("view", "list", "--versions")
+    return [(row["version"], row["state"]) for row in rows if row["view"] == "orders"]
+
+
+def until(reached: Callable[[], bool], deadline_s: float = 120) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def at_work(database: str) -> bool:
+    """Whether somebody is at the versions of a view; who looks by a command is in their way."""
+    with psycopg.connect(database) as connection:
+        found = connection.execute(
+            "SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND classid = (hashtext('headwater.view_versions')::bigint & 4294967295)::oid"
+        ).fetchone()
+    return found is not None
+
+
+def stable(shell: Shell) -> Any:
+    return DeltaTable(str(shell.folder / ".headwater" / "views" / "orders")).to_pyarrow_table()
+
+
+def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
+    shell: Shell, database: str
+) -> None:
+    until(lambda: shell("plan", code=None).returncode == 0)  # the views are there
+    declare(shell, PLACED)
+    planned = {(each["name"], each["aspect"]) for each in shell.json("plan", code=3)["differences"]}
+    assert {("orders", "definition")} == planned
+    said = shell.json("view", "rebuild", "orders", "--plan")
+    assert 6000 <= said["changes"]
+    assert ["by_status"] == said["followed_by"]
+    assert [(1, "current")] == versions(shell)
+
+    # one is killed, another paused; a third meets one that is at it; the last goes on with it
+    killed = begun(shell, "view", "rebuild", "orders", "--share", "0.0001")
+    until(lambda: (2, "building") in versions(shell))
+    assert "HW-P131" in shell("view", "rebuild", "orders", code=1).stderr
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(30)
+    assert [(1, "current"), (2, "building")] == versions(shell)
+    assert "HW-P133" in shell("view", "cutover", "orders", code=1).stderr
+    paused = begun(shell, "view", "rebuild", "orders", "--share", "0.0001")
+    until(lambda: at_work(database))
+    paused.send_signal(signal.SIGINT)
+    assert 130 == paused.wait(60)
+    built = shell.json("view", "rebuild", "orders", "--share", "1")
+    assert (2, "held") == (built["version"], built["state"])
+    assert "HW-P136" in shell("view", "rebuild", "orders", code=1).stderr
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE orders SET total = total + 1, status = 'placed' WHERE id = 4")
+    found = shell.json("view", "compare", "orders")
+    assert found["same"]
+    assert ["rows that orders.v2 keeps out: apply_as_deletes"] == [*found["explained"]]
+    assert [{"n": 6000}] == shell.json("query", COUNT)
+
+    assert 2 == shell.json("view", "cutover", "orders")["version"]
+    assert [{"n": 4501}] == shell.json("query", COUNT)
+    assert 4501 == stable(shell).num_rows
+    assert "no row" in shell("cache", "get", "orders", "8", code=1).stderr
+    until(lambda: shell.json("query", "SELECT sum(orders) AS n FROM by_status") == [{"n": 4501}])
+    reports = shell.json("view", "verify")
+    assert all(r["missing"] == r["extra"] == r["different"] == 0 for r in reports)
+    assert {"orders", "orders.v2"} <= {report["view"] for report in reports}
+
+    assert 1 == shell.json("view", "rollback", "orders")["version"]
+    assert [{"n": 6000}] == shell.json("query", COUNT)
+    assert 6000 == stable(shell).num_rows
+    until(lambda: shell.json("query", "SELECT sum(orders) AS n FROM by_status") == [{"n": 6000}])
+
+    _bad_input(shell)
+    _differing(shell)
+    _rows_lost(shell)
+    _switched_by_rule(shell, database)
+    _begun_and_dropped(shell)
+
+
+def _bad_input(shell: Shell) -> None:
+    assert 2 == shell("view", "drop", "orders", "2", code=2).returncode
+    assert "HW-P132" in shell("view", "drop", "orders", "1", "--yes", code=1).stderr
+    shell("view", "drop", "orders", "2", "--yes")
+    assert [(1, "current")] == versions(shell)
+    assert "HW-P132" in shell("view", "rollback", "orders", code=1).stderr
+    assert "HW-P132" in shell("view", "cutover", "orders", "9", code=1).stderr
+    assert "did you mean orders?" in shell("view", "rebuild", "ordres", code=2).stderr
+    assert "follows them by itself" in shell("view", "rebuild", "by_status", code=2).stderr
+
+
+def _differing(shell: Shell) -> None:
+    """A version that somebody has damaged is not shown, unless that is wanted."""
+    declare(shell, NARROW)
+    built = shell.json("view", "rebuild", "orders")
+    assert (3, "held") == (built["version"], built["state"])
+    place = DeltaTable(str(shell.folder / ".headwater" / "tables" / "orders.v3"))
+    place.update({"total": "total + 1"}, predicate="id = 17")
+    until(lambda: not shell.json("view", "compare", "orders", code=None)["same"])
+    refused = shell.json("view", "cutover", "orders", code=1)["error"]
+    assert "HW-P134" == refused["code"]
+    assert "total: 1 rows" in refused["detail"]
+    shown = shell.json("view", "cutover", "orders", "--accept-differences")
+    assert (3, 1) == (shown["version"], shown["difference"]["changed"])
+
+
+def _rows_lost(shell: Shell) -> None:
+    """Rows that the version which readers see has lost are made anew in their place."""
+    DeltaTable(str(shell.folder / ".headwater" / "tables" / "orders.v3")).delete("id = 21")
+    place = "view", "rebuild", "orders", "--key", '{"id":21}', "--key", '{"id":22}'
+    planned = shell.json(*place, "--plan")
+    assert (2, ["2 keys"]) == (planned["rows"], planned["within"])
+    assert 2 <= planned["changes"] < 6000
+
+    made = shell.json(*place)
+
+    assert (3, 2) == (made["version"], made["rows"])
+    assert {"table": (1, 0), "cache": (0, 0), "search": (0, 0)} == {
+        each["store"]: (each["written"], each["left"]) for each in made["stores"]
+    }
+    until(lambda: shell.json("query", f"{COUNT} WHERE id = 21") == [{"n": 1}])
+    assert (3, "current") in versions(shell)
+
+    for bound in (["--where", "region=north"], ["--key", '{"number":1}']):
+        assert "HW-P140" in shell("view", "rebuild", "orders", *bound, code=2).stderr
+    derived = shell("view", "rebuild", "by_status", "--since", "2026-01-01", code=2)
+    assert "follows them by itself" in derived.stderr
+    declare(shell, "")
+    assert "HW-P136" in shell(*place, code=1).stderr
+
+
+def _switched_by_rule(shell: Shell, database: str) -> None:
+    """A version is shown by itself only if it differs in nothing that is not explained."""
+    rule = "view", "rebuild", "orders", "--share", "1", "--cutover", "when-explained"
+    held = shell.json(*rule, code=3)
+    assert (4, "held") == (held["version"], held["state"])
+    assert {"total": 1} == held["difference"]["by_column"], "what readers see was damaged"
+    assert (4, "held") in versions(shell)
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE orders SET total = 17 WHERE id = 17")
+    until(lambda: shell.json("view", "compare", "orders", code=None)["same"])
+    shown = shell.json(*rule)  # goes on with what is held
+    assert (4, "current", True) == (shown["version"], shown["state"], shown["difference"]["same"])
+    assert (4, "current") in versions(shell)
+
+
+def _begun_and_dropped(shell: Shell) -> None:
+    """What a killed rebuild has left is gone with a command."""
+    killed = begun(shell, "view", "rebuild", "orders", "--share", "0.0001")
+    until(lambda: (5, "building") in versions(shell))
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(30)
+    place = shell.folder / ".headwater" / "tables" / "orders.v5"
+    shell("view", "drop", "orders", "5", "--yes")
+    assert not place.exists()
+    assert (5, "building") not in versions(shell)

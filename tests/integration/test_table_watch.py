@@ -1,0 +1,120 @@
+"""The job sees what changes of its views, and tells versions that join from everything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from cdc.postgres import own_schema
+from cdc.schema_change import history, trigger
+from cdc.table import TableName
+from projections import view_versions
+from projections.binding import bind
+from projections.spec import JobSpec
+from projections.table_watch import TableWatch
+from projections.view import MirrorView, Store
+from projections.view_versions import Replayed, VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+TABLE = TableName("public", "t")
+VIEW = MirrorView("v", "shop", TABLE, (), frozenset({Store.CACHE}))
+ENDS = {(TABLE.topic("shop"), 0): 7}
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b int)")
+        own_schema.ensure(connection)
+        trigger.ensure(connection)
+        history.observe(connection, [TABLE])
+        view_versions.register(connection, "shop", [VIEW])
+        yield connection
+
+
+@pytest.fixture
+def watch(source: psycopg.Connection[Any], database: str) -> Iterator[TableWatch]:
+    spec = JobSpec("shop", (), "", database, "", Path("nowhere"), "", "", (), views=(VIEW,))
+    made = TableWatch(spec)
+    assert ["v"] == [plan.name for plan in made.bind().plans]
+    yield made
+    made.close()
+
+
+def joined(source: psycopg.Connection[Any]) -> str:
+    """Makes a version that was filled, as a rebuild does."""
+    number = view_versions.add(source, "shop", replace(VIEW, left_out=("b",)))
+    version = view_versions.of_view(source, "shop", "v")[number - 1]
+    bind(source, "shop", [version.declared()], decides=True)
+    view_versions.note_replayed(source, "shop", version.place, Replayed(ENDS))
+    moved(source, version.place, VersionState.JOINING)
+    return version.place
+
+
+def moved(source: psycopg.Connection[Any], place: str, state: VersionState) -> None:
+    assert view_versions.move(source, "shop", place, state, VersionState)
+
+
+def test_a_version_that_joins_changes_nothing_for_the_views_that_are_there(
+    source: psycopg.Connection[Any], watch: TableWatch
+) -> None:
+    assert (False, False) == (watch.look(), watch.coming)
+    place = joined(source)
+    assert (False, True) == (watch.look(), watch.coming)
+
+    met = watch.met()
+
+    assert met is not None
+    assert {place: ENDS} == met.joining
+    assert [(place, False), ("v", True)] == [(plan.name, plan.shown) for plan in met.plans]
+    assert (False, False) == (watch.look(), watch.coming)
+    moved(source, place, VersionState.HELD)
+    assert not watch.look()
+    moved(source, place, VersionState.DROPPED)
+    assert watch.look()
+
+
+def test_a_version_of_a_table_that_has_changed_meanwhile_has_all_views_bound_anew(
+    source: psycopg.Connection[Any], watch: TableWatch
+) -> None:
+    joined(source)
+    source.execute("ALTER TABLE t ADD c int")
+
+    assert watch.met() is None
+    assert watch.look()
+    assert ["v.v2", "v"] == [plan.name for plan in watch.bind().plans]
+    assert not watch.look()
+
+
+def test_a_version_of_a_view_that_is_not_declared_is_waited_for_by_nobody(
+    source: psycopg.Connection[Any], watch: TableWatch
+) -> None:
+    other = replace(VIEW, name="other")
+    view_versions.register(source, "shop", [other])
+    assert watch.look()
+    watch.bind()
+    view_versions.add(source, "shop", other)
+    moved(source, "other.v2", VersionState.JOINING)
+    assert (False, True) == (watch.look(), watch.coming)
+
+    met = watch.met()
+
+    assert met is not None
+    assert ["v"] == [plan.name for plan in met.plans]
+    assert (False, False) == (watch.look(), watch.coming)
+
+
+def test_what_is_given_up_has_all_views_bound_anew(watch: TableWatch) -> None:
+    watch.give_up()
+
+    assert watch.look()
+    watch.bind()
+    assert not watch.look()

@@ -1,0 +1,252 @@
+"""Rows as they were at an earlier moment are those of the transactions that had committed by then.
+
+Transactions interleave in the log: one that wrote first may commit last. An oracle applies them in
+the order of their commits, one after the other, and knows the rows after each.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from deltalake import DeltaTable
+from fix_archive import archived, compacted
+from fix_log import PLAN, TOPIC
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdc.lsn import Lsn
+from cdc.values import UNCHANGED_PLACEHOLDER
+from projections.errors import MomentUnreadableError
+from projections.record import Record
+from projections.replay import replay
+from projections.replay.as_of import former
+from projections.replay.commits import Moment
+from projections.table_difference import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BEGAN = datetime(2026, 11, 20, 10, tzinfo=UTC)
+SECOND_US = 1_000_000
+
+
+@dataclass
+class Log:
+    """A source's log: records by commit, and the rows after each commit.
+
+    Attributes:
+        commits: Position, time and rows after each transaction.
+    """
+
+    lsn: int = 0x1000
+    at_us: int = round(BEGAN.timestamp() * 1_000_000)
+    last_commit: int = 0
+    rows: dict[int, Any] = field(default_factory=dict)
+    commits: list[tuple[int, int, dict[int, Any]]] = field(default_factory=list)
+    records: list[tuple[Record, datetime]] = field(default_factory=list)
+
+    def together(self, transactions: list[list[tuple[str, int, str]]], order: Any) -> None:
+        """Runs transactions on rows of their own, their records interleaved."""
+        waiting = [list(steps) for steps in transactions]
+        written: list[list[tuple[int, tuple[str, int, str]]]] = [[] for _ in transactions]
+        while any(waiting):
+            which = order.choice([n for n, steps in enumerate(waiting) if steps])
+            written[which].append((self.lsn, waiting[which].pop(0)))
+            self.lsn += 8 * order.randint(1, 3)
+        numbers = list(range(len(transactions)))
+        order.shuffle(numbers)
+        for number in numbers:
+            self.at_us += SECOND_US
+            for place, (lsn, step) in enumerate(written[number], 1):
+                self._step(lsn, place, *step)
+            self.last_commit = self.lsn
+            self.lsn += 8 * order.randint(1, 2)
+            self.commits.append((self.last_commit, self.at_us, dict(self.rows)))
+
+    def read(self, *, sent_after_s: int = 0) -> None:
+        """Reads all rows, at the position where the log is now."""
+        for row in list(self.rows.values()):
+            self._add("r", (self.lsn - 1, 0), row["id"], row, sent_after_s)
+
+    def _step(self, lsn: int, number: int, kind: str, key: int, text: str) -> None:
+        before = self.rows.get(key)
+        if kind == "delete":
+            if before is not None:
+                del self.rows[key]
+                self._add("d", (lsn, number), key, None)
+            return
+        if before is None:
+            self.rows[key] = {"id": key, "note": text, "big": text}
+            self._add("c", (lsn, number), key, self.rows[key])
+            return
+        self.rows[key] = before | {"note": text}
+        self._add("u", (lsn, number), key, self.rows[key] | {"big": UNCHANGED_PLACEHOLDER})
+
+    def _add(self, op: str, place: tuple[int, int], key: int, row: Any, after_s: int = 0) -> None:
+        lsn, number = place
+        before = str(self.last_commit) if self.last_commit and op != "r" else None
+        source = {
+            "schema": "public",
+            "table": "things",
+            "ts_us": self.at_us,
+            "sequence": orjson.dumps([before, str(lsn)]).decode(),
+            "lsn": lsn,
+            "txId": 7,
+        }
+        said = {"before": {"id": key} if op == "d" else None, "after": row, "source": source}
+        value = orjson.dumps(said | {"transaction": {"id": "1", "total_order": number}, "op": op})
+        sent = datetime.fromtimestamp(self.at_us / 1e6, UTC) + timedelta(seconds=after_s)
+        record = Record(orjson.dumps({"id": key}), value, "1", 0, len(self.records))
+        self.records.append((record, sent))
+
+    def archive(self, folder: Path) -> Path:
+        for start in range(0, len(self.records), 7):
+            part = self.records[start : start + 7]
+            for record, sent in part:
+                archived(folder, TOPIC, [record], sent)
+        compacted(folder)
+        return folder
+
+
+@st.composite
+def logs(draw: Callable[..., Any]) -> Log:
+    log, order = Log(), draw(st.randoms(use_true_random=False))
+    step = st.tuples(
+        st.sampled_from(["put", "put", "delete"]), st.just(0), st.text("abc", max_size=2)
+    )
+    for _ in range(draw(st.integers(2, 5))):
+        keys = draw(st.permutations([1, 2, 3, 4]))
+        cut = draw(st.integers(1, 3))
+        log.together(
+            [
+                [(kind, draw(st.sampled_from(own)), text) for kind, _, text in steps]
+                for own in (keys[:cut], keys[cut:])
+                for steps in [draw(st.lists(step, min_size=1, max_size=3))]
+            ],
+            order,
+        )
+    return log
+
+
+def rows_of(tables: Path) -> dict[int, Any]:
+    found = DeltaTable(tables / "things").to_pyarrow_table().drop(["_version"]).to_pylist()
+    return {row["id"]: row for row in found}
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "PART_RECORDS", 5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(log=logs(), data=st.data())
+def test_rows_are_those_of_the_transactions_that_had_committed(
+    log: Log, data: st.DataObject
+) -> None:
+    named = {lsn for lsn, *_ in log.commits}
+    told = {
+        orjson.loads(orjson.loads(r.value or b"")["source"]["sequence"])[0] for r, _ in log.records
+    }
+    # before the first commit that is named, the archive knows of none
+    known = sorted(named & {int(each) for each in told if each})[int(None not in told) :]
+    if not known:
+        return
+    commit = data.draw(st.sampled_from(known))
+    at_us, rows = next((at, rows) for lsn, at, rows in log.commits if lsn == commit)
+    with tempfile.TemporaryDirectory() as place:
+        archive = log.archive(Path(place) / "shop")
+        by_lsn = former(archive, [PLAN], Moment(lsn=Lsn(commit)), Path(place) / "one")
+        assert rows == rows_of(by_lsn.tables)
+        assert commit == by_lsn.reached.commit.value
+        if at_us < log.at_us:
+            by_time = former(archive, [PLAN], Moment(at_us=at_us), Path(place) / "two")
+            assert rows == rows_of(by_time.tables)
+
+
+def a_log(rows: int) -> Log:
+    log = Log()
+    for number in range(rows):
+        log.together([[("put", number % 3, f"n{number}")]], FirstFirst())
+    return log
+
+
+class FirstFirst:
+    """An order in which what is first comes first."""
+
+    def choice(self, among: list[int]) -> int:
+        return among[0]
+
+    def randint(self, low: int, high: int) -> int:  # noqa: ARG002
+        return low
+
+    def shuffle(self, numbers: list[int]) -> None:
+        """Leaves them."""
+
+
+def test_one_that_wrote_first_and_committed_last_counts_from_its_commit(tmp_path: Path) -> None:
+    log = Log()
+    log.together([[("put", 1, "a")]], FirstFirst())
+    early, late = log.lsn, log.lsn + 8
+    log.lsn += 16
+    # the second transaction has written before the first commits, and commits after it
+    for number, (lsn, key) in enumerate(((late, 2), (early, 3))):
+        log.at_us += SECOND_US
+        log._step(lsn, 1, "put", key, f"t{number}")
+        log.last_commit = log.lsn
+        log.lsn += 8
+        log.commits.append((log.last_commit, log.at_us, dict(log.rows)))
+    log.together([[("put", 4, "end")]], FirstFirst())
+    archive = log.archive(tmp_path / "shop")
+
+    after_first = former(archive, [PLAN], Moment(lsn=Lsn(log.commits[1][0])), tmp_path / "one")
+    after_second = former(archive, [PLAN], Moment(lsn=Lsn(log.commits[2][0])), tmp_path / "two")
+
+    assert [1, 2] == sorted(rows_of(after_first.tables)), "3 has an older position"
+    assert [1, 2, 3] == sorted(rows_of(after_second.tables))
+
+
+def test_two_moments_are_compared_as_versions_of_one_table(tmp_path: Path) -> None:
+    log = a_log(9)
+    archive, tables = log.archive(tmp_path / "shop"), tmp_path / "tables"
+
+    first = former(archive, [PLAN], Moment(lsn=Lsn(log.commits[1][0])), tables)
+    second = former(archive, [PLAN], Moment(lsn=Lsn(log.commits[6][0])), tables)
+    found = compare(tables / "things", first.versions["things"], second.versions["things"], ("id",))
+
+    assert (1, 0, 2) == (found.appeared, found.gone, found.changed)
+
+
+def test_a_moment_before_the_end_of_the_first_read_is_refused_and_the_first_is_named(
+    tmp_path: Path,
+) -> None:
+    log = Log(rows={7: {"id": 7, "note": "old", "big": "old"}}, lsn=0x2000)
+    log.read(sent_after_s=3)
+    for number in range(9):
+        log.together([[("put", number % 3, f"n{number}")]], FirstFirst())
+    archive = log.archive(tmp_path / "shop")
+
+    with pytest.raises(MomentUnreadableError, match="cannot tell what rows were then") as refused:
+        former(archive, [PLAN], Moment(lsn=Lsn(log.commits[1][0])), tmp_path / "one")
+
+    lsn, at_us, rows = log.commits[3]
+    at = datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="seconds")
+    assert f"the first is {Lsn(lsn)}, {at}" == refused.value.detail
+    found = former(archive, [PLAN], Moment(lsn=Lsn(lsn)), tmp_path / "two")
+    assert rows == rows_of(found.tables)
+
+
+def test_a_moment_that_the_archive_has_not_come_to_is_refused(tmp_path: Path) -> None:
+    log = a_log(3)
+    archive = log.archive(tmp_path / "shop")
+
+    for moment in (Moment(lsn=Lsn(log.lsn + 800)), Moment(at_us=log.at_us + SECOND_US)):
+        with pytest.raises(MomentUnreadableError, match="has not come there yet"):
+            former(archive, [PLAN], moment, tmp_path / "one")
+    newest = former(archive, [PLAN], Moment(), tmp_path / "two")
+    assert log.commits[1][2] == rows_of(newest.tables), "the last names no commit of its own"

@@ -1,0 +1,213 @@
+"""What is forgotten is in no file, and what is left is as it was."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+from fix_archive import archived, compacted
+from fix_log import PLAN, TOPIC, Source, numbered, sources
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdc.lsn import Lsn
+from projections.archive_pin import pinned
+from projections.forgetting.archived import ArchivedTopic, Through
+from projections.forgetting.certificate import Certificate, Erased, keep, now
+from projections.forgetting.raw_search import search_files
+from projections.forgetting.table_past import forget_past
+from projections.replay import replay
+from projections.replay.task import Target
+from projections.sinks.memory import MemorySink
+from projections.sinks.table import CONFIGURATION, FEED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+CANARY = "Zephyrine Quillfeather"
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def table_of(place: Path) -> DeltaTable:
+    made = DeltaTable.create(str(place), SCHEMA, configuration={**CONFIGURATION, **FEED})
+    people = {"id": [1, 2, 3], "name": [CANARY, "bob", "eve"]}
+    write_deltalake(made, pa.table(people), mode="append")
+    return made
+
+
+def put(table: DeltaTable, number: int, name: str) -> None:
+    rows = pa.table({"id": [number], "name": [name]})
+    merger = table.merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
+    merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def names_in(table: DeltaTable) -> set[str]:
+    return set(table.to_pyarrow_table().column("name").to_pylist())
+
+
+def test_a_table_keeps_nothing_of_its_past(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "people")
+    put(table, 1, "nobody")
+    kept = table.version()
+    put(table, 4, "ann")
+    (tmp_path / "people" / "left-behind.parquet").write_bytes(CANARY.encode())
+    before = search_files(tmp_path, [CANARY])
+
+    forget_past(tmp_path / "people", [kept])
+
+    places = {path.split("/")[1] for path in before.found}
+    assert {"_change_data", "_delta_log", "left-behind.parquet"} <= places
+    assert [] == search_files(tmp_path, [CANARY]).found
+    assert {"nobody", "bob", "eve"} == names_in(DeltaTable(tmp_path / "people", version=kept))
+    assert {"nobody", "bob", "eve", "ann"} == names_in(DeltaTable(tmp_path / "people"))
+
+
+def test_a_writer_that_knows_an_earlier_version_goes_on_from_there(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "people")
+    known = DeltaTable(tmp_path / "people")
+    for number in range(30):
+        put(table, number + 10, f"name {number}")
+    put(table, 1, "nobody")
+
+    put(table, 1, CANARY)  # between two checkpoints, and in one
+    put(table, 41, "more")
+    table.create_checkpoint()
+    put(table, 1, "nobody")
+    asked = len(search_files(tmp_path / "people" / "_delta_log", [CANARY]).found)
+
+    forget_past(tmp_path / "people")
+    forget_past(tmp_path / "people")
+    assert asked
+    assert [] == search_files(tmp_path, [CANARY]).found
+    known.update_incremental()
+    put(known, 99, "late")
+
+    found = names_in(DeltaTable(tmp_path / "people"))
+    assert 35 == len(found)
+    assert {"nobody", "late", "name 29"} <= found
+
+
+def test_a_search_finds_what_is_compressed_or_lies_within(tmp_path: Path) -> None:
+    nested = pa.table(
+        {
+            "one": pa.array([[{"key": "k", "value": CANARY.encode()}], []]),
+            "other": pa.array(["x", "y"]),
+        }
+    )
+    (tmp_path / "in").mkdir()
+    pq.write_table(nested, tmp_path / "in" / "nested.parquet", compression="zstd")
+    words = pa.table({"w": pa.array([CANARY, "b"]).dictionary_encode()})
+    pq.write_table(words, tmp_path / "words.parquet", compression="zstd")
+    (tmp_path / "log").write_text(f"...{CANARY}...")
+    (tmp_path / "empty").touch()
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "passed").mkdir()
+    (tmp_path / "passed" / "log").write_text(CANARY)
+
+    found = search_files(tmp_path, [CANARY, "nowhere"], but=[tmp_path / "passed"])
+
+    assert ["in/nested.parquet", "log", "words.parquet"] == found.found
+    assert (2, 5) == (found.texts, found.files)
+
+
+@settings(max_examples=25, deadline=None)
+@given(source=sources(), data=st.data())
+def test_an_archive_without_a_key_is_replayed_into_all_others(
+    source: Source, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    archive = tmp_path_factory.mktemp("home") / "shop"
+    key = data.draw(st.integers(1, 6))
+    through = Through(1, Lsn(source.lsn))
+    middle = data.draw(st.integers(0, len(source.topic)))
+    read = source.read_now(key)
+    records = numbered([*source.topic, read])
+    archived(archive, TOPIC, records[:middle])
+    archived(archive, TOPIC, records[middle:])
+    if data.draw(st.booleans()):
+        compacted(archive)
+    topic = ArchivedTopic(archive, TOPIC)
+
+    found = topic.find([f'{{"id":{key}}}'], through)
+    erased = topic.erase(found.texts, through)
+    again = topic.erase(found.texts, through)
+    assert topic.forget_past()
+
+    assert 0 == again
+    assert found.records == erased
+    assert [] == list(topic.rows(found.texts, through))
+    sink = MemorySink()
+    filled = replay.replay(archive, [Target((PLAN,), lambda: sink)])
+    rows = {row["id"]: row for row in sink.documents(PLAN)}
+    # a key that a row came from, and what was made from that, is read again with it
+    lacking = {each.key for each in filled.waiting[0]} | found.former
+    numbers = {orjson.loads(text)["id"] for text in lacking}
+    assert {k: row for k, row in source.rows.items() if k not in numbers} == {
+        k: row for k, row in rows.items() if k not in numbers
+    }
+
+
+def test_an_archive_that_is_read_keeps_its_files_until_then(tmp_path: Path) -> None:
+    source = Source()
+    source.together([[("copy", 1, 2)], [("note", 1)]], Random(1))  # noqa: S311
+    archived(tmp_path / "shop", TOPIC, numbered(source.topic))
+    topic, through = ArchivedTopic(tmp_path / "shop", TOPIC), Through(1, Lsn(source.lsn))
+    version = DeltaTable(tmp_path / "shop").version()
+
+    with pinned(tmp_path / "shop", version):
+        topic.erase(['{"id":1}'], through)
+        early = topic.forget_past()
+    late = topic.forget_past()
+
+    assert (False, True) == (early, late)
+    assert [] == search_files(tmp_path, ["b1-1"]).found
+
+
+def test_a_certificate_says_what_was_done_and_is_the_owners_alone(tmp_path: Path) -> None:
+    said = {
+        "source": "shop",
+        "subject": "public.people",
+        "keys": ['{"id":1}'],
+        "former_keys": 0,
+        "through": "0/1",
+        "begun_at": now(),
+        "ended_at": "2026-01-02T03:04:05+00:00",
+        "values_searched": 1,
+        "files_searched": 2,
+        "bytes_searched": 3,
+    }
+    done = Certificate(**said, erased=[Erased("archive", "records", 1)], found_in=[])
+    found = Certificate(**said, erased=[], found_in=["log"])
+    half = Certificate(**said, erased=[Erased("cache", "files", 0, complete=False)], found_in=[])
+
+    first, second = keep(done, tmp_path / "certificates"), keep(found, tmp_path / "certificates")
+
+    assert [True, False, False] == [each.complete for each in (done, found, half)]
+    assert ["20260102T030405-public.people.json", "20260102T030405-public.people-2.json"] == [
+        first.name,
+        second.name,
+    ]
+    assert 0o600 == first.stat().st_mode & 0o777
+    assert ['{"id":1}'] == orjson.loads(first.read_bytes())["keys"]
+
+
+def test_what_a_row_still_has_is_not_looked_for(tmp_path: Path) -> None:
+    source = Source()
+    source.together([[("copy", 1, 2)], [("note", 1)]], Random(1))  # noqa: S311
+    through = Through(1, Lsn(source.lsn))
+    archived(tmp_path / "shop", TOPIC, numbered([*source.topic, source.read_now(1)]))
+    topic = ArchivedTopic(tmp_path / "shop", TOPIC)
+
+    before = [row for _, row in topic.rows(['{"id":1}'], through)]
+    after = [row for _, row in topic.rows(['{"id":1}'], through, later=True)]
+
+    assert {"n1", "n2"} == {row["note"] for row in before}
+    assert [source.rows[1]] == after

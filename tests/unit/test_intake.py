@@ -1,0 +1,31 @@
+"""The views that a store's batches have, of which there may be more from one batch on."""
+
+from __future__ import annotations
+
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from projections.plan import ViewPlan
+from projections.spark.intake import Intake
+from projections.view import Store
+
+
+def plan(name: str, table: str) -> ViewPlan:
+    place = TableName("public", table)
+    schema = TableSchema(place, (Column("id", ColumnKind.INTEGER, "bigint", nullable=False),))
+    return ViewPlan(name, "shop", place.topic("shop"), schema, ("id",), frozenset({Store.CACHE}))
+
+
+NOTES, LATE, COMING = plan("notes", "notes"), plan("late", "late"), plan("notes.v2", "notes")
+TOPIC = NOTES.topic
+
+
+def test_batches_have_what_is_added_before_all_others_and_begin_where_the_last_has_ended() -> None:
+    intake = Intake([NOTES, LATE])
+    before = intake.sent
+    assert {} == intake.stands
+
+    intake.written({(TOPIC, 0): 7})
+    intake.add([COMING])
+
+    assert {(TOPIC, 0): 7} == intake.stands
+    assert (COMING, NOTES, LATE) == intake.plans == tuple(intake.sent)
+    assert (NOTES, LATE) == tuple(before)

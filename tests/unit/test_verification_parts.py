@@ -1,0 +1,298 @@
+"""Parts of verification that need no server: keys as texts, sieve, pace, what is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from headwater.cli import verification
+from headwater.errors import UnhealthyError, UsageError
+from projections.change import RowChange
+from projections.documents import decoded_key, key_text, key_values, source_key
+from projections.errors import RepairRefusedError, VerificationError
+from projections.fault import Fault
+from projections.plan import HistoryPlan, ViewPlan
+from projections.repair import refuse
+from projections.sinks.sink import Holding
+from projections.sinks.warehouse import WarehouseSink
+from projections.spec import JobSpec
+from projections.verification.pace import Pace
+from projections.verification.rounds import KEYS_AT_ONCE, Rounds
+from projections.verification.sieve import Side, differing
+from projections.verification.staleness import with_staleness
+from projections.view import Store
+from projections.view_report import Finding, Verdict, ViewReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = Column("a", ColumnKind.TEXT, "text")
+NUMBER = Column("b", ColumnKind.INTEGER, "bigint", nullable=False)
+BYTES = Column("c", ColumnKind.BYTES, "bytea", nullable=False)
+_texts = st.none() | st.text(alphabet="a:\\N0\n\xf8", max_size=6)
+
+
+@given(_texts, st.integers(-(2**63), 2**63 - 1))
+def test_the_text_of_a_key_has_its_values(text: str | None, number: int) -> None:
+    for columns, values in (((TEXT, NUMBER), (text, number)), ((NUMBER, TEXT), (number, text))):
+        assert values == key_values(key_text(values), columns)
+    assert (number,) == key_values(key_text([number]), (NUMBER,))
+
+
+def test_a_key_is_told_to_postgres_and_to_a_table_in_their_own_forms() -> None:
+    values = key_values(key_text([7, "AP8="]), (NUMBER, BYTES))
+
+    assert ("7", "\\x00ff") == source_key(values, (NUMBER, BYTES))
+    assert (7, b"\x00\xff") == decoded_key(values, (NUMBER, BYTES))
+
+
+_rows = st.dictionaries(st.text(max_size=4), st.integers(0, 2), max_size=40)
+
+
+@given(_rows, _rows, st.lists(st.text(max_size=4), max_size=4))
+def test_the_sieve_lets_pass_what_is_equal_once_on_both_sides(
+    tmp_path_factory: pytest.TempPathFactory,
+    source: dict[str, int],
+    store: dict[str, int],
+    doubled: list[str],
+) -> None:
+    folder = tmp_path_factory.mktemp("sieve")
+    sides = Side(folder / "source"), Side(folder / "store")
+    for side, rows in zip(sides, (source, store), strict=True):
+        for key, value in rows.items():
+            side.add(key, {"value": value})
+    twice = [key for key in doubled if key in store]
+    for key in twice:
+        sides[1].add(key, {"value": store[key]})
+    for side in sides:
+        side.finish()
+
+    found = {key for part in differing(*sides) for key in part}
+
+    differ = {key for key in source.keys() | store.keys() if source.get(key) != store.get(key)}
+    assert differ | set(twice) == found
+
+
+def test_the_sieve_has_more_rows_than_it_keeps_in_memory(tmp_path: Path) -> None:
+    sides = Side(tmp_path / "source"), Side(tmp_path / "store")
+    for number in range(60_000):
+        for side in sides:
+            side.add(f"key-{number:060d}", {"value": number if number != 59_999 else id(side)})
+    for side in sides:
+        side.finish()
+
+    found = [key for part in differing(*sides) for key in part]
+
+    assert [f"key-{59_999:060d}"] == found
+
+
+def test_a_pace_pauses_for_what_the_budget_leaves_to_others() -> None:
+    pace, began = Pace(0.25), time.monotonic()
+    for _ in range(3):
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:
+            pass
+        pace.step()
+
+    assert time.monotonic() - began >= 3 * 0.08
+    for budget in (0.0, 1.5, -1.0):
+        with pytest.raises(VerificationError, match="share of the time"):
+            Pace(budget)
+
+
+def test_a_pace_that_is_stopped_pauses_no_more() -> None:
+    stop = threading.Event()
+    pace = Pace(0.001, stop)
+    stop.set()
+    time.monotonic()
+    began = time.monotonic()
+    pace.step()
+    pace.rest(20)
+
+    assert pace.stopped
+    assert time.monotonic() - began < 5
+
+
+class _Truth:
+    withheld = 0
+
+    def __init__(self, rows: dict[str, dict[str, int]]) -> None:
+        self.rows = rows
+
+    def settle(self) -> bool:
+        return True
+
+    def of_keys(self, keys: list[str]) -> tuple[dict[str, Any], int]:
+        return {key: self.rows[key] for key in keys if key in self.rows}, 0
+
+
+class _Restless:
+    """A store in which one key has another version each time."""
+
+    def __init__(self, rows: dict[int, dict[str, int]]) -> None:
+        self.rows, self.looks = rows, 0
+
+    def stored(self, _: object, keys: list[tuple[int]]) -> list[Holding]:
+        self.looks += 1
+        return [
+            Holding(
+                self.looks if key == (1,) else 8,
+                ({"b": key[0], "n": -self.looks},)
+                if key == (1,)
+                else (self.rows[key[0]],)
+                if key[0] in self.rows
+                else (),
+            )
+            for key in keys
+        ]
+
+
+def test_rounds_judge_what_holds_still_and_give_up_what_does_not() -> None:
+    """More keys than one round takes, so that each store and each key has its turn."""
+    count = KEYS_AT_ONCE + 10
+    columns = (NUMBER, Column("n", ColumnKind.INTEGER, "bigint"))
+    schema = SimpleNamespace(columns=columns, by_name={c.name: c for c in columns})
+    plan: Any = SimpleNamespace(name="v", keys=("b",), schema=schema, absent=frozenset())
+    rows = {str(n): {"b": n, "n": n} for n in range(1, count + 1)}
+    store = _Restless({n: {"b": n, "n": n} for n in range(1, count + 1)})
+    store.rows[2] = {"b": 2, "n": 0}
+    store.rows[5] = {"b": 5, "n": 0}
+    del store.rows[3]
+    del rows["4"]
+    reach: Any = SimpleNamespace(wait=lambda *_: None)
+    truth, sinks = _Truth(rows), {Store.CACHE: store}
+    made: Any = Rounds(plan, truth, sinks, reach, Pace(), lambda _: {"5"})  # type: ignore[arg-type]
+
+    found = [outcomes[Store.CACHE] for outcomes in made.judged({Store.CACHE: [*rows, "4"]})]
+
+    said = {each.key: each.verdict for outcome in found for each in outcome.findings}
+    assert said == {
+        "2": Verdict.DIFFERENT,
+        "3": Verdict.MISSING,
+        "4": Verdict.EXTRA,
+        "5": Verdict.QUARANTINED,
+    }
+    assert {"1"} == set().union(*(outcome.moving for outcome in found))
+
+
+def _platform(*, captured: bool = True, paused: bool = False) -> Any:
+    views = {"orders": SimpleNamespace(name="orders", to=frozenset({Store.CACHE}))}
+    declarations = SimpleNamespace(views=views, derived={})
+    source = SimpleNamespace(name="shop")
+    fault = Fault(
+        "HW-P051",
+        "view orders is paused",
+        "column a",
+        "headwater view resume orders",
+        retriable=False,
+    )
+    still = [SimpleNamespace(name="orders", fault=fault)] if paused else []
+    return SimpleNamespace(
+        project=SimpleNamespace(declarations=declarations, source=source),
+        captured=lambda: captured,
+        bound=lambda: SimpleNamespace(paused=still),
+    )
+
+
+def test_what_cannot_be_verified_is_refused_by_name() -> None:
+    check = verification._check  # what both commands begin with
+    with pytest.raises(UsageError) as unknown:
+        check(_platform(), ["ordres"], None)
+    with pytest.raises(UsageError) as elsewhere:
+        check(_platform(), ["orders"], Store.TABLE)
+    with pytest.raises(UnhealthyError) as never:
+        check(_platform(captured=False), [], None)
+    with pytest.raises(UnhealthyError) as paused:
+        check(_platform(paused=True), ["orders"], None)
+
+    hints = [each.value.hint for each in (unknown, elsewhere, never, paused)]
+    assert hints == [
+        "did you mean orders?",
+        "it lives in cache",
+        "headwater up captures it and builds the views",
+        "headwater view resume orders",
+    ]
+    assert ["HW-P051"] == [fault.code for fault in check(_platform(paused=True), [], None)]
+
+
+def test_a_view_whose_rows_have_no_table_is_not_repaired() -> None:
+    spec: Any = SimpleNamespace(plans=())
+    report = ViewReport("totals", Store.CACHE, 1, 1, 0, 0, None)
+
+    with pytest.raises(RepairRefusedError, match="made from others"):
+        refuse(spec, report)
+
+
+def test_a_row_of_which_the_log_has_a_newer_change_is_stale(tmp_path: Path) -> None:
+    schema = TableSchema(TableName("public", "orders"), (NUMBER, TEXT), ("b",))
+    plan = ViewPlan("orders", "t", "t.public.orders", schema, ("b",), frozenset({Store.CACHE}))
+    spec = JobSpec("t", (plan,), "", "", "", tmp_path, "", "", ())
+    archived = [
+        {"topic": topic, "key": f'{{"b":{key}}}', "epoch": 1, "lsn": lsn}
+        for topic, key, lsn in (
+            *(("t.public.orders", 1, lsn) for lsn in (800, 1600)),
+            ("t.public.orders", 2, 800),
+            ("t.public.others", 3, 1600),
+        )
+    ]
+    write_deltalake(str(spec.archive), pa.Table.from_pylist(archived))
+    findings = tuple(
+        Finding(str(key), Verdict.DIFFERENT, (1 << 56) + 800, ("a",)) for key in (1, 2, 3)
+    )
+    report = ViewReport("orders", Store.CACHE, 9, 0, 0, 4, None, findings=findings)
+
+    (told,) = with_staleness(spec, [report])
+
+    assert (4, 1) == (told.different, told.stale)
+    assert ("row 1 (stale in a)", "row 2 (different in a)", "row 3 (different in a)") == (
+        told.examples
+    )
+    assert [report] == with_staleness(replace(spec, plans=()), [report])
+
+
+@pytest.mark.parametrize("sequence_by", [None, "seen_at"])
+def test_a_history_tells_what_each_key_is_now_with_its_newest_change(
+    tmp_path: Path, sequence_by: str | None
+) -> None:
+    seen = Column("seen_at", ColumnKind.TIMESTAMPTZ, "timestamp with time zone")
+    schema = TableSchema(TableName("public", "orders"), (NUMBER, TEXT, seen), ("b",))
+    plan = ViewPlan(
+        "orders",
+        "t",
+        "t.public.orders",
+        schema,
+        ("b",),
+        frozenset({Store.TABLE}),
+        history=HistoryPlan(("a",), sequence_by),
+    )
+
+    def change(key: int, version: int, text: str | None) -> RowChange:
+        at = datetime(2026, 1, 1, 0, 0, version, tzinfo=UTC)
+        row = None if text is None else {"b": key, "a": text, "seen_at": at}
+        return RowChange((key,), (1 << 56) + version * 8, row, version * 1_000_000)
+
+    sink = WarehouseSink(tmp_path)
+    sink.prepare(plan)
+    sink.apply(plan, [change(1, 1, "x"), change(2, 2, "y"), change(3, 3, "z")])
+    sink.apply(plan, [change(1, 4, "later"), change(2, 5, None)])
+
+    held = sink.stored(plan, [(1,), (2,), (3,), (4,)])
+
+    versions = [(1 << 56) + 8 * version for version in (4, 5, 3)]
+    assert [*versions, 0] == [each.version for each in held]
+    assert [["later"], [], ["z"], []] == [[row["a"] for row in each.documents] for each in held]
+    sink.sweep(plan, (1 << 56) + 33)
+    (swept,) = sink.stored(plan, [(3,)])
+    assert ((1 << 56) + 32, ()) == (swept.version, swept.documents)
+    sink.close()

@@ -1,0 +1,190 @@
+"""Definitions of views are kept as data, and what differs between two says what is to be done."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.table import TableName
+from eventstore.registry import EventTypes
+from projections.cache_options import CacheOptions
+from projections.errors import DefinitionUnreadableError
+from projections.expectation.expectation import Expectation, OnFail, deletes
+from projections.search.options import Keyword, SearchOptions, Stored, Text
+from projections.view import (
+    EventsRef,
+    EventsView,
+    HistoryColumns,
+    MirrorView,
+    SchemaPolicy,
+    Store,
+)
+from projections.view_definition import ChangeKind, decoded, difference, digest, encoded
+
+ORDERS = TableName("public", "orders")
+names = st.text("abc", min_size=1, max_size=3)
+expectations = st.builds(
+    Expectation, names, st.sampled_from(["a > 1", "b IS NOT NULL"]), st.sampled_from(OnFail)
+)
+cache = st.builds(
+    CacheOptions,
+    st.sampled_from(["document", "hash"]),
+    st.none() | st.just(timedelta(hours=1)),
+    st.just(("customer:{a}:orders",)) | st.just(()),
+    st.just({"total:{a}": "*"}) | st.just({}),
+)
+search = st.builds(
+    SearchOptions,
+    st.dictionaries(names, st.just(Text(boost=2.0)) | st.just(Keyword()) | st.just(Stored())),
+    st.none() | st.just("english"),
+    st.just({"analyzer": {"own": {"filter": ["lowercase"]}}}) | st.just({}),
+)
+views = st.builds(
+    MirrorView,
+    st.just("orders"),
+    st.just("shop"),
+    st.just(ORDERS),
+    st.just(()) | st.just(("id",)),
+    st.frozensets(st.sampled_from(Store), min_size=1),
+    st.none() | st.sampled_from(SchemaPolicy),
+    cache,
+    search,
+    st.none() | st.just(HistoryColumns(("a",), (), "placed_at")),
+    st.lists(expectations, max_size=2).map(tuple),
+    st.lists(names, max_size=2, unique=True).map(tuple),
+)
+
+
+def view(**said: object) -> MirrorView:
+    given: dict[str, object] = {"keys": (), "to": frozenset(Store), **said}
+    return MirrorView("orders", "shop", ORDERS, **given)  # type: ignore[arg-type]
+
+
+def changed(old: MirrorView, new: MirrorView, *, gone: bool = False) -> ChangeKind:
+    return difference(old, new, gone=lambda _: gone).kind
+
+
+@given(views)
+def test_a_definition_is_the_same_after_it_was_kept_as_json(declared: MirrorView) -> None:
+    kept = decoded(orjson.loads(orjson.dumps(encoded(declared))))
+
+    assert encoded(declared) == encoded(kept)
+    assert digest(declared) == digest(kept)
+    assert ChangeKind.NONE is difference(declared, kept, gone=lambda _: False).kind
+
+
+@given(views, views)
+def test_definitions_have_one_digest_if_and_only_if_nothing_differs(
+    one: MirrorView, other: MirrorView
+) -> None:
+    same = encoded(one) == encoded(other)
+
+    assert same == (digest(one) == digest(other))
+    if same:
+        assert ChangeKind.NONE is difference(one, other, gone=lambda _: False).kind
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (view(), view(left_out=("note",)), ChangeKind.REBUILD),
+        (view(), view(expectations=(deletes("a > 1"),)), ChangeKind.REBUILD),
+        (view(), view(history=HistoryColumns()), ChangeKind.REBUILD),
+        (view(), view(cache=CacheOptions(layout="hash")), ChangeKind.REBUILD),
+        (view(), view(cache=CacheOptions(ttl=timedelta(hours=1))), ChangeKind.IN_PLACE),
+        (view(), view(to=frozenset({Store.TABLE})), ChangeKind.IN_PLACE),
+        (view(), view(search=SearchOptions(analyzer="english")), ChangeKind.IN_PLACE),
+        (view(), view(on_schema_change=SchemaPolicy.PAUSE), ChangeKind.IN_PLACE),
+        (
+            view(),
+            view(expectations=(Expectation("a", "a > 1", OnFail.WARN),)),
+            ChangeKind.IN_PLACE,
+        ),
+    ],
+    ids=lambda each: each.value if isinstance(each, ChangeKind) else "",
+)
+def test_only_what_makes_other_rows_asks_for_a_rebuild(
+    old: MirrorView, new: MirrorView, kind: ChangeKind
+) -> None:
+    assert kind is changed(old, new)
+    assert kind is changed(new, old)
+
+
+def test_another_table_asks_for_a_rebuild_unless_it_is_the_same_by_a_new_name() -> None:
+    other = MirrorView("orders", "shop", TableName("public", "sales"), (), frozenset(Store))
+
+    assert ChangeKind.REBUILD is changed(view(), other)
+    assert ChangeKind.IN_PLACE is changed(view(), other, gone=True)
+
+
+def test_a_difference_names_the_columns_that_it_explains() -> None:
+    found = difference(view(left_out=("a", "b")), view(left_out=("b", "c")), gone=lambda _: False)
+
+    assert frozenset({"a", "c"}) == found.columns
+    assert ("columns left out: a, b -> b, c",) == found.said
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"is": "subprocess.Popen", "args": ["true"]},
+        {"is": "MirrorView", "name": "orders"},
+        {"is": "Store", "value": "nowhere"},
+        {"is": "TableName", "schema": "public", "name": "orders"},
+        ["nothing"],
+    ],
+    ids=["another class", "half of it", "no such store", "no view", "a list"],
+)
+def test_a_definition_that_somebody_has_altered_is_refused(document: object) -> None:
+    with pytest.raises(DefinitionUnreadableError) as refused:
+        decoded(document)
+
+    assert "HW-P135" == refused.value.code
+
+
+def events(*fields: tuple[str, type], version: int = 1, name: str = "order.placed") -> EventsView:
+    """A view of events whose class has such fields."""
+    registry = EventTypes()
+    registry.event(name, version=version)(dataclasses.make_dataclass("Placed", fields, frozen=True))
+    ref = EventsRef("shop", (name,), registry)
+    return EventsView("placed", "shop", ref, frozenset({Store.TABLE}))
+
+
+def test_another_version_of_an_event_asks_for_another_version_of_the_view() -> None:
+    old = events(("total", int), ("note", str))
+    kept = orjson.loads(orjson.dumps(encoded(old)))
+    new = events(("total", int), ("channel", str), version=2)
+
+    found = difference(decoded(kept), new, gone=lambda _: False)
+    assert ChangeKind.REBUILD is found.kind
+    assert ("event order.placed: version 1 -> 2",) == found.said
+    assert {"note", "channel"} == found.columns
+    assert digest(old) != digest(new)
+
+    again = difference(decoded(kept), old, gone=lambda _: False)
+    assert ChangeKind.NONE is again.kind
+    meaning = events(("total", int), ("note", str), version=2)
+    assert ChangeKind.REBUILD is difference(old, meaning, gone=lambda _: False).kind
+
+
+def test_fields_that_came_without_a_version_ask_for_it_too() -> None:
+    old, new = events(("total", int)), events(("total", int), ("note", str | None))
+    found = difference(old, new, gone=lambda _: False)
+    assert (ChangeKind.REBUILD, ("fields of its events: note",)) == (found.kind, found.said)
+
+
+def test_a_definition_from_before_versions_were_noted_is_taken_for_the_declared_one() -> None:
+    declared = events(("total", int))
+    document = encoded(declared)
+    ref = {name: each for name, each in document["events"].items() if name not in _NOTED}
+    kept = decoded({**document, "events": ref})
+    assert isinstance(kept, EventsView)
+    assert (None, None) == (kept.events.versions, kept.events.columns)
+
+
+_NOTED = {"versions", "columns"}
