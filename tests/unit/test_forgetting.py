@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from random import Random
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import orjson
 import pyarrow as pa
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from cdc.lsn import Lsn
 from projections.archive_pin import pinned
+from projections.forgetting import raw_search
 from projections.forgetting.archived import ArchivedTopic, Through
 from projections.forgetting.certificate import Certificate, Erased, keep, now
 from projections.forgetting.raw_search import search_files
@@ -117,6 +119,29 @@ def test_a_search_finds_what_is_compressed_or_lies_within(tmp_path: Path) -> Non
 
     assert ["in/nested.parquet", "log", "words.parquet"] == found.found
     assert (2, 5) == (found.texts, found.files)
+
+
+@given(
+    content=st.binary(max_size=40),
+    texts=st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=3),
+    place=st.integers(0, 40),
+    piece_bytes=st.integers(1, 12),
+)
+def test_a_text_is_found_wherever_a_piece_of_a_file_ends(
+    content: bytes,
+    texts: list[str],
+    place: int,
+    piece_bytes: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("found")
+    content = content.replace(b"a", b"-").replace(b"b", b"-")
+    there = [content, content[:place] + texts[-1].encode() + content[place:]]
+    for file, each in zip(("without", "with"), there, strict=True):
+        (folder / file).write_bytes(each)
+
+    with mock.patch.object(raw_search, "_CHUNK_BYTES", piece_bytes):
+        assert ["with"] == search_files(folder, texts).found
 
 
 @settings(max_examples=25, deadline=None)
