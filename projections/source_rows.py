@@ -6,11 +6,14 @@ thousand rows at a time, or by their keys. Only a table without a key is read in
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg import sql
 
 from cdc.errors import CdcError, ValueDecodeError
@@ -21,20 +24,21 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import decode, decoder, encoder, word_of
 from projections.errors import VerificationError
 from projections.event_form import KEY, STORED
+from projections.row_part import ROWS_AT_ONCE, RowPart, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from cdc.values import Json
     from projections.plan import ViewPlan
 
     Document = dict[str, Json]
     Key = tuple[str, ...]
+    Convert = Callable[[Sequence[Any]], Sequence[Json]]
 
 LOG: Final = TableName("eventstore", "log")
 """Every event in its place, also those that compaction has moved."""
 
-ROWS_AT_ONCE: Final = 5000
 KEYS_AT_ONCE: Final = 500
 _AS_IT_IS: Final = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.BYTES)
 # Of these, the text that Postgres prints is the document form already, whether or not a store
@@ -61,13 +65,11 @@ class Chunk(NamedTuple):
     """Some rows, in the order of their keys.
 
     Attributes:
-        documents: Those that the view should have.
-        rows: How many were read.
-        last: Key of the last of them.
+        part: Those that the view should have.
+        last: Key of the last that was read; None if there was none.
     """
 
-    documents: list[Document]
-    rows: int
+    part: RowPart
     last: Key | None
 
 
@@ -108,7 +110,7 @@ def snapshot(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[A
 def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[Document]:
     """Reads all rows that a view should have, in one transaction; see `SourceRows.every`."""
     for part in SourceRows(connection, plan).every():
-        yield from part
+        yield from part.documents()
 
 
 class SourceRows:
@@ -151,7 +153,7 @@ class SourceRows:
         )
         rows = self._connection.execute(self._query(rest)).fetchall()
         last = self._last(rows[-1]) if rows else None
-        return Chunk(self._documents(rows), len(rows), last)
+        return Chunk(self._part(rows), last)
 
     def of_keys(self, keys: Sequence[Key]) -> Iterator[Document]:
         """Reads the rows of some keys, given as texts that Postgres reads.
@@ -175,9 +177,9 @@ class SourceRows:
             columns = sql.SQL(", ").join(map(sql.Identifier, self._keyed.key))
             condition = sql.SQL("({}) IN (VALUES {})").format(columns, wanted)
             rows = self._connection.execute(self._query(self._where(condition))).fetchall()
-            yield from self._documents(rows)
+            yield from self._part(rows).documents()
 
-    def every(self) -> Iterator[list[Document]]:
+    def every(self) -> Iterator[RowPart]:
         """Reads all rows, in the transaction that the session is in.
 
         Raises:
@@ -187,14 +189,12 @@ class SourceRows:
             cursor.itersize = ROWS_AT_ONCE
             cursor.execute(self._query(self._where(sql.SQL("true"))))
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
-                yield self._documents(rows)
+                yield self._part(rows)
 
-    def _documents(self, rows: Iterable[Sequence[Any]]) -> list[Document]:
-        found = [self._form.document(row) for row in rows]
-        kept = [document for document in found if document is not None]
-        self.withheld += self._form.withheld
-        self._form.withheld = 0
-        return kept
+    def _part(self, rows: list[Sequence[Any]]) -> RowPart:
+        part = self._form.part(rows)
+        self.withheld += len(rows) - len(part.rows)
+        return part
 
     def _last(self, row: Sequence[Any]) -> Key:
         """Key of a row, as texts that Postgres reads."""
@@ -228,7 +228,6 @@ class _Form:
         schema: What is read, under the names that the table has.
         key: Its key.
         types: Of events that are read; None of a table.
-        withheld: Rows that were left out.
     """
 
     types: list[str] | None = None
@@ -239,8 +238,7 @@ class _Form:
         columns = tuple(replace(column, name=named[column.name]) for column in own)
         self.schema = TableSchema(plan.schema.table, columns)
         self.key = () if plan.append_only else tuple(named[name] for name in plan.keys)
-        self.withheld = 0
-        self._names = [column.name for column in own]
+        self._names = shown(plan)
         self._converted = [
             (place, _PRINTED[column.kind])
             for place, column in enumerate(own)
@@ -249,20 +247,16 @@ class _Form:
         self._inspection = plan.inspection() if plan.expectations else None
         self._decode = _Decoder(TableSchema(plan.schema.table, tuple(own)))
 
-    def document(self, row: Sequence[Any]) -> Document | None:
-        """Returns a row's document; None if the view is not to have it."""
-        if self._inspection is not None and self._unmet(row):
-            self.withheld += 1
-            return None
-        values = list(row)
+    def part(self, rows: list[Sequence[Any]]) -> RowPart:
+        """Returns the rows that the view is to have, in their document form."""
+        if self._inspection is not None:
+            rows = [row for row in rows if not self._unmet(row)]
+        if not (rows and self._converted):
+            return RowPart(self._names, list(map(tuple, rows)))
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
         for place, convert in self._converted:
-            raw = values[place]
-            if raw is not None:
-                try:
-                    values[place] = convert(raw)
-                except ValueDecodeError:
-                    values[place] = raw if isinstance(raw, str) else str(raw)
-        return dict(zip(self._names, values, strict=True))
+            columns[place] = convert(columns[place])
+        return RowPart(self._names, list(zip(*columns, strict=True)))
 
     def _unmet(self, row: Sequence[Any]) -> bool:
         try:
@@ -277,7 +271,6 @@ class _EventForm(_Form):
 
     def __init__(self, plan: ViewPlan) -> None:
         assert plan.events is not None  # noqa: S101  # whoever has this form has events
-        self.withheld = 0
         by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
         self.schema = TableSchema(LOG, tuple(by_name[name] for name in STORED))
         self.key = (KEY,)
@@ -286,12 +279,17 @@ class _EventForm(_Form):
         self._decode = _Decoder(self.schema)
         self._encode = encoder(plan.schema)
         self._inspection = plan.inspection()
+        self._names = shown(plan)
 
-    def document(self, row: Sequence[Any]) -> Document | None:
-        """Returns an event's document; None if the view is not to have it."""
+    def part(self, rows: list[Sequence[Any]]) -> RowPart:
+        """Returns the events that the view is to have, in their document form."""
+        found = (self._document(row) for row in rows)
+        kept = (document for document in found if document is not None)
+        return RowPart(self._names, [tuple(map(made.get, self._names)) for made in kept])
+
+    def _document(self, row: Sequence[Any]) -> Document | None:
         made = self._events.row(self._decode(dict(zip(STORED, row, strict=True))))
         if self._inspection is not None and self._inspection.unmet(made) is not None:
-            self.withheld += 1
             return None
         return self._encode(made)
 
@@ -312,35 +310,52 @@ class _Decoder:
         return row | self._decode({name: row[name] for name in self._names})
 
 
-def _converter(kind: ColumnKind) -> Callable[[Any], Json]:
-    """How a value of a kind becomes its document form, from what was selected."""
+def _converter(kind: ColumnKind) -> Convert:
+    """How a column's values become their document form, from what was selected."""
     column = Column("value", kind, str(kind))
     encode = word_of(kind)
-    if kind in _AS_IT_IS:
-        return encode
+
+    def converted(raw: Any) -> Json:
+        if raw is None:
+            return None
+        try:
+            return encode(raw if kind in _AS_IT_IS else decode(column, raw))
+        except ValueDecodeError:
+            return raw if isinstance(raw, str) else str(raw)
+
     if kind in _MOMENTS:
         end, zone = _MOMENTS[kind]
-        return lambda raw: _moment(raw, end, zone) or encode(decode(column, raw))
-    return lambda raw: encode(decode(column, raw))
+        return lambda values: _moments(values, end, zone, converted)
+    return lambda values: list(map(converted, values))
 
 
 _MOMENTS: Final = {ColumnKind.TIMESTAMP: ("", ""), ColumnKind.TIMESTAMPTZ: ("+00", "Z")}
+_MOMENT: Final = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?"
 
 
-def _moment(raw: Any, end: str, zone: str) -> str | None:
-    """The document form of a time as Postgres prints it; None of one that is not like all others.
+def _moments(
+    values: Sequence[Any], end: str, zone: str, converted: Callable[[Any], Json]
+) -> list[Json]:
+    """The document form of times as Postgres prints them.
 
-    Every row has some, and to parse one takes longer than all else that is done with a row.
+    Every row has some, and to parse one takes longer than all else that is done with a row; so they
+    are put together from their parts, and only those of another age are parsed.
     """
-    if type(raw) is not str or raw[4:5] != "-" or raw[10:11] != " " or not raw.endswith(end):
-        return None
-    body = raw.removesuffix(end)
-    if not body[-1:].isdigit() or len(body) not in _MOMENT_LENGTHS:
-        return None  # of another age, or another zone
-    return f"{body[:10]}T{body[11:19]}.{body[20:]:0<6}{zone}"
-
-
-_MOMENT_LENGTHS: Final = frozenset({19, 21, 22, 23, 24, 25, 26})
+    texts = pa.array(values, pa.string())
+    texts = pa.array(values, pa.string())
+    second = pc.binary_join_element_wise(
+        pc.utf8_slice_codeunits(texts, 0, 10), pc.utf8_slice_codeunits(texts, 11, 19), "T"
+    )
+    fraction = pc.utf8_slice_codeunits(texts, 20, -len(end) or None)
+    made = pc.binary_join_element_wise(second, pc.utf8_rpad(fraction, width=6, padding="0"), ".")
+    if zone:
+        made = pc.binary_join_element_wise(made, zone, "")
+    usual = pc.match_substring_regex(texts, f"{_MOMENT}{re.escape(end)}$")
+    found: list[Json] = made.to_pylist()
+    if not pc.all(usual).as_py():
+        for place in pc.indices_nonzero(pc.invert(usual)).to_pylist():
+            found[place] = converted(values[place])
+    return found
 
 
 _PRINTED: Final = {kind: _converter(kind) for kind in ColumnKind if kind not in _AS_PRINTED}

@@ -17,6 +17,7 @@ from projections.errors import (
     UnholdableValueError,
 )
 from projections.plan import VERSION_COLUMN
+from projections.row_part import parts
 from projections.sinks.cache_server import BESIDE, CacheServer, told_apart
 from projections.sinks.sink import Holding
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cdc.values import Json
     from projections.change import RowChange
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
     from projections.sinks.cache_server import Calls
 
 CALL_CHANGES: Final = 500
@@ -99,6 +101,10 @@ class CacheSink:
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row; see `Sink.documents`."""
         return (document for _, document in self.versioned(plan))
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads every live row; see `Sink.parts`."""
+        return parts(plan, self.documents(plan))
 
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
         """Reads every live row with its version; see `Sink.versioned`."""

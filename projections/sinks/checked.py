@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from projections.change import Applied, RowChange
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
     from projections.sinks.sink import Holding, Sink
 
 
@@ -60,6 +61,10 @@ class CheckedSink:
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """See `Sink.documents`."""
         return self._sink.documents(plan)
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """See `Sink.parts`."""
+        return self._sink.parts(plan)
 
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
         """See `Sink.versioned`."""

@@ -14,6 +14,7 @@ from projections.change import Applied, RowChange
 from projections.errors import UnholdableValueError
 from projections.history import history
 from projections.plan import VERSION_COLUMN
+from projections.row_part import parts
 from projections.sinks.arrow import keys_table
 from projections.sinks.history_batch import Batch, Marks, Stored, Sweep
 from projections.sinks.history_check import HistoryCheck
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from projections.history import HistoryChange, HistoryState
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
     from projections.sinks.history_form import Place
 
 
@@ -98,6 +100,10 @@ class HistorySink(TableSink):
                 yield encode(row)
         except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
             raise unavailable(plan, error) from None
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads every live row; see `Sink.parts`."""
+        return parts(plan, self.documents(plan))
 
     def erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
         """Forgets what was known of keys up to a version.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cdc.values import encoder
 from projections.change import Applied, Refused, completed_version, may_complete
 from projections.decode import missing_values
+from projections.row_part import parts
 from projections.sinks.sink import Holding
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from projections.change import RowChange
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
 
     _Row = tuple[int, Mapping[str, object] | None]
 
@@ -89,6 +91,10 @@ class MemorySink:
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row; see `Sink.documents`."""
         return (document for _, document in self.versioned(plan))
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads every live row; see `Sink.parts`."""
+        return parts(plan, self.documents(plan))
 
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
         """Reads every live row with its version; see `Sink.versioned`."""

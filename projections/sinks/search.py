@@ -19,6 +19,7 @@ from projections.errors import (
     SinkUnavailableError,
     UnholdableValueError,
 )
+from projections.row_part import parts
 from projections.search.engine import NOT_FOUND, READ_DOCUMENTS, EngineRefusedError, SearchEngine
 from projections.search.fields import DELETED_FIELD
 from projections.sinks.bulk import PATIENCE_S, TOO_LARGE, BulkSender
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from projections.change import RowChange
     from projections.errors import SinkError
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
     from projections.sinks.stored_documents import Stored
 
 ID_BYTES: Final = 512
@@ -136,6 +138,10 @@ class SearchSink:
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row; see `Sink.documents`."""
         return (document for _, document in self.versioned(plan))
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads every live row; see `Sink.parts`."""
+        return parts(plan, self.documents(plan))
 
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
         """Reads every live row with its version; see `Sink.versioned`."""

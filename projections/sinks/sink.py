@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from projections.change import Applied, RowChange
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
 
 
 class Holding(NamedTuple):
@@ -103,6 +104,14 @@ class Sink(Protocol):
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row in its document form, in no order.
+
+        Raises:
+            SinkError: The store cannot be read.
+        """
+        ...
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads the same as `documents`, some thousand rows at a time, without what a view hides.
 
         Raises:
             SinkError: The store cannot be read.

@@ -18,11 +18,12 @@ from projections.decode import missing_values
 from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
 from projections.plan import VERSION_COLUMN
 from projections.published import KEPT_HOURS, promised
+from projections.row_part import ROWS_AT_ONCE, shown
 from projections.sinks.arrow import (
     decoded_rows,
     deletes_schema,
-    document_rows,
     keys_table,
+    row_part,
     rows_table,
     table_schema,
 )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
 
 COMMITS_PER_COMPACTION: Final = 50
 COMPACTED_BYTES: Final = 32 << 20
@@ -195,16 +197,25 @@ class TableSink:
         """Reads every live row of the newest version; see `Sink.documents`."""
         return (document for _, document in self.versioned(plan))
 
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads every live row of the newest version; see `Sink.parts`."""
+        try:
+            dataset = self._table(plan.name, table_schema(plan)).to_pyarrow_dataset()
+            names = shown(plan)
+            for batch in dataset.to_batches(columns=list(names), batch_size=ROWS_AT_ONCE):
+                yield row_part(plan, pa.Table.from_batches([batch]), names)
+        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
+            raise unavailable(plan, error) from None
+
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
         """Reads every live row of the newest version, and its own; see `Sink.versioned`."""
         try:
             dataset = self._table(plan.name, table_schema(plan)).to_pyarrow_dataset()
-            names = [*(column.name for column in plan.schema.columns), VERSION_COLUMN]
-            for batch in dataset.to_batches(columns=names):
+            names = tuple(column.name for column in plan.schema.columns)
+            for batch in dataset.to_batches(columns=[*names, VERSION_COLUMN]):
                 versions = batch.column(VERSION_COLUMN).to_pylist()
-                yield from zip(
-                    versions, document_rows(plan, pa.Table.from_batches([batch])), strict=True
-                )
+                part = row_part(plan, pa.Table.from_batches([batch]), names)
+                yield from zip(versions, part.documents(), strict=True)
         except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
             raise unavailable(plan, error) from None
 

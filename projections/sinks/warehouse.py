@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from projections.change import Applied, RowChange
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
     from projections.sinks.sink import Holding
 
 
@@ -87,6 +88,10 @@ class WarehouseSink:
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads what each key is now; see `Sink.documents`."""
         return self._of(plan).documents(plan)
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads what each key is now; see `Sink.parts`."""
+        return self._of(plan).parts(plan)
 
     def drop(self, plan: ViewPlan) -> None:
         """Removes the tables of a version that readers do not see.

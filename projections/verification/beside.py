@@ -32,16 +32,17 @@ from projections.view import Store
 from projections.view_report import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
     from projections.spec import StoreAddresses
     from projections.verification.reach import Reach
     from projections.verification.truth import Truth
 
     Document = Mapping[str, Any]
-    Reading = Callable[[], Iterator[list[Document]]]
+    Reading = Callable[[], Iterator[RowPart]]
 
 ROUNDS_MAX: Final = 4
 WATCHED_MAX: Final = 128
@@ -75,11 +76,11 @@ class BesidePass:
         self._beside = Beside(plan)
         self._places: dict[str, int] = {}
 
-    def add(self, documents: Iterable[Document]) -> None:
+    def add(self, part: RowPart) -> None:
         """Adds rows of the source."""
         if not self._plan.cache.linked:
             return  # whatever lies beside them is too much
-        for document in documents:
+        for document in part.documents():
             if not self._plan.append_only:
                 key = named(self._plan, document)
                 if key in self._places:
@@ -181,7 +182,7 @@ class BesidePass:
             return
         counts: dict[str, tuple[int, int | None]] = {}
         for part in again():
-            for row in part:
+            for row in part.documents():
                 for name, amount in self._beside.counted(row):
                     if name in watched:
                         counts[name] = added(counts.get(name), amount)

@@ -22,17 +22,19 @@ from typing import TYPE_CHECKING, Any, Final
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot import read_point, reads
+from projections.row_part import shown
 from projections.source_rows import SourceRows
 from projections.verification.rounds import Outcome
 from projections.verification.rule import hash_of
 from projections.view_report import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import psycopg
 
     from projections.plan import ViewPlan
+    from projections.row_part import RowPart
     from projections.sinks.sink import Sink
     from projections.verification.pace import Pace
     from projections.verification.reach import Reach
@@ -88,7 +90,7 @@ class KeylessPass:
         self._through = Lsn(0)
         self._settled = True
 
-    def read(self) -> Iterator[list[Mapping[str, Any]]]:
+    def read(self) -> Iterator[RowPart]:
         """Reads the source; yields its rows, some thousand at a time."""
         root = read_point.oid(self._other, self._plan.schema.table)
         point = read_point.ReadPoint(self._other, root or 0)
@@ -99,20 +101,20 @@ class KeylessPass:
             rows = SourceRows(self._connection, self._plan)
             self._through = self._reach.end()
             for part in rows.every():
-                self._expected.update(map(hash_of, part))
-                self.rows += len(part)
-                yield list(part)
+                self._expected.update(map(hash_of, part.documents()))
+                self.rows += len(part.rows)
+                yield part
             self.withheld = rows.withheld
 
     def compared(self, store: Store, sink: Sink) -> Iterator[Outcome]:
         """Compares a store with what was read; yields what was found so far."""
         self._reach.wait([(self._plan.name, store)], self._through)
-        shown = [c.name for c in self._plan.schema.columns if c.name not in self._plan.absent]
+        names = shown(self._plan)
         low, high = self._version(self.position), self._version(self._through)
         extra: Counter[bytes] = Counter()
         lacking, moving = self._expected.copy(), Counter[bytes]()
         for number, (version, document) in enumerate(sink.versioned(self._plan)):
-            row = hash_of({name: document.get(name) for name in shown})
+            row = hash_of({name: document.get(name) for name in names})
             if self._resting or version <= low:
                 lacking[row] -= 1
                 if lacking[row] < 0:

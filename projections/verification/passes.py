@@ -13,7 +13,6 @@ from projections.verification.beside import BesidePass
 from projections.verification.ended import ended
 from projections.verification.rounds import Outcome, Rounds, wrong
 from projections.verification.sieve import Side, differing
-from projections.verification.truth import named
 from projections.view import Store
 from projections.view_report import EXAMPLES, Verdict, ViewReport
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     Document = Mapping[str, Any]
 
-_ROWS_PER_STEP: Final = 5_000
 _DIFFERENT: Final = (Verdict.DIFFERENT, Verdict.STALE, Verdict.ENDED)
 
 
@@ -85,10 +83,9 @@ class ViewPass:
             SinkError: A store cannot be read.
         """
         through = truth.begin()
-        source = Side(self._folder / "source")
+        source = Side(self._folder / "source", self._plan.keys)
         for part in truth.parts():
-            for document in part:
-                source.add(named(self._plan, document), document)
+            source.add(part)
             if self._beside is not None:
                 self._beside.add(part)
             yield
@@ -114,22 +111,14 @@ class ViewPass:
     def _sifted(
         self, store: Store, sink: Sink, source: Side, suspects: dict[Store, list[str]]
     ) -> Iterator[None]:
-        side = Side(self._folder / str(store))
-        shown = dict.fromkeys(
-            c.name for c in self._plan.schema.columns if c.name not in self._plan.absent
-        )
-        for number, document in enumerate(sink.documents(self._plan), 1):
-            row = document
-            if row.keys() != shown.keys():
-                # a row as old as a column without a default need not show it
-                row = {name: document.get(name) for name in shown}
-            side.add(named(self._plan, row), row)
-            if number % _ROWS_PER_STEP == 0:
-                yield
+        side = Side(self._folder / str(store), self._plan.keys)
+        for part in sink.parts(self._plan):
+            side.add(part)
+            yield
         side.finish()
         suspects[store] = []
-        for part in differing(source, side):
-            suspects[store] += part
+        for keys in differing(source, side):
+            suspects[store] += keys
             yield
 
     def keyless_steps(self, keyless: KeylessPass) -> Iterator[None]:

@@ -1,26 +1,33 @@
 """The sieve: which keys of a view are worth a closer look, in bounded memory.
 
-Of each row only its key and a hash of its document are kept, in files by the key's own hash: both
-sides of a key lie in the files of one number, and of those one pair is in memory at a time. A
-hundred million rows take some megabytes of it.
+Of each row only its key and a hash are kept, in files by the key's own hash: both sides of a key
+lie in the files of one number, and of those one pair is in memory at a time. A hundred million rows
+take some megabytes of it.
+
+The hashes are those of this process, of 64 bits (SipHash, keyed anew in each process): of 10^19
+rows that differ one is passed over. What passes for different is looked at.
 """
 
 from __future__ import annotations
 
-import zlib
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from projections.verification.rule import HASH_BYTES, hash_of
+import numpy as np
+import orjson
+import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-_PARTS: Final = 64
-_KEPT_BYTES: Final = 64 * 1024
-"""Of each part, before it is written: some megabytes of one side, together."""
+    from projections.row_part import RowPart
 
-_LENGTH_BYTES: Final = 4
+_PARTS: Final = 64
+_KEPT_ROWS: Final = 32 * 1024
+"""Of one side, before they are written."""
+
+_LINES: Final = pa.schema([("key", pa.string()), ("place", pa.int64()), ("row", pa.int64())])
 
 
 class Side:
@@ -28,60 +35,64 @@ class Side:
 
     Args:
         folder: Where its files are; it is made.
+        key: Columns that identify a row.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: tuple[str, ...]) -> None:
         folder.mkdir(parents=True)
         self.rows = 0
-        self._paths = [folder / f"{part:02d}" for part in range(_PARTS)]
-        self._kept = [bytearray() for _ in range(_PARTS)]
+        self._key = key
+        self._paths = [str(folder / f"{part:02d}") for part in range(_PARTS)]
+        self._keys: list[str] = []
+        self._hashes: list[int] = []
+        self._open = ExitStack()
+        self._files = [
+            self._open.enter_context(pa.ipc.new_stream(path, _LINES)) for path in self._paths
+        ]
 
-    def add(self, key: str, document: Mapping[str, object]) -> None:
-        """Adds a row."""
-        name = key.encode()
-        part = zlib.crc32(name) % _PARTS
-        kept = self._kept[part]
-        kept += len(name).to_bytes(_LENGTH_BYTES, "big")
-        kept += name
-        kept += hash_of(document)
-        self.rows += 1
-        if len(kept) > _KEPT_BYTES:
-            self._write(part)
+    def add(self, part: RowPart) -> None:
+        """Adds rows."""
+        self._keys += part.keys(self._key)
+        self._hashes += [hash(orjson.dumps(row, option=orjson.OPT_SORT_KEYS)) for row in part.rows]
+        self.rows += len(part.rows)
+        if len(self._keys) >= _KEPT_ROWS:
+            self._write()
 
     def finish(self) -> None:
         """Writes what is left."""
-        for part in range(_PARTS):
-            self._write(part)
+        self._write()
+        self._open.close()
 
-    def part(self, number: int) -> Iterator[tuple[bytes, bytes]]:
+    def part(self, number: int) -> pa.Table:
         """Reads the keys and hashes of one part."""
-        data = self._paths[number].read_bytes() if self._paths[number].exists() else b""
-        place = 0
-        while place < len(data):
-            begin = place + _LENGTH_BYTES
-            end = begin + int.from_bytes(data[place:begin], "big")
-            place = end + HASH_BYTES
-            yield data[begin:end], data[end:place]
+        with pa.OSFile(self._paths[number]) as file, pa.ipc.open_stream(file) as lines:
+            return lines.read_all()
 
-    def _write(self, part: int) -> None:
-        if self._kept[part]:
-            with self._paths[part].open("ab") as file:
-                file.write(self._kept[part])
-            self._kept[part] = bytearray()
+    def _write(self) -> None:
+        places = np.fromiter(map(hash, self._keys), np.int64, len(self._keys))
+        parts = places % _PARTS
+        order = np.argsort(parts, kind="stable")
+        columns = [self._keys, places, np.array(self._hashes, np.int64)]
+        batch = pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=_LINES).take(order)
+        bounds = np.searchsorted(parts[order], np.arange(_PARTS + 1))
+        for file, begin, end in zip(self._files, bounds[:-1], bounds[1:], strict=True):
+            if end > begin:
+                file.write_batch(batch.slice(begin, end - begin))
+        self._keys, self._hashes = [], []
 
 
 def differing(source: Side, store: Side) -> Iterator[list[str]]:
     """Yields, part by part, the keys at which a store is not found equal to the source."""
     for number in range(_PARTS):
-        rows: dict[bytes, bytes] = {}
-        suspect: set[bytes] = set()
-        for key, found in source.part(number):
-            if key in rows:
-                suspect.add(key)
-            rows[key] = found
-        for key, found in store.part(number):
-            # what is left of the source in the end is missing
-            if rows.pop(key, None) != found:
-                suspect.add(key)
-        suspect |= rows.keys()
-        yield [key.decode() for key in suspect]
+        sides = [source.part(number), store.part(number)]
+        lines = pa.concat_tables(sides)
+        side = np.repeat([0, 1], [len(each) for each in sides])
+        place, row = (lines.column(name).to_numpy() for name in ("place", "row"))
+        order = np.lexsort((side, place))
+        side, place, row = side[order], place[order], row[order]
+        begins = np.flatnonzero(np.diff(place, prepend=place[:1] - 1))
+        pairs = begins[np.diff(begins, append=len(place)) == len(sides)]
+        pairs = pairs[(side[pairs] < side[pairs + 1]) & (row[pairs] == row[pairs + 1])]
+        suspect = np.ones(len(place), np.bool_)
+        suspect[pairs] = suspect[pairs + 1] = False
+        yield sorted(set(lines.column("key").take(order[suspect]).to_pylist()))

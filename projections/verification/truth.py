@@ -11,6 +11,7 @@ from cdc.snapshot import read_point
 from projections.derived_delivery import DerivedDelivery
 from projections.documents import DocumentForm, key_text, key_values, source_key
 from projections.errors import SinkUnavailableError, VerificationError
+from projections.row_part import parts
 from projections.source_rows import SourceRows
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
     from projections.published import TableVersion
+    from projections.row_part import RowPart
     from projections.verification.pace import Pace
     from projections.verification.reach import Reach
 
@@ -48,7 +50,7 @@ class Truth(Protocol):
         """Returns the position at or after which all is read from now on."""
         ...
 
-    def parts(self) -> Iterator[list[Document]]:
+    def parts(self) -> Iterator[RowPart]:
         """Reads all rows, some thousand at a time."""
         ...
 
@@ -96,7 +98,7 @@ class SourceTruth:
         self._rows = SourceRows(self._connection, self._plan)
         return self._reach.end()
 
-    def parts(self) -> Iterator[list[Document]]:
+    def parts(self) -> Iterator[RowPart]:
         """See `Truth.parts`; each part is a statement of its own."""
         last = None
         while True:
@@ -104,7 +106,7 @@ class SourceTruth:
             if chunk.last is None:
                 return
             last = chunk.last
-            yield list(chunk.documents)
+            yield chunk.part
 
     def settle(self) -> bool:
         """See `Truth.settle`.
@@ -173,7 +175,7 @@ class TableTruth:
         """See `Truth.begin`."""
         return self._newest().applied_through
 
-    def parts(self) -> Iterator[list[Document]]:
+    def parts(self) -> Iterator[RowPart]:
         """See `Truth.parts`."""
         yield from self._parts(self._newest().version)
 
@@ -186,14 +188,20 @@ class TableTruth:
         newest, wanted = self._newest(), set(keys)
         found: dict[str, Document] = {}
         for part in self._parts(newest.version):
-            found |= {key: row for row in part if (key := named(self._plan, row)) in wanted}
+            found |= {
+                key: row
+                for key, row in zip(part.keys(self._plan.keys), part.documents(), strict=True)
+                if key in wanted
+            }
         return found, newest.applied_through
 
-    def _parts(self, version: int) -> Iterator[list[Document]]:
+    def _parts(self, version: int) -> Iterator[RowPart]:
         delivery = DerivedDelivery(self._tables, self._plan, version, 0, None)
         try:
             for part in delivery.changes():
-                yield [self._form.fields(change.row) for change in part if change.row]
+                yield from parts(
+                    self._plan, (self._form.fields(change.row) for change in part if change.row)
+                )
         except DeltaError as error:
             raise SinkUnavailableError(
                 f"view {self._plan.name}: its table cannot be read", detail=type(error).__name__

@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from projections.errors import RepairRefusedError, VerificationError
 from projections.fault import Fault
 from projections.plan import HistoryPlan, ViewPlan
 from projections.repair import refuse
+from projections.row_part import RowPart
 from projections.sinks.sink import Holding
 from projections.sinks.warehouse import WarehouseSink
 from projections.spec import JobSpec
@@ -35,6 +37,7 @@ from projections.view import Store
 from projections.view_report import Finding, Verdict, ViewReport
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 TEXT = Column("a", ColumnKind.TEXT, "text")
@@ -57,6 +60,12 @@ def test_a_key_is_told_to_postgres_and_to_a_table_in_their_own_forms() -> None:
     assert (7, b"\x00\xff") == decoded_key(values, (NUMBER, BYTES))
 
 
+def batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    left = iter(rows)
+    while some := list(islice(left, 1000)):
+        yield some
+
+
 _rows = st.dictionaries(st.text(max_size=4), st.integers(0, 2), max_size=40)
 
 
@@ -68,13 +77,12 @@ def test_the_sieve_lets_pass_what_is_equal_once_on_both_sides(
     doubled: list[str],
 ) -> None:
     folder = tmp_path_factory.mktemp("sieve")
-    sides = Side(folder / "source"), Side(folder / "store")
+    sides = Side(folder / "source", ("id",)), Side(folder / "store", ("id",))
     for side, rows in zip(sides, (source, store), strict=True):
-        for key, value in rows.items():
-            side.add(key, {"value": value})
+        for some in batches(rows.items()):
+            side.add(RowPart(("id", "value"), some))
     twice = [key for key in doubled if key in store]
-    for key in twice:
-        sides[1].add(key, {"value": store[key]})
+    sides[1].add(RowPart(("id", "value"), [(key, store[key]) for key in twice]))
     for side in sides:
         side.finish()
 
@@ -85,16 +93,20 @@ def test_the_sieve_lets_pass_what_is_equal_once_on_both_sides(
 
 
 def test_the_sieve_has_more_rows_than_it_keeps_in_memory(tmp_path: Path) -> None:
-    sides = Side(tmp_path / "source"), Side(tmp_path / "store")
-    for number in range(60_000):
-        for side in sides:
-            side.add(f"key-{number:060d}", {"value": number if number != 59_999 else id(side)})
+    sides = Side(tmp_path / "source", ("id",)), Side(tmp_path / "store", ("id",))
+    for side in sides:
+        rows = [
+            (f"key-{number:060d}", number if number != 119_999 else id(side))
+            for number in range(120_000)
+        ]
+        for part in batches(rows):
+            side.add(RowPart(("id", "value"), part))
     for side in sides:
         side.finish()
 
     found = [key for part in differing(*sides) for key in part]
 
-    assert [f"key-{59_999:060d}"] == found
+    assert [f"key-{119_999:060d}"] == found
 
 
 def test_a_pace_pauses_for_what_the_budget_leaves_to_others() -> None:
