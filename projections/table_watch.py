@@ -125,7 +125,8 @@ class TableWatch:
                 source = self._spec.source
                 versions = view_versions.mark(connection, source)
                 shapes = view_shapes.mark(connection, source, self._names)
-                self._changed = (*shapes, versions.among(self._known)) != self._mark
+                if (*shapes, versions.among(self._known)) != self._mark:
+                    self._changed = True  # and never back: another may have seen it meanwhile
                 self._coming = not versions.joining <= self._known
             except (psycopg.Error, CdcError) as error:
                 self._close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from projections import rebuild, switch, version_difference, view_versions
-from projections.errors import VersionBehindError
+from projections.errors import RebuildStoppedError, VersionBehindError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,18 +39,35 @@ def filled(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> Vi
 def built(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> ViewVersion:
     with view_versions.alone(connection, spec.source, view.name):
         version = filled(connection, spec, view)
-        deadline = time.monotonic() + 120
-        return rebuild.await_held(
-            connection,
-            spec,
-            version,
-            stopped=lambda: time.monotonic() > deadline,
-            running=lambda: True,
-        )
+        deadline = time.monotonic() + 180
+        try:
+            return rebuild.await_held(
+                connection,
+                spec,
+                version,
+                stopped=lambda: time.monotonic() > deadline,
+                running=lambda: True,
+            )
+        except RebuildStoppedError as error:
+            for line in _seen(connection, spec):
+                error.add_note(line)
+            raise
+
+
+def _seen(connection: psycopg.Connection[Any], spec: JobSpec) -> list[str]:
+    """What somebody else sees of versions, and who waits for whom."""
+    with connected(spec) as other:
+        versions = other.execute("SELECT place, state FROM headwater.view_versions").fetchall()
+        sessions = other.execute(
+            "SELECT pid, state, wait_event_type, pg_blocking_pids(pid), xact_start, left(query, 90)"
+            " FROM pg_stat_activity WHERE datname = current_database()"
+        ).fetchall()
+    own = f"own session {connection.info.backend_pid}: {connection.info.transaction_status.name}"
+    return [own, *map(str, versions), *map(str, sessions)]
 
 
 def compared(
-    connection: Any, spec: JobSpec, *given: Any, still: bool = False, deadline_s: float = 60
+    connection: Any, spec: JobSpec, *given: Any, still: bool = False, deadline_s: float = 180
 ) -> VersionDifference:
     deadline = time.monotonic() + deadline_s
     while True:
@@ -73,7 +90,7 @@ def switched(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
     awaited(done)
 
 
-def awaited(reached: Callable[[], bool], deadline_s: float = 60) -> None:
+def awaited(reached: Callable[[], bool], deadline_s: float = 180) -> None:
     deadline = time.monotonic() + deadline_s
     while not reached():
         assert time.monotonic() < deadline

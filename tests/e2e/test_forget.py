@@ -224,7 +224,7 @@ def state_of(shell: Shell) -> str | None:
     return states[0] if states else None
 
 
-def until(reached: Callable[[], bool], deadline_s: float = 180) -> None:
+def until(reached: Callable[[], bool], deadline_s: float = 300) -> None:
     deadline = time.monotonic() + deadline_s
     while not reached():
         assert time.monotonic() < deadline

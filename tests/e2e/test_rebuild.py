@@ -79,7 +79,7 @@ def versions(shell: Shell) -> list[tuple[int, str]]:
     return [(row["version"], row["state"]) for row in rows if row["view"] == "orders"]
 
 
-def until(reached: Callable[[], bool], deadline_s: float = 120) -> None:
+def until(reached: Callable[[], bool], deadline_s: float = 300) -> None:
     deadline = time.monotonic() + deadline_s
     while not reached():
         assert time.monotonic() < deadline

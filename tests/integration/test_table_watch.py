@@ -118,3 +118,32 @@ def test_what_is_given_up_has_all_views_bound_anew(watch: TableWatch) -> None:
     assert watch.look()
     watch.bind()
     assert not watch.look()
+
+
+def test_what_somebody_sees_while_another_begins_to_look_is_not_taken_back(
+    source: psycopg.Connection[Any], watch: TableWatch
+) -> None:
+    """A version that is met binds all views anew: what it was bound to then looks like now."""
+    place = joined(source)
+    assert (False, True) == (watch.look(), watch.coming)
+    source.execute("ALTER TABLE t ADD c int")
+    watch._lock = _MetMeanwhile(watch)  # type: ignore[assignment]
+
+    assert watch.look()
+    assert place in {plan.name for plan in watch.bind().plans}
+    assert not watch.look()
+
+
+class _MetMeanwhile:
+    """A lock that another thread has first, which meets what has come."""
+
+    def __init__(self, watch: TableWatch) -> None:
+        self._watch, self._lock = watch, watch._lock
+
+    def __enter__(self) -> None:
+        self._watch._lock = self._lock
+        assert self._watch.met() is None
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
