@@ -144,7 +144,7 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
 def _stable_paths_are_there(published: Published, tables: Path) -> None:
     """The running job brings the path of every view to what is published."""
     for view, table in published.latest().views.items():
-        stable, deadline = StableTable(tables, view), time.monotonic() + 30
+        stable, deadline = StableTable(tables, view), time.monotonic() + 120
         while (shown := stable.shows()) is None or shown.version != table.version:
             assert time.monotonic() < deadline, f"{view} shows {shown}"
             time.sleep(0.1)
