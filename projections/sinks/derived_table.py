@@ -76,8 +76,9 @@ class DerivedTable:
 
     def _merge(self, rows: pa.Table) -> None:
         table = DeltaTable(str(self._path))
+        # in brackets: what follows FROM is read to the end as one expression
         on = " AND ".join(
-            f"t.{quoted(name)} IS NOT DISTINCT FROM s.{quoted(name)}" for name in self._keys
+            f"(t.{quoted(name)} IS NOT DISTINCT FROM s.{quoted(name)})" for name in self._keys
         )
         gone = f's."{DELETED_FIELD}"'
         (

@@ -1,0 +1,283 @@
+"""Windows: rows grouped by their own time, whenever they come.
+
+A window is no state that is kept in memory and closed. It is a row of a view like any other, made
+from all rows of a table that fall into it. So nothing comes too late: whatever is inserted, updated
+or deleted corrects the windows that it was in and is in, and those alone are computed again.
+
+Times are instants; a column without a time zone counts as UTC. A row without a time is in no
+window. Windows hold their beginning and not their end, but for those that slide with every row,
+which end with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from projections.errors import DeclarationError
+from projections.measure import Measures, quoted
+
+START: Final = "window_start"
+END: Final = "window_end"
+HOPS_MAX: Final = 100
+"""Windows that one row may be in: each is computed again when the row changes."""
+
+_PART: Final = re.compile(r"(\d+)\s*(second|minute|hour|day|week)s?")
+_UNITS: Final = {
+    "day": "1 DAY",
+    "week": "7 DAYS",
+    "month": "1 MONTH",
+    "quarter": "3 MONTHS",
+    "year": "1 YEAR",
+}
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class Window(Protocol):
+    """A way to group rows by a time that they have."""
+
+    @property
+    def time(self) -> str:
+        """The column that has the time."""
+        ...
+
+    def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
+        """Returns the query of the windows of a table.
+
+        Args:
+            table: The view whose rows are grouped.
+            by: Columns that rows of a window have in common.
+            measures: What is said of each window.
+            condition: Of Spark SQL, on the rows that count.
+
+        Raises:
+            DeclarationError: It cannot be said of such windows.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tumbling:
+    """Windows side by side, all of one width: each row is in one.
+
+    Attributes:
+        time: The column that has a row's time.
+        width: How long each is: `"1 minute"`, `"2 hours 30 minutes"`.
+        offset: By how much they begin later than at multiples of the width since 1970 (UTC).
+    """
+
+    time: str
+    width: str
+    offset: str = "0 seconds"
+
+    def __post_init__(self) -> None:
+        _duration(self.width)
+        _duration(self.offset, least=timedelta(0))
+
+    def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
+        """See `Window.select`."""
+        hopping = Hopping(self.time, self.width, self.width, self.offset)
+        return hopping.select(table, by, measures, condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Hopping:
+    """Windows of one width, of which one begins every so often: a row is in several.
+
+    Attributes:
+        time: The column that has a row's time.
+        width: How long each is.
+        every: How long after one the next begins; at most the width.
+        offset: By how much they begin later than at multiples of `every` since 1970 (UTC).
+    """
+
+    time: str
+    width: str
+    every: str
+    offset: str = "0 seconds"
+
+    def __post_init__(self) -> None:
+        width, every = _duration(self.width), _duration(self.every)
+        _duration(self.offset, least=timedelta(0))
+        if every > width:
+            raise DeclarationError(
+                "windows that hop further than they are wide leave rows out",
+                detail=f"{self.width} wide, every {self.every}",
+                hint="where=... says which rows count",
+            )
+        if width / every > HOPS_MAX:
+            raise DeclarationError(
+                f"a row would be in {width / every:.0f} windows",
+                detail=f"{self.width} wide, every {self.every}; {HOPS_MAX} are the most",
+                hint="Sliding(...) is exact, and has one for each row",
+            )
+
+    def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
+        """See `Window.select`."""
+        width, every, offset = map(_micros, (self.width, self.every, self.offset))
+        lengths = ", ".join(f"'{each} microseconds'" for each in (width, every, offset))
+        window = f"window({quoted(self.time)}, {lengths}) AS _window"
+        rows = _with(window, f"{table} {_where(self.time, condition)}")
+        shown = f"_window.start AS {START}, _window.end AS {END}"
+        listed = measures.of_groups(_duration(self.width).total_seconds())
+        return _grouped(rows, by, shown, listed, (*by, "_window"))
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Days, weeks, months, quarters or years, as a calendar somewhere has them.
+
+    Attributes:
+        time: The column that has a row's time.
+        unit: `day`, `week` (from Monday), `month`, `quarter` or `year`.
+        zone: Where: `Europe/Stockholm`; a day may have 23 or 25 hours there.
+    """
+
+    time: str
+    unit: str
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if self.unit not in _UNITS:
+            raise DeclarationError(
+                "a calendar has no such windows",
+                detail=self.unit,
+                hint=f'{", ".join(_UNITS)}; for hours: Tumbling(..., "1 hour")',
+            )
+        try:
+            ZoneInfo(self.zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise DeclarationError(
+                "no such time zone", detail=self.zone, hint="such as Europe/Stockholm"
+            ) from None
+
+    def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
+        """See `Window.select`."""
+        local = f"from_utc_timestamp({quoted(self.time)}, '{self.zone}')"
+        begins = f"date_trunc('{self.unit}', {local}) AS _begins"
+        rows = _with(begins, f"{table} {_where(self.time, condition)}")
+        end = f"_begins + INTERVAL {_UNITS[self.unit]}"
+        shown = (
+            f"to_utc_timestamp(_begins, '{self.zone}') AS {START},"
+            f" to_utc_timestamp({end}, '{self.zone}') AS {END}"
+        )
+        return _grouped(
+            rows,
+            by,
+            shown,
+            measures.of_groups(),
+            (*by, "_begins"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Rows of one group that follow each other without a gap; it ends a gap after the last.
+
+    Attributes:
+        time: The column that has a row's time.
+        gap: How long nothing comes between two sessions; what comes exactly then still belongs.
+    """
+
+    time: str
+    gap: str
+
+    def __post_init__(self) -> None:
+        _duration(self.gap)
+
+    def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
+        """See `Window.select`."""
+        _require_groups("a session", by)
+        time, gap = quoted(self.time), f"INTERVAL {_micros(self.gap)} MICROSECONDS"
+        order = f"OVER (PARTITION BY {_names(by)} ORDER BY {time})"
+        begins = f"CASE WHEN {time} <= lag({time}) {order} + {gap} THEN 0 ELSE 1 END"
+        rows = _with(f"{begins} AS _begins", f"{table} {_where(self.time, condition)}")
+        numbered = _with(f"sum(_begins) {order} AS _session", f"({rows})")
+        shown = f"min({time}) AS {START}, max({time}) + {gap} AS {END}"
+        return _grouped(numbered, by, shown, measures.of_groups(), (*by, "_session"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """For each time at which a group has a row, all that it had within a width until then.
+
+    Attributes:
+        time: The column that has a row's time.
+        width: How long each is; it holds its end, and not its beginning.
+    """
+
+    time: str
+    width: str
+
+    def __post_init__(self) -> None:
+        _duration(self.width)
+
+    def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
+        """See `Window.select`."""
+        _require_groups("a window that slides", by)
+        time, width = quoted(self.time), _micros(self.width)
+        listed = measures.of_frames(_duration(self.width).total_seconds(), "_frame")
+        return (
+            f"SELECT DISTINCT {_names(by)}, {time} - INTERVAL {width} MICROSECONDS AS {START},"  # noqa: S608
+            f" {time} AS {END}, {listed} FROM {table} {_where(self.time, condition)}"
+            f" WINDOW _frame AS (PARTITION BY {_names(by)} ORDER BY {time}"
+            f" RANGE BETWEEN INTERVAL {width - 1} MICROSECONDS PRECEDING AND CURRENT ROW)"
+        )
+
+
+def keys_of(window: Window, by: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the columns that identify a window."""
+    return (*by, END if isinstance(window, Sliding) else START)
+
+
+def _grouped(
+    rows: str, by: tuple[str, ...], shown: str, listed: str, groups: tuple[str, ...]
+) -> str:
+    columns = ", ".join([*map(quoted, by), shown, listed])
+    return f"SELECT {columns} FROM ({rows}) GROUP BY {_names(groups)}"  # noqa: S608  # as above
+
+
+def _with(column: str, of: str) -> str:
+    return f"SELECT *, {column} FROM {of}"  # noqa: S608  # of a declaration
+
+
+def _where(time: str, condition: str) -> str:
+    timed = f"WHERE {quoted(time)} IS NOT NULL"
+    return f"{timed} AND ({condition})" if condition else timed
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    return ", ".join(map(quoted, columns))
+
+
+def _require_groups(what: str, by: tuple[str, ...]) -> None:
+    if not by:
+        raise DeclarationError(
+            f"{what} is that of a group: all rows of the table would be one",
+            hint='by=["customer_id"]',
+        )
+
+
+def _micros(text: str) -> int:
+    return _duration(text, least=timedelta(0)) // _MICROSECOND
+
+
+def _duration(text: str, least: timedelta = _MICROSECOND) -> timedelta:
+    """Reads `1 minute`, or `2 hours 30 minutes`."""
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        raise DeclarationError(
+            "no duration",
+            detail=text,
+            hint="a number and second, minute, hour, day or week: 2 hours 30 minutes",
+        )
+    try:
+        total = sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in parts), timedelta(0))
+    except OverflowError:
+        raise DeclarationError("a duration is longer than any calendar", detail=text) from None
+    if total < least:
+        raise DeclarationError("a duration is longer than nothing", detail=text)
+    return total

@@ -1,0 +1,55 @@
+"""The table of a view made from others has what the last of each key was, NULL in keys included."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projections.search.fields import DELETED_FIELD
+from projections.sinks.derived_table import DerivedTable
+
+if TYPE_CHECKING:
+    import pytest
+
+KEYS = ("group", "person", "since")
+SCHEMA = pa.schema(
+    [
+        ("group", pa.string()),
+        ("person", pa.int64()),
+        ("since", pa.timestamp("us", "UTC")),
+        ("count", pa.int64()),
+        (DELETED_FIELD, pa.bool_()),
+    ]
+)
+DAY = datetime(2026, 11, 21, tzinfo=UTC)
+keys = st.tuples(
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from([0, 1, None]),
+    st.sampled_from([DAY, DAY + timedelta(minutes=1), None]),
+)
+batches = st.dictionaries(keys, st.none() | st.integers(0, 9), max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(first=batches, following=st.lists(batches, max_size=4))
+def test_rows_are_found_by_all_columns_of_their_key(
+    first: dict[Any, Any],
+    following: list[dict[Any, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    root = tmp_path_factory.mktemp("tables")
+    table, expected = DerivedTable(root, "v", KEYS), dict[Any, Any]()
+    for number, batch in enumerate([first, *following]):
+        rows = [(*key, count, count is None) for key, count in batch.items()]
+        named = [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
+        table.write(pa.Table.from_pylist(named, SCHEMA), number + 1, anew=number == 0)
+        expected = {k: n for k, n in (expected | batch).items() if n is not None}
+
+        found = DeltaTable(str(root / "v")).to_pyarrow_table().to_pylist()
+        assert expected == {tuple(row[name] for name in KEYS): row["count"] for row in found}
+        assert len(expected) == len(found)

@@ -1,0 +1,95 @@
+"""Windows as they are declared: what they ask for, and what cannot be asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from projections.declaration import load
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.view import DerivedView
+
+BEFORE = """
+from headwater import Calendar, Hopping, Session, Sliding, Tumbling, source, view
+
+shop = source("shop", tables=["orders"])
+orders = view.mirror("orders", shop.orders)
+"""
+
+
+def declared(folder: Path, said: str) -> DerivedView:
+    path = folder / "views.py"
+    path.write_text(f'{BEFORE}view.aggregate("w", orders, {said})\n', encoding="utf-8")
+    return load(path).derived["w"]
+
+
+def test_a_window_is_a_key_of_its_view(tmp_path: Path) -> None:
+    minutes = 'by=["region"], window=Tumbling("at", "1 minute"), count="n"'
+    sliding = 'by=["region"], window=Sliding("at", "1 minute"), count="n"'
+
+    assert ("region", "window_start") == declared(tmp_path, minutes).keys
+    assert ("region", "window_end") == declared(tmp_path, sliding).keys
+    of_all = declared(tmp_path, 'window=Tumbling("at", "1 minute"), count="n", to=["table"]')
+    assert ("window_start",) == of_all.keys
+    assert ("orders",) == of_all.inputs
+
+
+def test_an_aggregate_without_a_window_is_the_query_that_it_was(tmp_path: Path) -> None:
+    """Another text would be another definition, and its view be made anew."""
+    view = declared(
+        tmp_path,
+        'by=["a", "b`c"], count="n", sums={"s": "x"}, distinct={"d": "y"},'
+        ' top={"t": view.Top("x", 2, ("id",))}, where="x > 1"',
+    )
+
+    assert view.sql == (
+        "SELECT `a`, `b``c`, count(*) AS `n`, sum(`x`) AS `s`, count(DISTINCT `y`) AS `d`,"
+        " slice(sort_array(collect_list(struct(`x`, `id`)), false), 1, 2) AS `t`"
+        " FROM orders WHERE x > 1 GROUP BY `a`, `b``c`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ('by=["a"]', "computes nothing"),
+        ('count="n"', "has no groups"),
+        ('by=["a"], window=Tumbling("at", "1 minute")', "computes nothing"),
+        ('by=["a"], count="a"', "are called a"),
+        ('by=["a"], window=Tumbling("at", "1 minute"), count="window_end"', "window_end"),
+        ('by=["a"], count="n", sums={"n": "x"}', "are called n"),
+        ('window=Tumbling("at", "a while"), count="n"', "no duration"),
+        ('window=Tumbling("at", "1 minute or so"), count="n"', "no duration"),
+        ('window=Tumbling("at", "0 seconds"), count="n"', "longer than nothing"),
+        ('window=Tumbling("at", "99999999999 weeks"), count="n"', "than any calendar"),
+        ('window=Hopping("at", "1 minute", "2 minutes"), count="n"', "leave rows out"),
+        ('window=Hopping("at", "1 day", "1 minute"), count="n"', "in 1440 windows"),
+        ('window=Calendar("at", "hour"), count="n"', "no such windows"),
+        ('window=Calendar("at", "day", "Mars/Olympus"), count="n"', "no such time zone"),
+        ('window=Calendar("at", "day", "../../etc/passwd"), count="n"', "no such time zone"),
+        ('window=Session("at", "5 minutes"), count="n"', "would be one"),
+        ('window=Sliding("at", "5 minutes"), count="n"', "would be one"),
+        ('by=["a"], window=Session("at", "5 minutes"), rate="r"', "no fixed width"),
+        ('by=["a"], rate="r"', "no fixed width"),
+        ('by=["a"], window=Sliding("at", "1 hour"), distinct={"d": "x"}', "slides with every row"),
+        ('by=["a"], percentiles={"p": view.Percentile("x", 95)}', "share of its values"),
+    ],
+)
+def test_what_no_window_can_be_is_refused_with_the_reason(
+    tmp_path: Path, said: str, why: str
+) -> None:
+    with pytest.raises(DeclarationError, match=why):
+        declared(tmp_path, said)
+
+
+def test_durations_may_have_several_parts(tmp_path: Path) -> None:
+    view = declared(tmp_path, 'window=Tumbling("at", "1 hour 30 minutes"), rate="n"')
+
+    assert view.sql is not None
+    assert "5400000000 microseconds" in view.sql
+    assert "/ 5400.0D" in view.sql
