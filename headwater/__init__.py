@@ -5,6 +5,7 @@ from __future__ import annotations
 from cdc.column_rule import ColumnRules
 from projections.cache_options import CacheOptions
 from projections.declaration import source
+from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling
 from projections.expectation.expectation import expect
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.words import view
@@ -13,11 +14,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CacheOptions",
+    "Calendar",
     "ColumnRules",
+    "Hopping",
     "Keyword",
     "SearchOptions",
+    "Session",
+    "Sliding",
     "Stored",
     "Text",
+    "Tumbling",
     "expect",
     "source",
     "view",

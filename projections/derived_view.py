@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from projections.cache_options import DEFAULT_OPTIONS
 from projections.declaration import checked, collected, load, searched, stores_of
 from projections.errors import DeclarationError
+from projections.event_window import END, START, keys_of
 from projections.expectation.expectation import OnFail, expected, of_function, of_sql
+from projections.measure import Measures, quoted
 from projections.relations import relations
 from projections.view import DerivedView, EventsView, MirrorView, Store
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.cache_options import CacheOptions
+    from projections.event_window import Window
     from projections.expectation.expectation import Expectation
+    from projections.measure import Percentile, Top
     from projections.search.options import SearchOptions
 
 _SELECT: Final = re.compile(
@@ -28,21 +32,6 @@ _SELECT: Final = re.compile(
 _ALL: Final = tuple(Store)
 
 Input = MirrorView | EventsView | DerivedView
-
-
-@dataclass(frozen=True, slots=True)
-class Top:
-    """The first rows of each group, ranked by a column, the greatest first.
-
-    Attributes:
-        by: Column that ranks.
-        rows: How many.
-        columns: Which columns of them are kept, beside the ranking one.
-    """
-
-    by: str
-    rows: int
-    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +111,18 @@ def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
 def aggregate(  # noqa: PLR0913
     name: str,
     of: Input,
-    by: Sequence[str],
+    by: Sequence[str] = (),
     to: Iterable[str] = _ALL,
     *,
+    window: Window | None = None,
     count: str | None = None,
+    rate: str | None = None,
     sums: Mapping[str, str] | None = None,
+    averages: Mapping[str, str] | None = None,
+    least: Mapping[str, str] | None = None,
+    greatest: Mapping[str, str] | None = None,
     distinct: Mapping[str, str] | None = None,
+    percentiles: Mapping[str, Percentile] | None = None,
     top: Mapping[str, Top] | None = None,
     where: str | None = None,
     search: SearchOptions | None = None,
@@ -141,9 +136,16 @@ def aggregate(  # noqa: PLR0913
         of: The view whose rows are grouped.
         by: Columns of the groups, which are the view's keys.
         to: Any of `table`, `search`, `cache`.
+        window: Windows of time in each group: `window_start` is a key as well, and `window_end` a
+            column; of `Sliding` it is the other way about.
         count: What the number of rows is called, if it is wanted.
+        rate: What the rows per second of a window are called, if they are wanted.
         sums: Columns that are added up, by what the sums are called.
+        averages: Columns of which the mean is taken, by what the means are called.
+        least: Columns of which the least value is kept, by what it is called.
+        greatest: Columns of which the greatest value is kept, by what it is called.
         distinct: Columns whose values are counted, each once, by what the counts are called.
+        percentiles: Percentiles of columns, exact, by what they are called.
         top: The first rows of each group, by what they are called.
         where: A condition of Spark SQL on the rows that count.
         search: How its fields are indexed for search.
@@ -153,24 +155,32 @@ def aggregate(  # noqa: PLR0913
     Raises:
         DeclarationError: Nothing is computed, or the declaration does not fit.
     """
-    parts = [_quoted(column) for column in by]
-    if count is not None:
-        parts.append(f"count(*) AS {_quoted(count)}")
-    parts += [f"sum({_quoted(c)}) AS {_quoted(n)}" for n, c in (sums or {}).items()]
-    parts += [f"count(DISTINCT {_quoted(c)}) AS {_quoted(n)}" for n, c in (distinct or {}).items()]
-    for called, first in (top or {}).items():
-        ranked = ", ".join(_quoted(column) for column in (first.by, *first.columns))
-        rows = f"sort_array(collect_list(struct({ranked})), false)"
-        parts.append(f"slice({rows}, 1, {int(first.rows)}) AS {_quoted(called)}")
-    if len(parts) == len(by) or not by:
+    measures = Measures(count, rate, sums, averages, least, greatest, distinct, percentiles, top)
+    _require_measures(name, by, measures, window)
+    groups, condition = tuple(by), where or ""
+    if window is not None:
+        text = window.select(of.name, groups, measures, condition)
+        return _declare(
+            name, keys_of(window, groups), to, [of.name], search, cache, expect, text=text
+        )
+    listed, kept = ", ".join(map(quoted, by)), f" WHERE {condition}" if condition else ""
+    rows = f"{listed}, {measures.of_groups()} FROM {of.name}{kept}"
+    text = f"SELECT {rows} GROUP BY {listed}"  # of a declaration
+    return _declare(name, by, to, [of.name], search, cache, expect, text=text)
+
+
+def _require_measures(
+    name: str, by: Sequence[str], measures: Measures, window: Window | None
+) -> None:
+    if not measures.names or not (by or window):
         raise DeclarationError(
-            f"view {name} computes nothing" if by else f"view {name} has no groups",
+            f"view {name} has no groups" if measures.names else f"view {name} computes nothing",
             hint='view.aggregate("sales", orders, by=["status"], count="orders", sums={...})',
         )
-    condition = f" WHERE {where}" if where else ""
-    groups = ", ".join(_quoted(column) for column in by)
-    text = f"SELECT {', '.join(parts)} FROM {of.name}{condition} GROUP BY {groups}"  # noqa: S608
-    return _declare(name, by, to, [of.name], search, cache, expect, text=text)
+    bounds = () if window is None else (START, END)
+    names = [*by, *bounds, *measures.names]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        raise DeclarationError(f"two columns of view {name} are called {twice[0]}")
 
 
 def function(  # noqa: PLR0913
@@ -286,7 +296,3 @@ def _text(name: str, query: str) -> str:
     if not _SELECT.match(text):
         raise DeclarationError(f"view {name}: {query[:80]} is no SELECT")
     return text
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

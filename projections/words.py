@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from projections import declaration as declared
 from projections import derived_view
+from projections.measure import Percentile, Top
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,8 @@ class ViewWords:
     sql = staticmethod(derived_view.sql)
     document = staticmethod(derived_view.sql)
     aggregate = staticmethod(derived_view.aggregate)
-    Top = derived_view.Top
+    Top = Top
+    Percentile = Percentile
 
     def __call__(self, *words: Any, **said: Any) -> Callable[[Callable[..., Any]], DerivedView]:
         """Declares a view by a function of DataFrames; see `projections.derived_view.function`."""

@@ -1,9 +1,10 @@
-"""The page on views is run as it stands."""
+"""The pages on views and on time are run as they stand."""
 
 from __future__ import annotations
 
 import doctest
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,13 @@ from tests.fix_spark import UNCOMPILED
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "views.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = (DOCS / "views.md", DOCS / "time.md")
 VERSION = pa.field("_version", pa.int64())
 ID = pa.field("id", pa.int64())
+PERSON = pa.field("person", pa.int64())
+MOMENT = pa.timestamp("us", "UTC")
+AT = pa.field("at", MOMENT)
 TABLES = {
     "customers": (("id",), pa.schema([ID, ("name", pa.string())])),
     "orders": (
@@ -44,19 +49,28 @@ TABLES = {
         ("order_id", "line"),
         pa.schema([("order_id", pa.int64()), ("line", pa.int64()), ("product", pa.string())]),
     ),
+    "searches": (("id",), pa.schema([ID, PERSON, ("term", pa.string()), AT])),
+    "clicks": (("id",), pa.schema([ID, ("search_id", pa.int64()), PERSON, AT])),
+    "people_history": (
+        ("id", "valid_from"),
+        pa.schema([ID, ("city", pa.string()), ("valid_from", MOMENT), ("valid_to", MOMENT)]),
+    ),
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 class Shop:
-    """The tables of the page's mirrors, and the views made from them."""
+    """The tables of the pages' mirrors, and the views made from them."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "views.py").write_text("\n".join(blocks("python")))
-        (folder / "order_document.sql").write_text("\n".join(blocks("sql")))
+        views, time = (blocks(page, "sql") for page in PAGES)
+        declared = "\n".join(block for page in PAGES for block in blocks(page, "python"))
+        compared = f"""\nview.sql("a_week_ago", \"\"\"{time[0]}\"\"\", keys=["window_start"])\n"""
+        (folder / "views.py").write_text(declared + compared)
+        (folder / "order_document.sql").write_text("\n".join(views))
         derived = tuple(load(folder / "views.py").derived.values())
         nowhere = "redis://127.0.0.1:1"
         places = (nowhere, "", "", folder, nowhere, "", tuple(ensure("spark")))
@@ -72,8 +86,12 @@ class Shop:
             DeltaTable.create(path, whole, configuration=dict(FEED))
 
     def commit(self, name: str, /, **values: Any) -> None:
-        if "total" in values:
-            values["total"] = Decimal(values["total"])
+        schema = TABLES[name][1]
+        for column, value in values.items():
+            if schema.field(column).type == MOMENT and value is not None:
+                values[column] = datetime.fromisoformat(value).replace(tzinfo=UTC)
+            elif column == "total":
+                values[column] = Decimal(value)
         merge = self._merge(name, values)
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
@@ -98,8 +116,7 @@ class Shop:
 
     def ask(self, sql: str) -> None:
         for row in query.run(sql, self.tables).to_pylist():
-            values = (str(v) if isinstance(v, Decimal) else v for v in row.values())
-            print(tuple(values))  # noqa: T201
+            print(tuple(map(_shown, row.values())))  # noqa: T201
 
     def kept(self, name: str) -> str:
         (keeper,) = (each for each in self.deriver.keepers if each.view.name == name)
@@ -108,13 +125,21 @@ class Shop:
         return f"{said.strategy} by {', '.join(said.by)}"
 
 
-def test_the_page_on_views_is_right(tmp_path: Path) -> None:
+def _shown(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.strftime("%F %T").removesuffix(":00")
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def test_the_pages_are_right(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     names = {name: getattr(shop, name) for name in ("commit", "delete", "publish", "ask", "kept")}
     parser, failed = doctest.DocTestParser(), []
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    examples = parser.get_doctest("\n".join(blocks("pycon")), names, "views.md", str(PAGE), 0)
-    runner.run(examples, out=failed.append)
+    for page in PAGES:
+        runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+        text = "\n".join(blocks(page, "pycon"))
+        examples = parser.get_doctest(text, dict(names), page.name, str(page), 0)
+        runner.run(examples, out=failed.append)
+        assert len(examples.examples) > 10
 
     assert failed == []
-    assert len(examples.examples) > 10
