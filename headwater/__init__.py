@@ -7,6 +7,7 @@ from projections.cache_options import CacheOptions
 from projections.declaration import source
 from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling
 from projections.expectation.expectation import expect
+from projections.pattern import Pattern, Step
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.words import view
 
@@ -18,9 +19,11 @@ __all__ = [
     "ColumnRules",
     "Hopping",
     "Keyword",
+    "Pattern",
     "SearchOptions",
     "Session",
     "Sliding",
+    "Step",
     "Stored",
     "Text",
     "Tumbling",

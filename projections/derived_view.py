@@ -13,6 +13,7 @@ from projections.errors import DeclarationError
 from projections.event_window import END, START, keys_of
 from projections.expectation.expectation import OnFail, expected, of_function, of_sql
 from projections.measure import Measures, quoted
+from projections.pattern import PatternQuery
 from projections.relations import relations
 from projections.view import DerivedView, EventsView, MirrorView, Store
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from projections.event_window import Window
     from projections.expectation.expectation import Expectation
     from projections.measure import Percentile, Top
+    from projections.pattern import Pattern
     from projections.search.options import SearchOptions
 
 _SELECT: Final = re.compile(
@@ -183,6 +185,52 @@ def _require_measures(
         raise DeclarationError(f"two columns of view {name} are called {twice[0]}")
 
 
+def pattern(  # noqa: PLR0913
+    name: str,
+    of: Input,
+    by: Sequence[str],
+    to: Iterable[str] = _ALL,
+    *,
+    time: str,
+    pattern: Pattern,
+    keep: Sequence[str] = (),
+    where: str | None = None,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view with one row for each match of a pattern in the rows of another.
+
+    Args:
+        name: The view's name in every store.
+        of: The view in whose rows it is looked for.
+        by: Columns that rows of a match have in common.
+        to: Any of `table`, `search`, `cache`.
+        time: The column that has a row's time.
+        pattern: What is looked for.
+        keep: Columns that a match shows of its rows, beside their step and time.
+        where: A condition of Spark SQL on the rows that count.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like.
+
+    Raises:
+        DeclarationError: The declaration does not fit.
+    """
+    if not by:
+        raise DeclarationError(
+            f"view {name}: a pattern is looked for in the rows of a group", hint='by=["card"]'
+        )
+    if taken := sorted({"at", "step"} & {*keep}):
+        raise DeclarationError(
+            f"view {name} cannot keep a column called {taken[0]}",
+            hint="rows of a match have their step and their time by these names",
+        )
+    query = PatternQuery(pattern, tuple(by), time, tuple(keep), where or "")
+    keys = (*by, "match_start", "match_number")
+    return _declare(name, keys, to, [of.name], search, cache, expect, looked_for=query)
+
+
 def function(  # noqa: PLR0913
     name: str | None = None,
     *,
@@ -228,6 +276,7 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     *,
     text: str | None = None,
     made: ViewFunction | None = None,
+    looked_for: PatternQuery | None = None,
 ) -> DerivedView:
     places = stores_of(name, to)
     if not keys or len(set(keys)) < len(keys):
@@ -252,8 +301,9 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
         made,
         searched(name, places, search),
         cache or DEFAULT_OPTIONS,
-        "" if made is None else made.text,
+        repr(looked_for) if looked_for else "" if made is None else made.text,
         expectations,
+        looked_for,
     )
     known.derived[name] = declared
     return declared

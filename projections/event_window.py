@@ -74,8 +74,8 @@ class Tumbling:
     offset: str = "0 seconds"
 
     def __post_init__(self) -> None:
-        _duration(self.width)
-        _duration(self.offset, least=timedelta(0))
+        duration(self.width)
+        duration(self.offset, least=timedelta(0))
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
@@ -100,8 +100,8 @@ class Hopping:
     offset: str = "0 seconds"
 
     def __post_init__(self) -> None:
-        width, every = _duration(self.width), _duration(self.every)
-        _duration(self.offset, least=timedelta(0))
+        width, every = duration(self.width), duration(self.every)
+        duration(self.offset, least=timedelta(0))
         if every > width:
             raise DeclarationError(
                 "windows that hop further than they are wide leave rows out",
@@ -117,12 +117,12 @@ class Hopping:
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
-        width, every, offset = map(_micros, (self.width, self.every, self.offset))
+        width, every, offset = map(micros, (self.width, self.every, self.offset))
         lengths = ", ".join(f"'{each} microseconds'" for each in (width, every, offset))
         window = f"window({quoted(self.time)}, {lengths}) AS _window"
         rows = _with(window, f"{table} {_where(self.time, condition)}")
         shown = f"_window.start AS {START}, _window.end AS {END}"
-        listed = measures.of_groups(_duration(self.width).total_seconds())
+        listed = measures.of_groups(duration(self.width).total_seconds())
         return _grouped(rows, by, shown, listed, (*by, "_window"))
 
 
@@ -186,12 +186,12 @@ class Session:
     gap: str
 
     def __post_init__(self) -> None:
-        _duration(self.gap)
+        duration(self.gap)
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
         _require_groups("a session", by)
-        time, gap = quoted(self.time), f"INTERVAL {_micros(self.gap)} MICROSECONDS"
+        time, gap = quoted(self.time), f"INTERVAL {micros(self.gap)} MICROSECONDS"
         order = f"OVER (PARTITION BY {_names(by)} ORDER BY {time})"
         begins = f"CASE WHEN {time} <= lag({time}) {order} + {gap} THEN 0 ELSE 1 END"
         rows = _with(f"{begins} AS _begins", f"{table} {_where(self.time, condition)}")
@@ -213,13 +213,13 @@ class Sliding:
     width: str
 
     def __post_init__(self) -> None:
-        _duration(self.width)
+        duration(self.width)
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
         _require_groups("a window that slides", by)
-        time, width = quoted(self.time), _micros(self.width)
-        listed = measures.of_frames(_duration(self.width).total_seconds(), "_frame")
+        time, width = quoted(self.time), micros(self.width)
+        listed = measures.of_frames(duration(self.width).total_seconds(), "_frame")
         return (
             f"SELECT DISTINCT {_names(by)}, {time} - INTERVAL {width} MICROSECONDS AS {START},"  # noqa: S608
             f" {time} AS {END}, {listed} FROM {table} {_where(self.time, condition)}"
@@ -261,12 +261,17 @@ def _require_groups(what: str, by: tuple[str, ...]) -> None:
         )
 
 
-def _micros(text: str) -> int:
-    return _duration(text, least=timedelta(0)) // _MICROSECOND
+def micros(text: str) -> int:
+    """Reads a duration, as microseconds; see `duration`."""
+    return duration(text, least=timedelta(0)) // _MICROSECOND
 
 
-def _duration(text: str, least: timedelta = _MICROSECOND) -> timedelta:
-    """Reads `1 minute`, or `2 hours 30 minutes`."""
+def duration(text: str, least: timedelta = _MICROSECOND) -> timedelta:
+    """Reads `1 minute`, or `2 hours 30 minutes`.
+
+    Raises:
+        DeclarationError: It is none, or too short.
+    """
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
         raise DeclarationError(

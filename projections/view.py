@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cdc.column_rule import ColumnRules
     from cdc.table import Column
     from projections.expectation.expectation import Expectation
+    from projections.pattern import PatternQuery
 
 EVENTS: Final = TableName("eventstore", "events")
 ARCHIVED_EVENTS: Final = TableName("eventstore", "archived_events")
@@ -237,10 +238,12 @@ class DerivedView:
         inputs: Views that it reads.
         sql: Its query, as text of Spark's; None if it is a function.
         function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
-        text: Of a function, what tells it from another: the text of its module.
+        text: Of a function, what tells it from another: the text of its module; of a pattern, all
+            that was said of it.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expectations: What its rows should be like.
+        pattern: What is looked for in the rows of its one input; None if it is another query.
     """
 
     name: str
@@ -253,6 +256,7 @@ class DerivedView:
     cache: CacheOptions = DEFAULT_OPTIONS
     text: str = ""
     expectations: tuple[Expectation, ...] = ()
+    pattern: PatternQuery | None = None
 
     @property
     def fingerprint(self) -> str:

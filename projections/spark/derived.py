@@ -25,6 +25,7 @@ from projections.sinks.sieve import Sieve
 from projections.spark.derivation.analysis import analyse
 from projections.spark.derivation.comparison import differences
 from projections.spark.derivation.definition import definition_of_sql
+from projections.spark.derivation.matching import matches_of
 from projections.spark.derivation.recomputation import affected, gathered, outcome
 from projections.spec import writing
 
@@ -310,6 +311,9 @@ def definition_of(view: DerivedView, session: SparkSession) -> Any:
     """
     if view.sql is not None:
         return definition_of_sql(session, view.sql)
+    if view.pattern is not None:
+        query, (rows,) = view.pattern, view.inputs
+        return lambda frames: matches_of(frames[rows], query)
     function = view.function
     if function is None:
         raise ViewQueryError(f"view {view.name} has no query")

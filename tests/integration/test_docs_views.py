@@ -51,6 +51,19 @@ TABLES = {
     ),
     "searches": (("id",), pa.schema([ID, PERSON, ("term", pa.string()), AT])),
     "clicks": (("id",), pa.schema([ID, ("search_id", pa.int64()), PERSON, AT])),
+    "payments": (
+        ("id",),
+        pa.schema(
+            [
+                ID,
+                ("card", pa.string()),
+                ("status", pa.string()),
+                ("country", pa.string()),
+                ("amount", pa.int64()),
+                AT,
+            ]
+        ),
+    ),
     "people_history": (
         ("id", "valid_from"),
         pa.schema([ID, ("city", pa.string()), ("valid_from", MOMENT), ("valid_to", MOMENT)]),
@@ -90,6 +103,8 @@ class Shop:
         for column, value in values.items():
             if schema.field(column).type == MOMENT and value is not None:
                 values[column] = datetime.fromisoformat(value).replace(tzinfo=UTC)
+            elif column == "amount":
+                values[column] = int(value)
             elif column == "total":
                 values[column] = Decimal(value)
         merge = self._merge(name, values)

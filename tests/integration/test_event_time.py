@@ -1,4 +1,4 @@
-"""Windows are what plain Python makes of the rows, however late these come, change, and go."""
+"""Windows and matches are what plain Python makes of rows, however late they come, or change."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from projections.event_window import (
     keys_of,
 )
 from projections.measure import Measures, Percentile
+from projections.pattern import Event, Pattern, PatternQuery, Step, matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -130,7 +131,7 @@ def windows_of(kind: str, rows: list[Row]) -> Iterator[tuple[Bounds, list[Row]]]
 _H = timedelta(hours=1)
 
 
-def expected(kind: str, rows: Iterable[Row]) -> dict[Any, dict[str, Any]]:
+def windows(kind: str, rows: Iterable[Row]) -> dict[Any, dict[str, Any]]:
     """What plain Python makes of the rows."""
     groups: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
@@ -202,58 +203,149 @@ def declared(spark: SparkSession, window: Window, measures: Measures) -> Derivat
     return analyse(spark, definition_of_sql(spark, text), {"events": schema}, keys)
 
 
-def shown(frame: DataFrame) -> dict[Any, dict[str, Any]]:
-    found = {}
-    for row in frame.collect():
-        said = row.asDict()
-        key = said.pop("who"), *(_utc(said.pop(name)) for name in ("window_start", "window_end"))
-        assert key not in found
-        found[key] = said
-    return found
-
-
-def _utc(at: datetime) -> datetime:
-    return at.astimezone(UTC)
-
-
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_windows_that_are_kept_are_what_plain_python_makes_of_the_rows(
     spark: SparkSession, kind: str
 ) -> None:
-    from projections.derivation.strategy import Keyed
-    from projections.spark.derivation.recomputation import affected, gathered, outcome
-
-    window, world = WINDOWS[kind], World(Random(kind))  # noqa: S311  # chance that is repeated
-    view = declared(spark, window, OF_FRAMES if kind == "sliding" else ALL)
-    assert isinstance(view.strategy, Keyed), view.explain()
-
-    def frames(rows: Iterable[Row]) -> dict[str, DataFrame]:
-        return {"events": spark.createDataFrame(list(rows), DDL)}
-
-    kept = shown(view.definition(frames(world.rows.values())))
-    assert expected(kind, world.rows.values()) == kept
-    for _ in range(3):
-        before = frames(world.rows.values())
-        changes = frames(world.change())
-        after = frames(world.rows.values())
-        keys = gathered(spark, affected(view, changes, before, after), few_max=500)
-        outcomes = outcome(view, before, after, keys)
-        for key in shown_keys(view, outcomes.where("_deleted")):
-            kept = {place: said for place, said in kept.items() if key != _place(view, place)}
-        renewed = shown(outcomes.where("NOT _deleted").drop("_deleted"))
-        places = {_place(view, place) for place in renewed}
-        kept = {at: said for at, said in kept.items() if _place(view, at) not in places} | renewed
-        assert expected(kind, world.rows.values()) == kept
+    view = declared(spark, WINDOWS[kind], OF_FRAMES if kind == "sliding" else ALL)
+    kept = Kept(spark, view, World(Random(kind)))  # noqa: S311  # chance that is repeated
+    for rows in kept.changed():
+        assert windows(kind, rows) == {
+            (row["who"], _utc(row["window_start"]), _utc(row["window_end"])): {
+                name: value
+                for name, value in row.items()
+                if name not in {"who", "window_start", "window_end"}
+            }
+            for row in kept.rows.values()
+        }
 
 
-def shown_keys(view: Derivation, frame: DataFrame) -> list[Any]:
-    return [
-        tuple(_utc(row[name]) if name != "who" else row[name] for name in view.keys)
-        for row in frame.collect()
-    ]
+PATTERN = Pattern(
+    [
+        Step("first", "amount >= 1"),
+        Step("none", "amount = 0", absent=True),
+        Step("more", "amount > 0", beside=["amount >= first.amount", "at > first.at"]),
+        Step("calm", "amount = 9", absent=True),
+    ],
+    within="5 hours",
+    overlapping=True,
+)
 
 
-def _place(view: Derivation, place: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The key of a window, of its group and its bounds."""
-    named = dict(zip(("who", "window_start", "window_end"), place, strict=True))
-    return tuple(named[name] for name in view.keys)
+def test_matches_that_are_kept_are_what_plain_python_makes_of_the_rows(
+    spark: SparkSession,
+) -> None:
+    from pyspark.sql.types import StructType
+
+    from projections.spark.derivation.analysis import analyse
+    from projections.spark.derivation.matching import matches_of
+
+    query = PatternQuery(PATTERN, ("who",), "at", ("id", "amount"), "id <> 3")
+    keys = ("who", "match_start", "match_number")
+    schema = {"events": StructType.fromDDL(DDL)}
+    view = analyse(spark, lambda frames: matches_of(frames["events"], query), schema, keys)
+    kept, seen = Kept(spark, view, World(Random(2))), 0  # noqa: S311  # as above
+    for rows in kept.changed():
+        expected = found(row for row in rows if row.id != 3)
+        assert expected == {
+            (
+                row["who"],
+                tuple((each["step"], each["id"], each["amount"]) for each in row["rows"]),
+                _utc(row["match_start"]),
+                _utc(row["match_end"]),
+                _utc(row["due_at"]),
+            )
+            for row in kept.rows.values()
+        }
+        seen += len(expected)
+    assert seen > 3
+
+
+def found(rows: Iterable[Row]) -> set[Any]:
+    groups: dict[str | None, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.at is not None:
+            groups[row.who].append(row)
+    every = set()
+    for who, own in groups.items():
+        events = []
+        for row in own:
+            size, at = row.amount, _micros(row.at)
+            fits = [size is not None and fit(size) for fit in FITS]
+            events.append((at, [not fit for fit in fits], row, fits))
+        events.sort(key=lambda each: (each[0], each[1], _ordered(each[2])))
+        seen = [Event(at, fits, _compared(row)) for at, _, row, fits in events]
+        for match in matches(PATTERN, seen):
+            taken = [(step, events[place][2]) for step, place in match.taken]
+            assert match.due is not None
+            every.add(
+                (
+                    who,
+                    tuple((step, row.id, row.amount) for step, row in taken),
+                    taken[0][1].at,
+                    taken[-1][1].at,
+                    EPOCH + timedelta(microseconds=match.due),
+                )
+            )
+    return every
+
+
+FITS = (lambda n: n >= 1, lambda n: n == 0, lambda n: n > 0, lambda n: n == 9)
+
+
+def _compared(row: Row) -> dict[str, Any]:
+    return {"amount": row.amount, "at": _micros(row.at)}
+
+
+def _ordered(row: Row) -> tuple[Any, ...]:
+    """As Spark orders what is compared and kept: NULL first."""
+    return (row.amount is not None, row.amount or 0, row.id)
+
+
+def _micros(at: datetime | None) -> int:
+    assert at is not None
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+class Kept:
+    """The rows of a view, kept through changes as a job keeps them."""
+
+    def __init__(self, spark: SparkSession, view: Derivation, world: World) -> None:
+        from projections.derivation.strategy import Keyed
+
+        assert isinstance(view.strategy, Keyed), view.explain()
+        self._spark, self._view, self._world = spark, view, world
+        self.rows: dict[Any, dict[str, Any]] = {}
+
+    def changed(self) -> Iterator[list[Row]]:
+        """Yields the rows of the table, at first and after each of some changes."""
+        from projections.spark.derivation.recomputation import affected, gathered, outcome
+
+        view, after = self._view, self._frames(self._world.rows.values())
+        self._take(view.definition(after))
+        yield list(self._world.rows.values())
+        for _ in range(3):
+            before, changes = after, self._frames(self._world.change())
+            after = self._frames(self._world.rows.values())
+            keys = gathered(self._spark, affected(view, changes, before, after), few_max=500)
+            outcomes = outcome(view, before, after, keys)
+            for row in outcomes.where("_deleted").collect():
+                self.rows.pop(self._key(row.asDict()), None)
+            self._take(outcomes.where("NOT _deleted").drop("_deleted"))
+            yield list(self._world.rows.values())
+
+    def _frames(self, rows: Iterable[Row]) -> dict[str, DataFrame]:
+        return {"events": self._spark.createDataFrame(list(rows), DDL)}
+
+    def _take(self, frame: DataFrame) -> None:
+        given = [row.asDict() for row in frame.collect()]
+        taken = {self._key(row): row for row in given}
+        assert len(given) == len(taken), "a key is not unique"
+        self.rows |= taken
+
+    def _key(self, row: dict[str, Any]) -> Any:
+        return tuple(row[name] for name in self._view.keys)
+
+
+def _utc(at: datetime) -> datetime:
+    return at.astimezone(UTC)

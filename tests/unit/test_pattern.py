@@ -1,0 +1,204 @@
+"""Patterns: which rows follow each other, by examples and beside a definition without a machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from projections.declaration import load
+from projections.errors import DeclarationError
+from projections.pattern import Event, Match, Pattern, Step, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+MINUTE = 60_000_000
+
+
+def events(pattern: Pattern, rows: Iterable[tuple[int, dict[str, Any]]]) -> list[Event]:
+    """Rows of a group, by the minute; `where` of a step names the kind of row that fits it."""
+    return [
+        Event(minute * MINUTE, [step.where == row["kind"] for step in pattern.steps], row)
+        for minute, row in rows
+    ]
+
+
+def found(pattern: Pattern, *rows: tuple[Any, ...]) -> list[list[int]]:
+    """Places of the rows of each match."""
+    named = [(row[0], dict(zip(("kind", "country"), row[1:], strict=False))) for row in rows]
+    return [
+        [place for _, place in match.taken] for match in matches(pattern, events(pattern, named))
+    ]
+
+
+FRAUD = Pattern([Step("declined", "declined", times=3), Step("large", "large")], within="1 hour")
+ABROAD = Pattern(
+    [Step("one", "order"), Step("other", "order", beside=["country <> one.country"])],
+    within="10 minutes",
+)
+UNPAID = Pattern([Step("placed", "placed"), Step("paid", "paid", absent=True)], within="30 minutes")
+
+
+def test_three_declined_payments_and_then_a_large_order() -> None:
+    rows = [(0, "declined"), (5, "declined"), (9, "small"), (20, "declined"), (50, "large")]
+
+    assert [[0, 1, 3, 4]] == found(FRAUD, *rows)
+    assert [] == found(FRAUD, *rows[:3], *rows[4:])
+    assert [] == found(FRAUD, *rows[:4], (61, "large"))
+    assert [] == found(Pattern(FRAUD.steps, FRAUD.within, strict=True), *rows)
+
+
+def test_orders_from_two_countries_within_ten_minutes() -> None:
+    rows = (0, "order", "SE"), (4, "order", "SE"), (10, "order", "NO"), (12, "order", None)
+
+    assert [[0, 2]] == found(ABROAD, *rows)
+    assert [[0, 1]] == found(ABROAD, *rows[1:])
+    assert [] == found(ABROAD, rows[0], (11, "order", "NO"))
+    again = Pattern(ABROAD.steps, ABROAD.within, overlapping=True)
+    assert [[0, 2], [1, 2]] == found(again, *rows)
+
+
+def test_an_order_without_a_payment_in_half_an_hour() -> None:
+    def due(*rows: tuple[Any, ...]) -> list[Match]:
+        return matches(UNPAID, events(UNPAID, [(at, {"kind": kind}) for at, kind in rows]))
+
+    assert [Match((("placed", 0),), 30 * MINUTE)] == due((0, "placed"))
+    assert [] == due((0, "placed"), (30, "paid"))
+    assert [30 * MINUTE] == [match.due for match in due((0, "placed"), (31, "paid"))]
+    assert [51 * MINUTE] == [each.due for each in due((0, "placed"), (20, "paid"), (21, "placed"))]
+
+
+def test_what_must_not_lie_between_takes_a_match_back() -> None:
+    pattern = Pattern(
+        [Step("in", "in"), Step("out", "out", absent=True), Step("buy", "buy")], within="1 hour"
+    )
+
+    assert [[0, 2]] == found(pattern, (0, "in"), (1, "look"), (2, "buy"))
+    assert [] == found(pattern, (0, "in"), (1, "out"), (2, "buy"))
+    assert [[2, 3]] == found(pattern, (0, "in"), (1, "out"), (2, "in"), (3, "buy"))
+
+
+class Row(NamedTuple):
+    minute: int
+    kind: str
+    size: int
+
+
+rows = st.lists(
+    st.builds(Row, st.integers(0, 6), st.sampled_from("abc"), st.integers(0, 2)), max_size=9
+)
+kinds = st.sampled_from("abc")
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> Pattern:
+    strict = draw(st.booleans())
+    steps = [Step("s0", draw(kinds), times=draw(st.integers(1, 2)))]
+    for number in range(1, draw(st.integers(1, 4))):
+        absent = not strict and draw(st.booleans())
+        beside = ["size >= s0.size"] if draw(st.booleans()) else []
+        times = 1 if absent else draw(st.integers(1, 2))
+        steps.append(Step(f"s{number}", draw(kinds), times, absent, beside))
+    overlapping = draw(st.booleans())
+    return Pattern(steps, f"{draw(st.integers(1, 7))} minutes", strict, overlapping)
+
+
+def expected(pattern: Pattern, given_rows: Sequence[Row]) -> list[Match]:
+    """Each row that is taken is the first that fits after the one before it; see the module."""
+    found: list[Match] = []
+    start = 0
+    while start < len(given_rows):
+        match = _expected(pattern, given_rows, start)
+        if match is not None:
+            found.append(match)
+        start = match.taken[-1][1] + 1 if match and not pattern.overlapping else start + 1
+    return found
+
+
+def _expected(pattern: Pattern, given_rows: Sequence[Row], start: int) -> Match | None:
+    last = given_rows[start].minute + int(pattern.within.split()[0])
+    inside = [n for n in range(start, len(given_rows)) if given_rows[n].minute <= last]
+    taken: list[tuple[str, int]] = []
+    size: int | None = None  # of the last row that the first step took
+
+    def fits(step: Step, place: int) -> bool:
+        row = given_rows[place]
+        return row.kind == step.where and (not step.beside or size is None or row.size >= size)
+
+    wanted = [step for step in pattern.steps for _ in range(step.times) if not step.absent]
+    for number, step in enumerate(wanted):
+        before = taken[-1][1] if taken else start - 1
+        places = [place for place in inside if place > before and fits(step, place)]
+        if not places or ((pattern.strict or not taken) and places[0] != before + 1):
+            return None
+        if taken and step is not wanted[number - 1]:
+            between = pattern.steps[_at(pattern, wanted[number - 1]) + 1 : _at(pattern, step)]
+            if any(fits(no, place) for no in between for place in range(before + 1, places[0])):
+                return None
+        taken.append((step.name, places[0]))
+        if step is pattern.steps[0]:
+            size = given_rows[places[0]].size
+    behind = pattern.steps[_at(pattern, wanted[-1]) + 1 :]
+    if any(fits(no, place) for no in behind for place in inside if place > taken[-1][1]):
+        return None
+    return Match(tuple(taken), last * MINUTE if behind else None)
+
+
+def _at(pattern: Pattern, step: Step) -> int:
+    return next(number for number, each in enumerate(pattern.steps) if each is step)
+
+
+@given(patterns(), rows)
+def test_matches_are_what_their_definition_says(pattern: Pattern, given_rows: list[Row]) -> None:
+    ordered = sorted(given_rows)
+    shown = [(row.minute, {"kind": row.kind, "size": row.size}) for row in ordered]
+
+    assert expected(pattern, ordered) == matches(pattern, events(pattern, shown))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ('Pattern([], "1 hour")', "begins with a row"),
+        ('Pattern([Step("a", "x", absent=True)], "1 hour")', "begins with a row"),
+        ('Pattern([Step("a", "x"), Step("a", "y")], "1 hour")', "are called a"),
+        ('Pattern([Step("a", "x")], "a while")', "no duration"),
+        ('Pattern([Step("A b", "x")], "1 hour")', "name of a step"),
+        ('Pattern([Step("a", "x", times=0)], "1 hour")', "0 times"),
+        ('Pattern([Step("a", "x"), Step("b", "y", 2, True)], "1 hour")', "2 times"),
+        ('Pattern([Step("a", "x", beside=["amount"])], "1 hour")', "no such comparison"),
+        ('Pattern([Step("a", "x", beside=["u > b.u"])], "1 hour")', "before it has a row"),
+        (
+            'Pattern([Step("a", "x"), Step("n", "y", absent=True), Step("b", "z")], "1 day", True)',
+            "nothing can be absent",
+        ),
+    ],
+)
+def test_what_can_never_match_is_refused_with_the_reason(
+    tmp_path: Path, said: str, why: str
+) -> None:
+    with pytest.raises(DeclarationError, match=why):
+        _declared(tmp_path, said)
+
+
+def test_a_match_is_a_row_of_its_view(tmp_path: Path) -> None:
+    view = _declared(tmp_path, 'Pattern([Step("a", "x")], "1 hour")').derived["v"]
+    other = _declared(tmp_path, 'Pattern([Step("a", "y")], "1 hour")').derived["v"]
+
+    assert ("card", "match_start", "match_number") == view.keys
+    assert view.fingerprint != other.fingerprint
+
+
+def _declared(folder: Path, said: str) -> Any:
+    path = folder / "views.py"
+    path.write_text(
+        "from headwater import Pattern, Step, source, view\n"
+        'shop = source("shop", tables=["payments"])\n'
+        'payments = view.mirror("payments", shop.payments)\n'
+        f'view.pattern("v", payments, by=["card"], time="at", pattern={said}, to=["table"])\n'
+    )
+    return load(path)
