@@ -29,6 +29,7 @@ from benchmarks import (
     startup,
     table_features,
     verify,
+    windows,
 )
 from headwater.logging import configure
 
@@ -58,6 +59,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "startup": startup.run,
     "table_features": table_features.run,
     "verify": verify.run,
+    "windows": windows.run,
 }
 
 _EXIT_WRONG: Final = 1
