@@ -64,6 +64,18 @@ TABLES = {
             ]
         ),
     ),
+    "readings": (
+        ("id",),
+        pa.schema(
+            [
+                ID,
+                ("device", pa.string()),
+                ("device_at", MOMENT),
+                ("sent_at", MOMENT),
+                ("received_at", MOMENT),
+            ]
+        ),
+    ),
     "people_history": (
         ("id", "valid_from"),
         pa.schema([ID, ("city", pa.string()), ("valid_from", MOMENT), ("valid_to", MOMENT)]),
