@@ -167,7 +167,9 @@ class ArchivedTopic:
             for name in ("before", "after"):
                 column = _text(batch.column(name)).filter(others)
                 for value in set(values) - found:
-                    if pc.any(pc.match_substring(column, value)).as_py():
+                    # as it stands in JSON, where a quote is not by itself
+                    text = orjson.dumps(value).decode()[1:-1]
+                    if pc.any(pc.match_substring(column, text)).as_py():
                         found.add(value)
         return frozenset(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
@@ -19,10 +20,10 @@ LENGTH_MIN: Final = 6
 
 COUNT_MAX: Final = 20
 
+_ROWS_AT_ONCE: Final = 1_000
 _COLUMNS: Final = """
 SELECT attname FROM pg_attribute
- WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND atttypid IN
-       ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype)
+ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 
 
@@ -70,13 +71,20 @@ def _values(row: Mapping[str, object], key: str) -> set[str]:
 
 
 def _in_table(connection: Connection[Any], table: TableName, values: set[str]) -> set[str]:
-    """Those of some values that rows of the table have now."""
+    """Those of some values that rows of the table have now, if only as a part of another value."""
     name = sql.Identifier(table.schema, table.name)
-    quoted = name.as_string(connection)
-    columns = [row[0] for row in connection.execute(_COLUMNS, (quoted,)).fetchall()]
+    columns = connection.execute(_COLUMNS, (name.as_string(connection),)).fetchall()
+    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(c)) for (c,) in columns)
+    row = sql.SQL("concat_ws(chr(1), {})").format(texts)
+    query = sql.SQL("SELECT {row} FROM {table} WHERE {row} ~ %s LIMIT {rows}").format(
+        row=row, table=name, rows=sql.Literal(_ROWS_AT_ONCE)
+    )
     found: set[str] = set()
-    for column in columns:
-        query = sql.SQL("SELECT DISTINCT {column}::text FROM {table} WHERE {column} = ANY (%s)")
-        asked = query.format(column=sql.Identifier(column), table=name)
-        found.update(row[0] for row in connection.execute(asked, (sorted(values),)).fetchall())
+    while left := values - found:
+        pattern = "|".join(map(re.escape, sorted(left)))
+        rows = [text for (text,) in connection.execute(query, (pattern,)).fetchall()]
+        there = {value for value in left if any(value in text for text in rows)}
+        if not there:
+            break
+        found |= there
     return found

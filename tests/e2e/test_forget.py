@@ -35,12 +35,15 @@ pytestmark = [
 
 SCHEMA = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, email text, city text, about text,
+    likes jsonb NOT NULL DEFAULT '{"theme": "dark and quiet"}',
     since timestamptz NOT NULL DEFAULT now());
 ALTER TABLE customers ALTER about SET STORAGE EXTERNAL;
 CREATE TABLE orders (id int PRIMARY KEY, customer_id int, total numeric(12, 2));
 INSERT INTO customers (id, name, email, city, about)
 SELECT n, 'customer ' || n, 'c' || n || '@example.org', 'Stockholm',
     repeat('about ' || n || ' ', 900) FROM generate_series(1, 200) n;
+-- somebody's name is a part of another's
+INSERT INTO customers (id, name) VALUES (201, 'Petronella Quillfeather-Windermere');
 INSERT INTO orders SELECT n, 1 + n % 200, n FROM generate_series(1, 400) n;
 """
 VIEWS = """
@@ -127,6 +130,7 @@ def forgotten(shell: Shell, source: str) -> Forgotten:
     with psycopg.connect(source, autocommit=True) as connection:
         for key, name in NAMES.items():
             connection.execute("UPDATE customers SET name = %s WHERE id = %s", (name, key))
+        connection.execute("UPDATE customers SET city = 'Quillfeather' WHERE id = %s", (GONE,))
         # under another key, with a value that is not in the record
         connection.execute("UPDATE customers SET id = 1018 WHERE id = %s", (MOVED,))
         until(lambda: all(everywhere(shell, name) for name in NAMES.values()))
