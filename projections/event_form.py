@@ -117,6 +117,12 @@ class EventForm:
         self._absent = dict.fromkeys(column.name for column in self.columns)
         self._codec: Codec | None = None
 
+    @property
+    def unmade(self) -> frozenset[str]:
+        """Columns of an older definition that no event has any more: what rows have there stays."""
+        kept = () if self._kept is None else self._kept
+        return frozenset(column.name for column in kept) - self._same
+
     def __reduce__(self) -> tuple[object, ...]:
         declared = [self._registry.named(name) for name in sorted(self.names)]
         parts = [(each.name, each.version, each.cls, each.subject) for each in declared]

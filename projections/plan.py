@@ -285,6 +285,7 @@ def _plan_events(
         plan,
         search=view.search,
         expectations=view.expectations,
+        absent=form.unmade,
     )
     bound.inspection()
     return replace(bound, shapes=_shapes(bound, histories))
