@@ -40,8 +40,11 @@ class RowPart(NamedTuple):
         """
         if len(key) == 1:
             (name,) = key
-            place = self.names.index(name)
-            return [key_text((row[place],)) for row in self.rows]
+            values = list(map(itemgetter(self.names.index(name)), self.rows))
+            kinds = set(map(type, values))
+            if kinds == {int}:  # as most keys are, and a call for each is what takes long
+                return list(map(str, values))
+            return values if kinds == {str} else [key_text((value,)) for value in values]
         parts = itemgetter(*map(self.names.index, key))
         return [key_text(parts(row)) for row in self.rows]
 

@@ -342,7 +342,6 @@ def _moments(
     are put together from their parts, and only those of another age are parsed.
     """
     texts = pa.array(values, pa.string())
-    texts = pa.array(values, pa.string())
     second = pc.binary_join_element_wise(
         pc.utf8_slice_codeunits(texts, 0, 10), pc.utf8_slice_codeunits(texts, 11, 19), "T"
     )

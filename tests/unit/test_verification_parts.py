@@ -60,6 +60,16 @@ def test_a_key_is_told_to_postgres_and_to_a_table_in_their_own_forms() -> None:
     assert (7, b"\x00\xff") == decoded_key(values, (NUMBER, BYTES))
 
 
+_words = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=3)
+
+
+@given(st.lists(_words) | st.lists(st.integers(-(2**63), 2**63 - 1)) | st.lists(st.text()))
+def test_keys_of_many_rows_are_those_of_each(values: list[Any]) -> None:
+    part = RowPart(("other", "id"), [(None, value) for value in values])
+
+    assert [key_text((value,)) for value in values] == part.keys(["id"])
+
+
 def batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
     left = iter(rows)
     while some := list(islice(left, 1000)):
