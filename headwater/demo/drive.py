@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwater.demo.options import DemoOptions
     from headwater.demo.port import Stack
     from headwater.demo.reader import Places
+    from headwater.demo.rebuild import Rebuilding
     from headwater.demo.result import Freshness, Rebuilt, Recovery
     from headwater.demo.screen import Screen
     from headwater.demo.traffic import Traffic
@@ -76,7 +77,8 @@ class Drive:
         self._found = Driven()
         self._memory: Task[int] | None = None
         self._striking: Task[Recovery] | None = None
-        self._rebuilding: Task[Rebuilt] | None = None
+        self._rebuilding: Rebuilding | None = None
+        self._rebuilt: Task[Rebuilt] | None = None
 
     def run(self) -> Driven:
         """Returns once every view holds all that was committed.
@@ -97,9 +99,9 @@ class Drive:
             self._watch(traffic, meter, began)
             found.written = traffic.stop()
             found.seconds = found.written.seconds
-            if self._rebuilding is not None:
+            if self._rebuilt is not None:
                 with self._screen.waiting("readers are moved to and fro"):
-                    found.rebuilt = self._rebuilding.result()
+                    found.rebuilt = self._rebuilt.result()
             meter.stop_probing()
             self._catch_up(meter)
             found.freshness = meter.stop()
@@ -112,15 +114,20 @@ class Drive:
             found.recovery = self._striking.result()
         return found
 
-    def _rebuild(self, meter: FreshnessMeter, began: float) -> None:
+    def _rebuild(self, meter: FreshnessMeter, *, begin: bool) -> None:
+        """Has readers look as soon as there is something to see, and rebuilds when it is time."""
         column = self._workload.spare_column
-        if not self._options.rebuild or column is None or self._rebuilding is not None:
+        if not self._options.rebuild or column is None or not meter.sighted():
             return
-        from headwater.demo.rebuild import Rebuilding  # noqa: PLC0415  # loads every driver
+        if self._rebuilding is None:
+            from headwater.demo.rebuild import Rebuilding  # noqa: PLC0415  # loads every driver
 
-        probe, stack = self._workload.probe, cast("Platform", self._stack)
-        rebuilding = Rebuilding(stack, probe, column, self._places, meter, self._screen.say)
-        self._rebuilding = Task(lambda: rebuilding.run(began))
+            probe, stack = self._workload.probe, cast("Platform", self._stack)
+            told = meter, self._screen.say
+            self._rebuilding = Rebuilding(stack, probe, column, self._places, *told)
+            self._rebuilding.watch()
+        if begin and self._rebuilt is None:
+            self._rebuilt = Task(self._rebuilding.run)
 
     def _watch(self, traffic: Traffic, meter: FreshnessMeter, began: float) -> None:
         seconds, memory_due = self._options.seconds, 0.0
@@ -130,9 +137,10 @@ class Drive:
                 traffic.running() and (elapsed_s := time.monotonic() - began) < seconds + _GRACE_S
             ):
                 written = traffic.written()
-                if written.seconds > _STRIKE_AT * seconds:
+                now = written.seconds > _STRIKE_AT * seconds
+                self._rebuild(meter, begin=now)
+                if now:
                     self._strike(began)
-                    self._rebuild(meter, began)
                 if elapsed_s >= memory_due:
                     memory_due = elapsed_s + _MEMORY_EVERY_S
                     self._weigh()

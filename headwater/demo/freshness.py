@@ -122,6 +122,10 @@ class FreshnessMeter:
         commits = [each for each in list(self._commits) if since_s <= each.at_s < until_s]
         return {store: freshness_of(commits, list(seen)) for store, seen in self._sightings.items()}
 
+    def sighted(self) -> bool:
+        """Whether every reader has seen a counter."""
+        return all(self._sightings.values())
+
     def all_seen(self) -> bool:
         """Whether every reader has seen the last commit."""
         last = self._commits[-1].count if self._commits else 0

@@ -1,40 +1,33 @@
 """A view is rebuilt while traffic runs, shown and taken back, again and again, while readers count.
 
-The readers do what a program would that knows nothing of ours: they ask the cache for the place and
-the row in one transaction, search by the alias, and open the stable table anew each time. Now and
-then whoever moves them is killed, and the job has to do the rest.
+Now and then whoever moves them is killed, and the job has to do the rest. How fresh the stores are
+is told for three times: before it, while the version is built, and while readers are moved. The
+readers are there in all three, for they cost something themselves.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
-
-import opensearchpy
-import pyarrow as pa
-import redis
-from deltalake import DeltaTable, QueryBuilder
+from typing import TYPE_CHECKING, Final
 
 from headwater.demo.errors import RebuildError
-from headwater.demo.result import Rebuilt, Watched
+from headwater.demo.result import Rebuilt
+from headwater.demo.watcher import watchers
 from headwater.versions import Versions
-from projections.documents import key_text
 from projections.rebuild import Filling
 from projections.view import MirrorView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from headwater.demo.freshness import FreshnessMeter
     from headwater.demo.reader import Places
+    from headwater.demo.watcher import Watcher
     from headwater.demo.workload import Probe
     from headwater.platform import Platform
 
@@ -44,51 +37,9 @@ KILLED_EVERY: Final = 5
 
 _SEED: Final = 20
 _SHARE: Final = 0.5
-_EVERY_S: Final = 0.05
-_BUILT_S: Final = 240.0
 _FINISHED_S: Final = 60.0
 _KILL_WITHIN_S: Final = 4.0
 _POLL_S: Final = 0.1
-_TIMEOUT_S: Final = 15.0
-
-
-class Watcher(threading.Thread):
-    """Reads one row from a store twenty times a second, and counts what nobody should see.
-
-    Args:
-        read: Returns the row's counter; None if there is no row.
-    """
-
-    def __init__(self, read: Callable[[], int | None]) -> None:
-        super().__init__(daemon=True)
-        self.found = Watched()
-        self._read = read
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        """Reads until stopped."""
-        before = 0
-        while not self._stopped.wait(_EVERY_S):
-            found = self.found
-            try:
-                count = self._read()
-            except Exception as error:  # noqa: BLE001  # whatever a reader would be told
-                self.found = replace(found, errors=found.errors + 1, error=type(error).__name__)
-                continue
-            back = count is not None and count < before
-            before = max(before, count or 0)
-            self.found = replace(
-                found,
-                reads=found.reads + 1,
-                empties=found.empties + (count is None),
-                steps_back=found.steps_back + back,
-            )
-
-    def stop(self) -> Watched:
-        """Ends the thread; returns what was counted."""
-        self._stopped.set()
-        self.join(_TIMEOUT_S)
-        return self.found
 
 
 @dataclass(slots=True)
@@ -111,12 +62,18 @@ class Rebuilding:
     meter: FreshnessMeter
     say: Callable[[str], None]
     _random: random.Random = field(default_factory=lambda: random.Random(_SEED))  # noqa: S311
+    _watchers: dict[str, Watcher] = field(default_factory=dict)
+    _watched_since_s: float = 0.0
 
-    def run(self, traffic_began: float) -> Rebuilt:
-        """Rebuilds, compares, shows and takes back; returns what readers saw.
+    def watch(self) -> None:
+        """Has readers look at the row from now on."""
+        self._watchers = watchers(self.places, self.probe)
+        for watcher in self._watchers.values():
+            watcher.start()
+        self._watched_since_s = time.monotonic()
 
-        Args:
-            traffic_began: Moment of `time.monotonic` when traffic began.
+    def run(self) -> Rebuilt:
+        """Rebuilds, compares, shows and takes back; returns what readers saw since `watch`.
 
         Raises:
             RebuildError: The version was not built, or differs.
@@ -127,13 +84,10 @@ class Rebuilding:
         if not isinstance(declared, MirrorView):
             raise RebuildError(f"view {name} is no mirror")
         wanted = replace(declared, left_out=(*declared.left_out, self.column))
-        watchers = {store: Watcher(read) for store, read in self._readers().items()}
-        for watcher in watchers.values():
-            watcher.start()
         began = time.monotonic()
         self.say(f"[yellow]rebuild[/]  {name}, without its column {self.column}")
         version = versions.rebuild(name, filling=Filling(_SHARE), definition=wanted)
-        built_s = time.monotonic() - began
+        built = time.monotonic()
         replayed = version.replayed
         if replayed is None:
             raise RebuildError(f"version {version.number} of view {name} was not filled")
@@ -142,23 +96,24 @@ class Rebuilding:
             raise RebuildError(f"version {version.number} of view {name} differs from the other")
         self.say(
             f"[yellow]held[/]     version {version.number}, {replayed.records:,} changes, after"
-            f" {built_s:.1f} s; the same at {compared.at}"
+            f" {built - began:.1f} s; the same at {compared.at}"
         )
         killed = self._switch(versions, name)
-        seen = {store: watcher.stop() for store, watcher in watchers.items()}
+        seen = {store: watcher.stop() for store, watcher in self._watchers.items()}
         ended = time.monotonic()
         self.say(f"[yellow]switched[/] {SWITCHES} times, {killed} of them killed on the way")
         return Rebuilt(
             view=name,
             version=version.number,
             changes=replayed.records,
-            built_s=round(built_s, 1),
+            built_s=round(built - began, 1),
             explained=dict(compared.explained),
             switches=SWITCHES,
             killed=killed,
             watched=seen,
-            before=self.meter.within(traffic_began, began),
-            meanwhile=self.meter.within(began, ended),
+            before=self.meter.within(self._watched_since_s, began),
+            building=self.meter.within(began, built),
+            switching=self.meter.within(built, ended),
         )
 
     def _switch(self, versions: Versions, name: str) -> int:
@@ -205,53 +160,3 @@ class Rebuilding:
     def _shown(versions: Versions, name: str) -> int:
         every = versions.all()
         return next(v.number for v in every if v.view == name and v.state == "current")
-
-    def _readers(self) -> dict[str, Callable[[], int | None]]:
-        key = key_text(list(self.probe.key.values()))
-        return {
-            "cache": _cache_reader(self.places, self.probe, key),
-            "search": _search_reader(self.places, self.probe, key),
-            "table": _table_reader(self.platform.project.settings.home / "views", self.probe),
-        }
-
-
-def _cache_reader(places: Places, probe: Probe, key: str) -> Callable[[], int | None]:
-    client = redis.Redis.from_url(places.cache_url, socket_timeout=_TIMEOUT_S)
-    prefix, place = places.cache_prefix, probe.view
-
-    def read() -> int | None:
-        nonlocal place
-        while True:
-            with client.pipeline(transaction=True) as pipeline:
-                pipeline.hget(f"{prefix}_current", probe.view)
-                pipeline.get(f"{prefix}{place}:{key}")
-                current, value = pipeline.execute()
-            now = current.decode() if current else probe.view
-            if now == place:
-                return int(json.loads(value)[probe.column]) if value else None
-            place = now
-
-    return read
-
-
-def _search_reader(places: Places, probe: Probe, key: str) -> Callable[[], int | None]:
-    client: Any = opensearchpy.OpenSearch(hosts=[places.search_url], timeout=_TIMEOUT_S)
-    body = {"query": {"ids": {"values": [key]}}, "_source": [probe.column]}
-
-    def read() -> int | None:
-        hits = client.search(index=probe.view, body=body)["hits"]["hits"]
-        return int(hits[0]["_source"][probe.column]) if hits else None
-
-    return read
-
-
-def _table_reader(views: Path, probe: Probe) -> Callable[[], int | None]:
-    wanted = " AND ".join(f"\"{name}\" = '{value}'" for name, value in probe.key.items())
-    query = f'SELECT "{probe.column}" AS counted FROM t WHERE {wanted}'  # noqa: S608
-
-    def read() -> int | None:
-        engine = QueryBuilder().register("t", DeltaTable(str(views / probe.view)))
-        rows = pa.table(engine.execute(query).read_all()).to_pylist()
-        return int(rows[0]["counted"]) if rows else None
-
-    return read

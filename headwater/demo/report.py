@@ -200,9 +200,12 @@ def _rebuilt(rebuilt: Rebuilt) -> Iterable[tuple[str, str]]:
     yield "readers", ", ".join(f"{count:,} {what}" for what, count in counts.items())
     for store in reversed(STORES):
         if store in rebuilt.before:
-            before, now = rebuilt.before[store], rebuilt.meanwhile[store]
-            said = f"{duration(before.p99_ms)} before, {duration(now.p99_ms)} meanwhile"
-            yield f"p99 {STORE_NAMES[store]}", said
+            before, building = rebuilt.before[store], rebuilt.building[store]
+            said = (
+                f"{duration(before.p99_ms)} before, {duration(building.p99_ms)} while it was built"
+            )
+            moving = f"{duration(rebuilt.switching[store].p99_ms)} while readers were moved"
+            yield f"p99 {STORE_NAMES[store]}", f"{said}, {moving}"
 
 
 def _aftermath(result: DemoResult) -> Iterable[tuple[str, str]]:

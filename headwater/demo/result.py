@@ -154,8 +154,9 @@ class Rebuilt:
         switches: How often readers were moved.
         killed: How many of these were killed on the way.
         watched: By store, what a reader saw.
-        before: Freshness of the store until the rebuild began.
-        meanwhile: And from then on.
+        before: Freshness of the store until the rebuild began, with the same readers.
+        building: And until the version was held.
+        switching: And from then until readers had been moved for the last time.
     """
 
     view: str
@@ -167,7 +168,8 @@ class Rebuilt:
     killed: int
     watched: dict[str, Watched]
     before: dict[str, Freshness]
-    meanwhile: dict[str, Freshness]
+    building: dict[str, Freshness]
+    switching: dict[str, Freshness]
 
     @property
     def unnoticed(self) -> bool:
