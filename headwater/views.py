@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from uuid import UUID
@@ -24,6 +25,8 @@ import psycopg
 from cdc.position_token import PositionToken
 from cdc.postgres import committed, session
 from cdc.postgres.errors import PostgresUnavailableError
+from cdc.table import ColumnKind
+from cdc.values import word_of
 from headwater import query
 from headwater.errors import UsageError
 from headwater.platform import Platform
@@ -246,7 +249,7 @@ class ReadableView:
 
     def read(
         self,
-        *key: Json | UUID | Decimal,
+        *key: Json | UUID | Decimal | datetime,
         at_least: PositionToken | None = None,
         timeout_s: float = TIMEOUT_S,
         otherwise: Callable[[], Other] | None = None,
@@ -273,7 +276,7 @@ class ReadableView:
                 f"view {self.view.name} has no store that rows are read from by key",
                 hint="Views.query reads its table",
             )
-        parts = [str(part) if isinstance(part, UUID | Decimal) else part for part in key]
+        parts = list(map(_part, key))
         if at_least is not None:
             try:
                 self.wait_for(at_least, stores={store}, timeout_s=timeout_s)
@@ -307,3 +310,11 @@ class ReadableView:
             self.wait_for(at_least, stores={Store.SEARCH}, timeout_s=timeout_s)
             self.views.searcher.refresh(self.view.name)
         return self.views.searcher.search(self.view.name, query)
+
+
+def _part(value: Json | UUID | Decimal | datetime) -> Json:
+    """A part of a key in its document form."""
+    if isinstance(value, datetime):
+        kind = ColumnKind.TIMESTAMPTZ if value.tzinfo else ColumnKind.TIMESTAMP
+        return word_of(kind)(value.astimezone(UTC) if value.tzinfo else value)
+    return str(value) if isinstance(value, UUID | Decimal) else value

@@ -9,12 +9,14 @@ current: whoever reads while readers are moved to another one sees the old or th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.values import word_of
 from projections.cache_options import ROWS, CacheLayout, CacheOptions, Pattern
 from projections.cache_row import CacheForm, expanded
 from projections.documents import key_text
@@ -105,7 +107,14 @@ class CacheReader:
         return bool(self._asked(lambda pipeline: pipeline.exists(self._keys.building))[0])
 
     def get(self, *key: Json) -> dict[str, Json] | None:
-        """Returns a row by the values of its key, in document form; None if there is none."""
+        """Returns a row by the values of its key, in document form; None if there is none.
+
+        A time may be written in any form of ISO 8601 that means the same.
+        """
+        columns = self._plan.schema.by_name
+        kinds = [columns[name].kind if name in columns else None for name in self._plan.keys]
+        if len(kinds) == len(key):
+            key = tuple(map(_moment, kinds, key))
         return self.rows([key_text(key)])[0]
 
     def rows(self, keys: Sequence[str]) -> list[dict[str, Json] | None]:
@@ -253,6 +262,19 @@ class CacheReader:
             f"view {self._view} has nothing of that name in the cache",
             hint="names are " + (", ".join(patterns) or "none"),
         )
+
+
+def _moment(kind: ColumnKind | None, part: Json) -> Json:
+    """A time as keys have it; what is none stays as it is."""
+    if kind not in {ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ} or not isinstance(part, str):
+        return part
+    try:
+        moment = datetime.fromisoformat(part)
+    except ValueError:
+        return part
+    if kind == ColumnKind.TIMESTAMPTZ:
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return word_of(kind)(moment)
 
 
 def _schema(columns: Mapping[str, tuple[str, int | None]], keys: Sequence[str]) -> TableSchema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
@@ -60,6 +60,7 @@ _UNHEALTHY = (
     event_store.SchemaMissingError,
 )
 
+_WIDTH_MAX: Final = 2_000
 stderr = Console(stderr=True, highlight=False)
 
 
@@ -95,7 +96,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
         table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*[_cell(value) for value in row.values()])
-    stdout().print(table)
+    console = stdout()
+    if not console.is_terminal:  # a file, or another program, has no width to be cut to
+        console = Console(highlight=False, width=_WIDTH_MAX)
+    console.print(table)
 
 
 def print_error(error: PlatformError, *, as_json: bool) -> None:

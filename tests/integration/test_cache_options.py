@@ -385,3 +385,26 @@ def test_applications_read_what_they_declared(sink: CacheSink, cache_url: str, l
                 wrong("nothing:of:that:kind")
     with pytest.raises(CacheUnknownError):
         CacheReader(cache_url, PREFIX, "nothing")
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-11-21T09:00:07Z", "2026-11-21 10:00:07.000+01:00", "2026-11-21 09:00:07"]
+)
+def test_a_time_of_a_key_is_found_however_it_is_written(
+    sink: CacheSink, cache_url: str, text: str
+) -> None:
+    plain = make_plan(CacheOptions())
+    schema = TableSchema(plain.schema.table, COLUMNS, ("customer", "placed_at"))
+    plan = replace(plain, schema=schema, keys=schema.key)
+    at = datetime(2026, 11, 21, 9, 0, 7, tzinfo=UTC)
+    row = upsert(1, 1, placed_at=at).row
+    sink.prepare(plan)
+    sink.apply(plan, [RowChange(("ann", at), FIRST + 1, row, 1)])
+
+    with CacheReader(cache_url, PREFIX, plan.name) as view:
+        found = view.get("ann", text)
+        assert found is not None
+        assert 1 == found["id"]
+        assert view.get("ann", "2026-11-21T09:00:08Z") is None
+        assert view.get("ann", "soon") is None
+        assert view.get("ann") is None
