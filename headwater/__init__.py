@@ -7,6 +7,7 @@ from projections.cache_options import CacheOptions
 from projections.declaration import source
 from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling
 from projections.expectation.expectation import expect
+from projections.lateness import Late
 from projections.pattern import Pattern, Step
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.words import view
@@ -19,6 +20,7 @@ __all__ = [
     "ColumnRules",
     "Hopping",
     "Keyword",
+    "Late",
     "Pattern",
     "SearchOptions",
     "Session",

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from projections.cache_options import DEFAULT_OPTIONS
 from projections.declaration import checked, collected, load, searched, stores_of
 from projections.errors import DeclarationError
+from projections.event_form import KEY
 from projections.event_window import END, START, keys_of
 from projections.expectation.expectation import OnFail, expected, of_function, of_sql
+from projections.lateness import ADDED, Late, rows_of
 from projections.measure import Measures, quoted
 from projections.pattern import PatternQuery
 from projections.relations import relations
@@ -117,6 +119,7 @@ def aggregate(  # noqa: PLR0913
     to: Iterable[str] = _ALL,
     *,
     window: Window | None = None,
+    late: Late | None = None,
     count: str | None = None,
     rate: str | None = None,
     sums: Mapping[str, str] | None = None,
@@ -140,6 +143,7 @@ def aggregate(  # noqa: PLR0913
         to: Any of `table`, `search`, `cache`.
         window: Windows of time in each group: `window_start` is a key as well, and `window_end` a
             column; of `Sliding` it is the other way about.
+        late: Which rows come too late for their window, and count in no measure of it.
         count: What the number of rows is called, if it is wanted.
         rate: What the rows per second of a window are called, if they are wanted.
         sums: Columns that are added up, by what the sums are called.
@@ -158,10 +162,10 @@ def aggregate(  # noqa: PLR0913
         DeclarationError: Nothing is computed, or the declaration does not fit.
     """
     measures = Measures(count, rate, sums, averages, least, greatest, distinct, percentiles, top)
-    _require_measures(name, by, measures, window)
+    _require_measures(name, by, measures, window, late)
     groups, condition = tuple(by), where or ""
     if window is not None:
-        text = window.select(of.name, groups, measures, condition)
+        text = _windows(window, late, of.name, groups, measures, condition)
         return _declare(
             name, keys_of(window, groups), to, [of.name], search, cache, expect, text=text
         )
@@ -171,18 +175,105 @@ def aggregate(  # noqa: PLR0913
     return _declare(name, by, to, [of.name], search, cache, expect, text=text)
 
 
+def _windows(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two that choose
+    window: Window,
+    late: Late | None,
+    table: str,
+    by: tuple[str, ...],
+    measures: Measures,
+    condition: str,
+) -> str:
+    """The query of the windows of a table, with or without rows that came too late."""
+    if late is None:
+        return window.select(table, by, measures, condition)
+    return late.select(rows_of(window, table, condition), by, measures)
+
+
 def _require_measures(
-    name: str, by: Sequence[str], measures: Measures, window: Window | None
+    name: str,
+    by: Sequence[str],
+    measures: Measures,
+    window: Window | None,
+    late: Late | None,
 ) -> None:
-    if not measures.names or not (by or window):
+    computed = [*measures.names, *(() if late is None else late.names)]
+    if late is not None and window is None:
         raise DeclarationError(
-            f"view {name} has no groups" if measures.names else f"view {name} computes nothing",
+            f"view {name}: rows are late for a window, and it has none",
+            hint='window=Tumbling("at", "1 minute")',
+        )
+    if not computed or not (by or window):
+        raise DeclarationError(
+            f"view {name} has no groups" if computed else f"view {name} computes nothing",
             hint='view.aggregate("sales", orders, by=["status"], count="orders", sums={...})',
         )
     bounds = () if window is None else (START, END)
-    names = [*by, *bounds, *measures.names]
+    names = [*by, *bounds, *computed]
     if twice := sorted({each for each in names if names.count(each) > 1}):
         raise DeclarationError(f"two columns of view {name} are called {twice[0]}")
+
+
+def late(  # noqa: PLR0913
+    name: str,
+    of: Input,
+    to: Iterable[str] = _ALL,
+    *,
+    window: Window,
+    late: Late,
+    keys: Sequence[str] = (),
+    where: str | None = None,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view with one row for each row of another and each window that it is late for.
+
+    It has the columns of that row, `window_start`, `window_end`, and `late_by_s`: how many seconds
+    after the end of the window it arrived. Windows that leave out what is late are those of
+    `aggregate`, with the same `late`.
+
+    Args:
+        name: The view's name in every store.
+        of: The view whose rows may be late.
+        to: Any of `table`, `search`, `cache`.
+        window: The windows: `Tumbling`, `Hopping` or `Calendar`.
+        late: Which rows come too late for them.
+        keys: Columns that identify a row of `of`; what is said there where nothing is said here.
+            With `window_start` they are the view's keys.
+        where: A condition of Spark SQL on the rows that count.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like.
+
+    Raises:
+        DeclarationError: The ends of the windows move with the rows, nobody said what identifies
+            a row, or the declaration does not fit.
+    """
+    identity = tuple(keys) or _identity(name, of)
+    if taken := [each for each in ADDED if each in identity]:
+        raise DeclarationError(
+            f"two columns of view {name} are called {taken[0]}",
+            detail=f"{of.name} has one",
+            hint="a view.sql(...) between them gives it another name",
+        )
+    text = late.late_rows(rows_of(window, of.name, where or ""))
+    return _declare(name, (*identity, START), to, [of.name], search, cache, expect, text=text)
+
+
+def _identity(name: str, of: Input) -> tuple[str, ...]:
+    """The columns that identify a row of a view, as far as that is said where it is declared."""
+    if isinstance(of, DerivedView):
+        return of.keys
+    if isinstance(of, EventsView):
+        return (KEY,)
+    if of.keys and of.history is None:
+        return of.keys
+    history = of.history is not None
+    raise DeclarationError(
+        f"view {name}: nothing declared says what identifies a row of {of.name}",
+        detail="it has many rows for each key" if history else "its key is that of its table",
+        hint='keys=["id", "valid_from", "recorded_from"]' if history else 'keys=["id"]',
+    )
 
 
 def pattern(  # noqa: PLR0913

@@ -36,6 +36,39 @@ _UNITS: Final = {
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
+@dataclass(frozen=True, slots=True)
+class WindowedRows:
+    """Rows with the windows that they are in, whose ends no other row moves; in Spark SQL.
+
+    Attributes:
+        query: Gives each row once for each window that it is in.
+        group: The column of it that tells one window from another.
+        start: Expression that says when a row's window begins.
+        end: Expression that says when it ends.
+        width_s: Seconds of each window; None if they differ.
+    """
+
+    query: str
+    group: str
+    start: str
+    end: str
+    width_s: float | None = None
+
+    @property
+    def bounds(self) -> str:
+        """What a SELECT lists of the windows themselves."""
+        return f"{self.start} AS {START}, {self.end} AS {END}"
+
+    def grouped(self, by: tuple[str, ...], listed: str) -> str:
+        """Returns the query of the windows.
+
+        Args:
+            by: Columns that rows of a window have in common.
+            listed: What is said of each window.
+        """
+        return _grouped(self.query, by, self.bounds, listed, (*by, self.group))
+
+
 class Window(Protocol):
     """A way to group rows by a time that they have."""
 
@@ -79,8 +112,15 @@ class Tumbling:
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
-        hopping = Hopping(self.time, self.width, self.width, self.offset)
-        return hopping.select(table, by, measures, condition)
+        return self._hopping.select(table, by, measures, condition)
+
+    def rows(self, table: str, condition: str) -> WindowedRows:
+        """Returns the rows of a table that a condition is true of, with their windows."""
+        return self._hopping.rows(table, condition)
+
+    @property
+    def _hopping(self) -> Hopping:
+        return Hopping(self.time, self.width, self.width, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +157,21 @@ class Hopping:
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
+        rows = self.rows(table, condition)
+        return rows.grouped(by, measures.of_groups(rows.width_s))
+
+    def rows(self, table: str, condition: str) -> WindowedRows:
+        """Returns the rows of a table that a condition is true of, with their windows."""
         width, every, offset = map(micros, (self.width, self.every, self.offset))
         lengths = ", ".join(f"'{each} microseconds'" for each in (width, every, offset))
         window = f"window({quoted(self.time)}, {lengths}) AS _window"
-        rows = _with(window, f"{table} {_where(self.time, condition)}")
-        shown = f"_window.start AS {START}, _window.end AS {END}"
-        listed = measures.of_groups(duration(self.width).total_seconds())
-        return _grouped(rows, by, shown, listed, (*by, "_window"))
+        return WindowedRows(
+            _with(window, f"{table} {_where(self.time, condition)}"),
+            "_window",
+            "_window.start",
+            "_window.end",
+            duration(self.width).total_seconds(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +204,17 @@ class Calendar:
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
+        return self.rows(table, condition).grouped(by, measures.of_groups())
+
+    def rows(self, table: str, condition: str) -> WindowedRows:
+        """Returns the rows of a table that a condition is true of, with their windows."""
         local = f"from_utc_timestamp({quoted(self.time)}, '{self.zone}')"
         begins = f"date_trunc('{self.unit}', {local}) AS _begins"
-        rows = _with(begins, f"{table} {_where(self.time, condition)}")
-        end = f"_begins + INTERVAL {_UNITS[self.unit]}"
-        shown = (
-            f"to_utc_timestamp(_begins, '{self.zone}') AS {START},"
-            f" to_utc_timestamp({end}, '{self.zone}') AS {END}"
-        )
-        return _grouped(
-            rows,
-            by,
-            shown,
-            measures.of_groups(),
-            (*by, "_begins"),
+        return WindowedRows(
+            _with(begins, f"{table} {_where(self.time, condition)}"),
+            "_begins",
+            f"to_utc_timestamp(_begins, '{self.zone}')",
+            f"to_utc_timestamp(_begins + INTERVAL {_UNITS[self.unit]}, '{self.zone}')",
         )
 
 

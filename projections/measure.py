@@ -73,23 +73,25 @@ class Measures:
     percentiles: Mapping[str, Percentile] | None = None
     top: Mapping[str, Top] | None = None
 
-    def of_groups(self, width_s: float | None = None) -> str:
+    def of_groups(self, width_s: float | None = None, only: str = "") -> str:
         """Returns what a SELECT with groups lists.
 
         Args:
             width_s: Seconds of each window; None if they differ, or there are no windows.
+            only: A condition on the rows that are measured, where others have a group as well.
 
         Raises:
             DeclarationError: A rate is asked for of windows that have no width.
         """
-        found = self._over("", width_s)
+        kept = f" FILTER (WHERE {only})" if only else ""
+        found = self._over(kept, width_s)
         for name, column in (self.distinct or {}).items():
-            found[name] = f"count(DISTINCT {quoted(column)})"
+            found[name] = f"count(DISTINCT {quoted(column)}){kept}"
         for name, wanted in (self.percentiles or {}).items():
-            found[name] = f"percentile({quoted(wanted.of)}, {wanted.share!r}D)"
+            found[name] = f"percentile({quoted(wanted.of)}, {wanted.share!r}D){kept}"
         for name, first in (self.top or {}).items():
             ranked = ", ".join(quoted(column) for column in (first.by, *first.columns))
-            rows = f"sort_array(collect_list(struct({ranked})), false)"
+            rows = f"sort_array(collect_list(struct({ranked})){kept}, false)"
             found[name] = f"slice({rows}, 1, {int(first.rows)})"
         return _listed(found)
 
@@ -112,7 +114,12 @@ class Measures:
         return _listed(self._over(f" OVER {frame}", width_s))
 
     def _over(self, over: str, width_s: float | None) -> dict[str, str]:
-        """Expressions that rows of a group and rows of a frame have, by their names."""
+        """Expressions that rows of a group and rows of a frame have, by their names.
+
+        Args:
+            over: What follows each function: which frame, or which rows of the group.
+            width_s: Seconds of a group or frame; None if they differ.
+        """
         found: dict[str, str] = {}
         if self.count is not None:
             found[self.count] = f"count(*){over}"

@@ -24,6 +24,7 @@ class ViewWords:
     sql = staticmethod(derived_view.sql)
     document = staticmethod(derived_view.sql)
     aggregate = staticmethod(derived_view.aggregate)
+    late = staticmethod(derived_view.late)
     pattern = staticmethod(derived_view.pattern)
     Top = Top
     Percentile = Percentile

@@ -49,7 +49,10 @@ TABLES = {
         ("order_id", "line"),
         pa.schema([("order_id", pa.int64()), ("line", pa.int64()), ("product", pa.string())]),
     ),
-    "searches": (("id",), pa.schema([ID, PERSON, ("term", pa.string()), AT])),
+    "searches": (
+        ("id",),
+        pa.schema([ID, PERSON, ("term", pa.string()), AT, ("recorded_at", MOMENT)]),
+    ),
     "clicks": (("id",), pa.schema([ID, ("search_id", pa.int64()), PERSON, AT])),
     "payments": (
         ("id",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from statistics import mean
@@ -19,6 +20,7 @@ from projections.event_window import (
     Tumbling,
     keys_of,
 )
+from projections.lateness import Late, rows_of
 from projections.measure import Measures, Percentile
 from projections.pattern import Event, Pattern, PatternQuery, Step, matches
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
-DDL = "id int, who string, amount int, at timestamp"
+DDL = "id int, who string, amount int, at timestamp, came timestamp"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 # about the night in which clocks go back: there the day has 25 hours
@@ -44,6 +46,7 @@ class Row(NamedTuple):
     who: str | None
     amount: int | None
     at: datetime | None
+    came: datetime | None
 
 
 class Bounds(NamedTuple):
@@ -133,26 +136,30 @@ _H = timedelta(hours=1)
 
 def windows(kind: str, rows: Iterable[Row]) -> dict[Any, dict[str, Any]]:
     """What plain Python makes of the rows."""
+    return {key: measured(kind, inside) for key, inside in windowed(kind, rows)}
+
+
+def windowed(kind: str, rows: Iterable[Row]) -> Iterator[tuple[Any, list[Row]]]:
+    """The windows of all groups, and the rows that are in each."""
     groups: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
         if row.at is not None:
             groups[row.who].append(row)
-    found = {}
     for who, own in groups.items():
         for bounds, inside in windows_of(kind, own):
-            amounts = [row.amount for row in inside if row.amount is not None]
-            said: dict[str, Any] = {"n": len(inside), "total": sum(amounts) if amounts else None}
-            said["mean"] = pytest.approx(mean(amounts)) if amounts else None
-            if kind == "sliding":
-                said["per_s"] = pytest.approx(len(inside) / 3600)
-            else:
-                said["least"], said["greatest"] = (
-                    min(amounts, default=None),
-                    max(amounts, default=None),
-                )
-                said["kinds"], said["median"] = len(set(amounts)), _median(amounts)
-            found[who, *bounds] = said
-    return found
+            yield (who, *bounds), inside
+
+
+def measured(kind: str, inside: list[Row]) -> dict[str, Any]:
+    amounts = [row.amount for row in inside if row.amount is not None]
+    said: dict[str, Any] = {"n": len(inside), "total": sum(amounts) if amounts else None}
+    said["mean"] = pytest.approx(mean(amounts)) if amounts else None
+    if kind == "sliding":
+        said["per_s"] = pytest.approx(len(inside) / 3600)
+    else:
+        said["least"], said["greatest"] = min(amounts, default=None), max(amounts, default=None)
+        said["kinds"], said["median"] = len(set(amounts)), _median(amounts)
+    return said
 
 
 def _median(amounts: list[int]) -> Any:
@@ -166,18 +173,23 @@ def _median(amounts: list[int]) -> Any:
 class World:
     """A table whose rows come in any order, change their time and group, and go."""
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
+    def __init__(self, random: Random, minutes: int = 600) -> None:
+        self._random, self._minutes = random, minutes
+        # of their own: what else the rows have does not depend on when they come
+        self._delays = Random(minutes)  # noqa: S311  # chance that is repeated
         self.rows: dict[int, Row] = {}
         for _ in range(12):
             self.put()
 
     def put(self) -> None:
         number = self._random.randint(1, 16)
-        minutes = self._random.choice([None, *range(0, 600, 15)])
+        minutes = self._random.choice([None, *range(0, self._minutes, 15)])
         at = None if minutes is None else NIGHT + timedelta(minutes=minutes)
         who = self._random.choice([None, "p", "q"])
-        self.rows[number] = Row(number, who, self._random.choice([None, 0, 1, 5, 9]), at)
+        amount = self._random.choice([None, 0, 1, 5, 9])
+        delay = self._delays.choice([None, -30, 10, 30, 45, 60, 75, 80, 110, 125, 1500])
+        came = None if delay is None else (at or NIGHT) + timedelta(minutes=delay)
+        self.rows[number] = Row(number, who, amount, at, came)
 
     def change(self) -> list[Row]:
         """Returns rows as they were and as they are."""
@@ -191,14 +203,12 @@ class World:
         return changed + [row for key, row in self.rows.items() if before.get(key) != row]
 
 
-def declared(spark: SparkSession, window: Window, measures: Measures) -> Derivation:
+def declared(spark: SparkSession, text: str, keys: tuple[str, ...]) -> Derivation:
     from pyspark.sql.types import StructType
 
     from projections.spark.derivation.analysis import analyse
     from projections.spark.derivation.definition import definition_of_sql
 
-    text = window.select("events", ("who",), measures, "")
-    keys = keys_of(window, ("who",))
     schema = StructType.fromDDL(DDL)
     return analyse(spark, definition_of_sql(spark, text), {"events": schema}, keys)
 
@@ -207,17 +217,80 @@ def declared(spark: SparkSession, window: Window, measures: Measures) -> Derivat
 def test_windows_that_are_kept_are_what_plain_python_makes_of_the_rows(
     spark: SparkSession, kind: str
 ) -> None:
-    view = declared(spark, WINDOWS[kind], OF_FRAMES if kind == "sliding" else ALL)
+    window, measures = WINDOWS[kind], OF_FRAMES if kind == "sliding" else ALL
+    text = window.select("events", ("who",), measures, "")
+    view = declared(spark, text, keys_of(window, ("who",)))
     kept = Kept(spark, view, World(Random(kind)))  # noqa: S311  # chance that is repeated
     for rows in kept.changed():
-        assert windows(kind, rows) == {
-            (row["who"], _utc(row["window_start"]), _utc(row["window_end"])): {
-                name: value
-                for name, value in row.items()
-                if name not in {"who", "window_start", "window_end"}
-            }
+        assert windows(kind, rows) == by_window(kept)
+
+
+def by_window(kept: Kept) -> dict[Any, dict[str, Any]]:
+    """What a view says of each window."""
+    return {
+        (row["who"], _utc(row["window_start"]), _utc(row["window_end"])): {
+            name: value
+            for name, value in row.items()
+            if name not in {"who", "window_start", "window_end"}
+        }
+        for row in kept.rows.values()
+    }
+
+
+AFTER = timedelta(minutes=20)
+LATE = Late("came", after="20 minutes")
+KINDS = ("tumbling", "hopping", "day")
+
+
+def late(row: Row, end: datetime) -> bool:
+    return row.came is not None and row.came >= end + AFTER
+
+
+@pytest.mark.parametrize("count", [None, "late"], ids=["dropped", "counted"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_leave_out_rows_that_came_late_whatever_else_changes(
+    spark: SparkSession, kind: str, count: str | None
+) -> None:
+    window = WINDOWS[kind]
+    text = replace(LATE, count=count).select(rows_of(window, "events", ""), ("who",), ALL)
+    view = declared(spark, text, keys_of(window, ("who",)))
+    kept = Kept(spark, view, World(Random(kind), minutes=180))  # noqa: S311  # as above
+    numbers: set[tuple[bool, bool]] = set()
+    for rows in kept.changed():
+        expected = {}
+        for key, inside in windowed(kind, rows):
+            in_time = [row for row in inside if not late(row, key[2])]
+            left_out = len(inside) - len(in_time)
+            numbers.add((bool(in_time), bool(left_out)))
+            if count is not None:
+                expected[key] = measured(kind, in_time) | {count: left_out}
+            elif in_time:
+                expected[key] = measured(kind, in_time)
+        assert expected == by_window(kept)
+
+    assert {(True, False), (True, True), (False, True)} == numbers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_came_late_are_kept_beside_with_the_windows_they_are_late_for(
+    spark: SparkSession, kind: str
+) -> None:
+    text = LATE.late_rows(rows_of(WINDOWS[kind], "events", ""))
+    view = declared(spark, text, ("id", "window_start"))
+    kept, seen = Kept(spark, view, World(Random(kind), minutes=180)), 0  # noqa: S311  # as above
+    for rows in kept.changed():
+        expected = {
+            (*row, start, end, (row.came - end).total_seconds())
+            for (_, start, end), inside in windowed(kind, rows)
+            for row in inside
+            if row.came is not None and late(row, end)
+        }
+        assert expected == {
+            tuple(_utc(each) if isinstance(each, datetime) else each for each in row.values())
             for row in kept.rows.values()
         }
+        seen += len(expected)
+    assert seen > 3
 
 
 PATTERN = Pattern(
