@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from cdc.column_rule import ColumnRules
+from projections.alert import Handler, Message, Topic, Webhook
 from projections.cache_options import CacheOptions
 from projections.declaration import source
+from projections.declared_alert import alert
 from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling
 from projections.expectation.expectation import expect
 from projections.lateness import Late
@@ -18,9 +20,11 @@ __all__ = [
     "CacheOptions",
     "Calendar",
     "ColumnRules",
+    "Handler",
     "Hopping",
     "Keyword",
     "Late",
+    "Message",
     "Pattern",
     "SearchOptions",
     "Session",
@@ -28,7 +32,10 @@ __all__ = [
     "Step",
     "Stored",
     "Text",
+    "Topic",
     "Tumbling",
+    "Webhook",
+    "alert",
     "expect",
     "source",
     "view",

@@ -18,6 +18,7 @@ from cdc.upkeep import tail
 from headwater.errors import UnhealthyError
 from headwater.wiring import job_spec
 from projections import view_versions
+from projections.alerting import ledger
 from projections.archive import Archive
 from projections.checkpoint import positions
 from projections.errors import ForgettingRefusedError
@@ -159,6 +160,9 @@ class Forgetting:
         found += erasure.cut(before, _FILES_S)
         self._say("topics are cut off")
         found += erasure.past()
+        with session.connect(self._platform.source_dsn) as connection:
+            withheld = ledger.withhold(connection, self._source)
+        found.append(Erased("alerts", "messages", withheld))
         self._say("files, logs and segments of former times are removed")
         return found
 

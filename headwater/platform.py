@@ -31,6 +31,7 @@ from headwater.runtime.home import read_json
 from headwater.wiring import (
     JOB,
     WATCH,
+    alert_spec,
     applied_file,
     capture_spec,
     job_spec,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from headwater.impact import Effect
     from headwater.project import Project
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
+    from projections.alerting.watch import AlertSpec
     from projections.binding import Binding, NotedChange
     from projections.explanation import ViewExplanation
     from projections.plan import ViewPlan
@@ -349,22 +351,32 @@ class Platform:
             target=keep_reading, args=(spec, stop), name="snapshots", daemon=True
         )
         reader.start()
-        verifier = self._verifier(stop)
+        beside = [*self._alerting(stop), *self._verifying(stop)]
         try:
             keep(spec, _WATCH_S, begun=ready_file(self.project, WATCH).touch)
         finally:
             stop.set()
             reader.join(_STOP_S)
-            if verifier is not None:
-                verifier.join(_STOP_S)
+            for thread in beside:
+                thread.join(_STOP_S)
 
-    def _verifier(self, stop: threading.Event) -> threading.Thread | None:
+    def alert_spec(self) -> AlertSpec:
+        """Returns the alerts as they are declared, and where everything is."""
+        return alert_spec(self.project, self.source_dsn, self.endpoints, self.plans)
+
+    def _alerting(self, stop: threading.Event) -> list[threading.Thread]:
+        """Begins to look at views for alerts, and to tell, if any are declared."""
+        from projections.alerting import watch  # noqa: PLC0415  # only a process that keeps at it
+
+        return watch.begin(self.alert_spec(), stop) if self.project.declarations.alerts else []
+
+    def _verifying(self, stop: threading.Event) -> list[threading.Thread]:
         """Begins to verify the views in the background, unless the settings say otherwise."""
         from projections.watch_verification import BackgroundVerification  # noqa: PLC0415
 
         settings = self.project.settings.verify
         if not settings.enabled:
-            return None
+            return []
         base: JobSpec | None = None
 
         def bound() -> JobSpec:
@@ -376,7 +388,7 @@ class Platform:
         verification = BackgroundVerification(bound, settings.budget, stop)
         thread = threading.Thread(target=verification.run, name="verification", daemon=True)
         thread.start()
-        return thread
+        return [thread]
 
     def _bound_spec(self) -> JobSpec:
         return job_spec(self.project, self.plans(), self.source_dsn, self.endpoints)

@@ -24,11 +24,13 @@ from projections.spec import JobSpec
 from projections.view import OUTBOX, EventsView
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from headwater.project import Project
     from headwater.runtime import Endpoints
     from headwater.settings import ServiceSettings, SourceSettings, SparkSettings
+    from projections.alerting.watch import AlertSpec
     from projections.plan import ViewPlan
     from projections.view import View
 
@@ -161,6 +163,37 @@ def job_spec(
         views=tuple(_views(project)),
         derived=tuple(project.declarations.derived.values()),
         hiding=capture_spec(project, dsn, endpoints).hiding,
+    )
+
+
+def alert_spec(
+    project: Project, dsn: str, endpoints: Endpoints, bound: Callable[[], tuple[ViewPlan, ...]]
+) -> AlertSpec:
+    """Says what is looked at for alerts, and who is told.
+
+    Args:
+        project: The project.
+        dsn: Where the source is.
+        endpoints: Where the servers answer.
+        bound: Binds the views to the source's tables.
+    """
+    from projections.alerting.watch import AlertSpec  # noqa: PLC0415  # loads the tables' engine
+
+    declared = project.declarations
+
+    def keys() -> dict[str, tuple[str, ...]]:
+        made = {view.name: view.keys for view in declared.derived.values()}
+        return made | {plan.view: plan.keys for plan in bound()}
+
+    secrets = project.settings.alerts.secrets
+    return AlertSpec(
+        source=project.source.name,
+        dsn=dsn,
+        tables=project.settings.home / "tables",
+        bootstrap=endpoints.kafka_bootstrap,
+        alerts=tuple(declared.alerts.values()),
+        keys=keys,
+        secrets={name: secret.get_secret_value() for name, secret in secrets.items()},
     )
 
 

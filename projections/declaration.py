@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc.column_rule import ColumnRules
+    from projections.alert import Alert
 
 _HISTORY: Final = 2
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -49,12 +50,13 @@ _V = TypeVar("_V", MirrorView, EventsView)
 
 @dataclass(slots=True)
 class Declarations:
-    """All sources and views that one module declared, by name.
+    """All sources, views and alerts that one module declared, by name.
 
     Attributes:
         sources: Sources.
         views: Views of one table each, or of events.
         derived: Views that are made from other views.
+        alerts: Who is told of rows of which views.
         module: Where it lies; files that it names lie beside it.
         folders: Further places of modules that it imports.
     """
@@ -62,6 +64,7 @@ class Declarations:
     sources: dict[str, Source] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
     derived: dict[str, DerivedView] = field(default_factory=dict)
+    alerts: dict[str, Alert] = field(default_factory=dict)
     module: Path | None = None
     folders: tuple[Path, ...] = ()
 

@@ -56,6 +56,10 @@ ProjectionError
 │   ├── PlaceUnpublishedError HW-P123 nothing is published in the place that a view is to be read
 │   └── PlaceBehindError     HW-P124  a view would go back to what it was before
 ├── ForgettingRefusedError   HW-P144  keys cannot be forgotten as it was asked
+├── AlertError               HW-P145  an alert cannot be looked at, or nobody can be told
+│   ├── AlertConditionError  HW-P146  rows cannot be asked for an alert's condition
+│   ├── AlertSignatureError  HW-P147  a message is not signed as it should be
+│   └── AlertUndeliveredError HW-P148 whoever is to be told has not taken a message
 ├── VerificationError        HW-P030  views could not be compared
 │   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
 │   │   └── BehindError      HW-P033  of one view, with the stage that is behind: `read_barrier`
@@ -626,3 +630,28 @@ class MomentUnreadableError(ReplayError):
     """The archive cannot tell what rows were at a position; the detail names one that it can."""
 
     code = "HW-P109"
+
+
+class AlertError(ProjectionError):
+    """An alert cannot be looked at, or nobody can be told."""
+
+    code = "HW-P145"
+
+
+class AlertConditionError(AlertError):
+    """The rows of a view cannot be asked for an alert's condition, or too many meet it."""
+
+    code = "HW-P146"
+
+
+class AlertSignatureError(AlertError):
+    """A message is not signed by whoever has the secret, or a secret cannot be read."""
+
+    code = "HW-P147"
+
+
+class AlertUndeliveredError(AlertError):
+    """Whoever is to be told has not taken a message; it is tried again."""
+
+    code = "HW-P148"
+    retriable = True

@@ -29,6 +29,8 @@ TABLES: Final = (
     "sweeps",
     "view_versions",
     "view_verifications",
+    "alert_episodes",
+    "alert_messages",
 )
 
 SQL: Final = """
@@ -235,6 +237,33 @@ CREATE TABLE IF NOT EXISTS headwater.view_verifications (
     quarantined bigint NOT NULL,
     moving bigint NOT NULL,     -- keys that changed whenever they were looked at
     PRIMARY KEY (view, store)
+);
+-- Rows that meet an alert's condition, or have until a moment ago: `projections.alerting`.
+CREATE TABLE IF NOT EXISTS headwater.alert_episodes (
+    source text,
+    alert text,
+    key text,
+    number bigint GENERATED ALWAYS AS IDENTITY,
+    columns jsonb NOT NULL,     -- the key by column
+    state text NOT NULL CHECK (state IN ('pending', 'open', 'ending')),
+    since timestamptz NOT NULL,
+    ended timestamptz,
+    PRIMARY KEY (source, alert, key)
+);
+-- What somebody is still to be told; it goes when they have taken it.
+CREATE TABLE IF NOT EXISTS headwater.alert_messages (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source text NOT NULL,
+    alert text NOT NULL,
+    key text NOT NULL,
+    channel text NOT NULL,
+    id text NOT NULL,           -- the same whenever it is sent again
+    body bytea NOT NULL,
+    attempts int NOT NULL DEFAULT 0,
+    code text,                  -- why it was not taken last time
+    next_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    made_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    UNIQUE (source, channel, id)
 );
 """
 """What makes the schema; it may be run again at any time."""

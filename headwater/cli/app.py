@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from headwater import __version__, extra
 from headwater.cli import (
+    alert,
     cache,
     data,
     db,
@@ -47,6 +48,7 @@ app = typer.Typer(
 )
 for part in (demo, services, run, init, doctor, plan, data, search, trace, token, forget):
     part.register(app)
+app.add_typer(alert.app, name="alert")
 app.add_typer(cache.app, name="cache")
 app.add_typer(db.app, name="db")
 app.add_typer(events.app, name="events")

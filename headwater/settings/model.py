@@ -163,6 +163,17 @@ class VerifySettings(_Section):
     budget: float = Field(default=0.05, gt=0, le=1)
 
 
+class AlertSettings(_Section):
+    """Alerts.
+
+    Attributes:
+        secrets: What webhooks are signed with, by the name that they call it; a variable of the
+            environment keeps one out of the file: `secrets.fraud = "${FRAUD_SECRET}"`.
+    """
+
+    secrets: dict[str, SecretStr] = Field(default_factory=dict)
+
+
 class EventStoreSettings(_Section):
     """The event store, as `headwater db` and `headwater events` use it.
 
@@ -205,6 +216,7 @@ class Settings(_Section):
     quarantine: QuarantineSettings = QuarantineSettings()
     archive: ArchiveSettings = ArchiveSettings()
     verify: VerifySettings = VerifySettings()
+    alerts: AlertSettings = AlertSettings()
 
     @property
     def views_path(self) -> Path:

@@ -1,0 +1,142 @@
+"""`headwater alert`: who is told of which rows, what stands, and what nobody has taken yet."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.postgres import session
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import EXIT_UNHEALTHY, print_rows
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.alert import Alert
+
+app = typer.Typer(help="Who is told of rows that meet a condition.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="ALERT", help="The alert.")]
+
+
+@app.command("list")
+def list_alerts(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """List the alerts: how many rows stand, and what waits to be told."""
+    from projections.alerting import ledger  # noqa: PLC0415  # as every command that needs it
+
+    platform = _opened(config, home, profile)
+    source = platform.project.source.name
+    with session.connect(platform.source_dsn) as connection:
+        standing = list(ledger.standing(connection, source))
+        waiting = ledger.waiting(connection, source)
+    rows: list[dict[str, Any]] = []
+    for alert in platform.project.declarations.alerts.values():
+        states = [str(each.state) for each in standing if each.alert == alert.name]
+        left = [each for each in waiting if each.alert == alert.name]
+        rows.append(
+            {
+                "alert": alert.name,
+                "view": alert.view,
+                "where": alert.where or "every row",
+                "pending": states.count("pending"),
+                "open": len(states) - states.count("pending"),
+                "waiting": sum(each.messages for each in left),
+                "why": "; ".join(f"{each.channel}: {each.code}" for each in left if each.code),
+            }
+        )
+    print_rows(rows, as_json=as_json, title="", empty="no alert is declared")
+
+
+@app.command("show")
+def show(
+    name: Name,
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the rows of which somebody is told, or will be if they stay as they are."""
+    from projections.alerting import ledger  # noqa: PLC0415
+
+    platform = _opened(config, home, profile)
+    alert = _alert(platform, name)
+    with session.connect(platform.source_dsn) as connection:
+        found = list(ledger.standing(connection, platform.project.source.name))
+    rows = [
+        {"key": each.key, "state": str(each.state), "since": each.since.isoformat()}
+        for each in found
+        if each.alert == alert.name
+    ]
+    print_rows(rows, as_json=as_json, title="", empty="no row meets its condition")
+
+
+@app.command("check")
+def check(
+    name: Name,
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the rows that meet an alert's condition now; nobody is told."""
+    from projections.alerting import condition  # noqa: PLC0415
+
+    platform = _opened(config, home, profile)
+    alert, spec = _alert(platform, name), platform.alert_spec()
+    key = spec.keys().get(alert.view, ())
+    met = condition.met(spec.tables, spec.source, alert, key)
+    if met is None:
+        hint = "headwater view status"
+        raise UsageError(f"view {alert.view} has nothing to be looked at yet", hint=hint)
+    print_rows(list(met.rows.values()), as_json=as_json, title="", empty="no row meets it")
+
+
+@app.command("test")
+def send_test(
+    name: Name,
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Send each channel of an alert a message of a row that there is not. Exits 3 if one fails."""
+    from projections.alerting import trial  # noqa: PLC0415
+    from projections.alerting.channel import Post  # noqa: PLC0415
+
+    platform = _opened(config, home, profile)
+    alert, spec = _alert(platform, name), platform.alert_spec()
+    with closing(Post(spec.bootstrap, spec.secrets)) as post:
+        tried = trial.run(post, spec.source, alert)
+    rows = [{"channel": each.channel, "taken": each.why is None, "why": each.why} for each in tried]
+    print_rows(rows, as_json=as_json, title="", empty="")
+    if any(each.why is not None for each in tried):
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _opened(config: Path | None, home: Path | None, profile: str | None) -> Platform:
+    project = open_project(config, home=home, profile=profile)
+    return Platform(project, settings_file(config, home=home))
+
+
+def _alert(platform: Platform, name: str) -> Alert:
+    alerts = platform.project.declarations.alerts
+    if name not in alerts:
+        near = difflib.get_close_matches(name, alerts, n=1)
+        hint = f"did you mean {near[0]}?" if near else "headwater alert list"
+        raise UsageError(f"no alert is named {name}", hint=hint)
+    return alerts[name]

@@ -1,0 +1,115 @@
+"""Episodes: from when a row meets a condition until it has recovered.
+
+A pure machine of three states. A row that meets the condition is `pending` until it has done so for
+as long as the alert holds; then it is `open`, which is told. One that does no more is `ending`
+until it has not for as long as the alert's hold-down; then it is told as recovered, and forgotten.
+What ends before it was told is told to nobody, and what comes back before it has ended is told no
+second time (the `for` and `keep_firing_for` of Prometheus' rules).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from projections.alert import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from datetime import datetime, timedelta
+
+
+class State(StrEnum):
+    """Where an episode is."""
+
+    PENDING = "pending"
+    OPEN = "open"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What is known of a row.
+
+    Attributes:
+        state: Where it is.
+        since: When the row was first seen to meet the condition.
+        ended: Of one that is ending, since when the row does not.
+    """
+
+    state: State
+    since: datetime
+    ended: datetime | None = None
+
+
+class Step(NamedTuple):
+    """What becomes of a row.
+
+    Attributes:
+        key: The row's key.
+        episode: What is known from now on; None for nothing any more.
+        told: What is to be told, if anything.
+    """
+
+    key: str
+    episode: Episode | None
+    told: Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long is waited before anything is told.
+
+    Attributes:
+        hold: How long a row must have met the condition.
+        quiet: How long it must not have met it.
+    """
+
+    hold: timedelta
+    quiet: timedelta
+
+
+def steps(
+    known: Mapping[str, Episode], met: Collection[str], now: datetime, patience: Patience
+) -> Iterator[Step]:
+    """Yields what becomes of rows; those of which nothing changes are left out.
+
+    Args:
+        known: What is known, by key.
+        met: Keys of the rows that meet the condition now.
+        now: The time; never before that of an earlier call.
+        patience: How long is waited.
+    """
+    for key in sorted({*known, *met}):
+        before = known.get(key)
+        step = (
+            _met(key, before, now, patience) if key in met else _not_met(key, before, now, patience)
+        )
+        if step.episode != before or step.told is not None:
+            yield step
+
+
+def due_at(known: Collection[Episode], patience: Patience) -> datetime | None:
+    """Returns when something is to be told although no row changes; None for never."""
+    pending = (each.since + patience.hold for each in known if each.state is State.PENDING)
+    ending = (each.ended + patience.quiet for each in known if each.ended is not None)
+    return min((*pending, *ending), default=None)
+
+
+def _met(key: str, before: Episode | None, now: datetime, patience: Patience) -> Step:
+    episode = before or Episode(State.PENDING, now)
+    if episode.state is State.PENDING and now - episode.since >= patience.hold:
+        return Step(key, replace(episode, state=State.OPEN), Event.OPENED)
+    if episode.state is State.ENDING:
+        return Step(key, Episode(State.OPEN, episode.since))
+    return Step(key, episode)
+
+
+def _not_met(key: str, before: Episode | None, now: datetime, patience: Patience) -> Step:
+    if before is None or before.state is State.PENDING:
+        return Step(key, None)
+    ended = before.ended or now
+    if now - ended >= patience.quiet:
+        return Step(key, None, Event.RECOVERED)
+    return Step(key, Episode(State.ENDING, before.since, ended))

@@ -1,0 +1,90 @@
+"""Signatures of webhooks, as Standard Webhooks (standardwebhooks.com) has them.
+
+What is signed is the message's id, the time of sending and the body, so that nobody can send a
+message again later, or as another one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from typing import TYPE_CHECKING, Final
+
+from projections.errors import AlertSignatureError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ID: Final = "webhook-id"
+TIMESTAMP: Final = "webhook-timestamp"
+SIGNATURE: Final = "webhook-signature"
+TOLERANCE_S: Final = 300
+"""By how much clocks may differ, and how long a message may be on its way."""
+
+_PREFIX: Final = "whsec_"
+_VERSION: Final = "v1"
+
+
+def signed(message_id: str, body: bytes, secret: str, at_s: float | None = None) -> dict[str, str]:
+    """Returns the headers that sign a body.
+
+    Args:
+        message_id: The message's id, the same whenever it is sent again.
+        body: What is sent.
+        secret: As it is, or `whsec_` and base64.
+        at_s: Time of sending, seconds since 1970; None for now.
+
+    Raises:
+        AlertSignatureError: The secret is no base64.
+    """
+    moment = str(int(time.time() if at_s is None else at_s))
+    mark = _mark(message_id, moment, body, secret)
+    return {ID: message_id, TIMESTAMP: moment, SIGNATURE: f"{_VERSION},{mark}"}
+
+
+def verify(
+    headers: Mapping[str, str], body: bytes, secret: str, *, tolerance_s: int = TOLERANCE_S
+) -> str:
+    """Tells whether a message comes from who has the secret; returns its id.
+
+    Whoever receives messages may have one twice: the id says so.
+
+    Args:
+        headers: Of the request; their case does not matter.
+        body: Of the request, as it came.
+        secret: The secret.
+        tolerance_s: How old it may be, and how far ahead, seconds.
+
+    Raises:
+        AlertSignatureError: It is not signed, by another secret, changed, or too old.
+    """
+    found = {name.lower(): value for name, value in headers.items()}
+    message_id, moment = found.get(ID, ""), found.get(TIMESTAMP, "")
+    if not message_id or not moment.isascii() or not moment.isdigit():
+        raise AlertSignatureError("a message is not signed")
+    if abs(time.time() - int(moment)) > tolerance_s:
+        raise AlertSignatureError("a message was signed too long ago, or by a clock that is wrong")
+    wanted = _mark(message_id, moment, body, secret).encode()
+    # there may be several, while a secret is replaced
+    for each in found.get(SIGNATURE, "").split():
+        version, _, mark = each.partition(",")
+        if version == _VERSION and hmac.compare_digest(mark.encode(), wanted):
+            return message_id
+    raise AlertSignatureError("a message has another signature")
+
+
+def _mark(message_id: str, moment: str, body: bytes, secret: str) -> str:
+    content = b".".join([message_id.encode(), moment.encode(), body])
+    return base64.b64encode(hmac.digest(_key(secret), content, hashlib.sha256)).decode()
+
+
+def _key(secret: str) -> bytes:
+    if not secret.startswith(_PREFIX):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raise AlertSignatureError("a secret that begins with whsec_ goes on in base64") from None
