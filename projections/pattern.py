@@ -10,6 +10,9 @@ first step, each further step takes the first row that fits it, and what lies be
 there between its neighbours, or, if it is the last, until the time is up; where a row fits the step
 that is waited for as well, it is taken for that.
 
+Steps may be there in any order: a match begins with a row that fits any of them, and takes each row
+that one still waits for; see `projections.any_order`.
+
 Rows of one time are in the order of what steps they fit and of their values.
 """
 
@@ -20,6 +23,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from projections.any_order import Rows
 from projections.errors import DeclarationError
 from projections.event_window import duration, micros
 
@@ -114,16 +118,20 @@ class Pattern:
         strict: Whether nothing else of the group lies between rows of a match.
         overlapping: Whether the next match may begin with the next row, and not only behind the
             last of this one.
+        any_order: Whether the steps may be there in any order.
     """
 
     steps: Sequence[Step]
     within: str
     strict: bool = False
     overlapping: bool = False
+    any_order: bool = False
 
     def __post_init__(self) -> None:
         duration(self.within)
         _require_matchable(self.steps, strict=self.strict)
+        if self.any_order:
+            _require_apart(self.steps)
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -171,7 +179,12 @@ def matches(pattern: Pattern, events: Sequence[Event]) -> list[Match]:
     found: list[Match] = []
     place = 0
     while place < len(events):
-        match = _from(pattern, parts, events, place, events[place].at + width)
+        end = events[place].at + width
+        match = (
+            _in_any_order(pattern, events, place, end)
+            if pattern.any_order
+            else _from(pattern, parts, events, place, end)
+        )
         if match is not None:
             found.append(match)
         place = place + 1 if match is None or pattern.overlapping else match.taken[-1][1] + 1
@@ -201,6 +214,22 @@ def _from(
     if run.waits:
         return None
     return Match(tuple(run.taken), end if parts[-1].step.absent else None)
+
+
+def _in_any_order(pattern: Pattern, events: Sequence[Event], start: int, end: int) -> Match | None:
+    """The match that begins with a row that fits any step, and ends in time, if one does."""
+    rows = Rows([step.times for step in pattern.steps])
+    for place in range(start, len(events)):
+        event = events[place]
+        if event.at > end:
+            return None
+        if not rows.takes(place, event.fits):
+            if place == start or pattern.strict:
+                return None
+        elif rows.full:
+            names = [step.name for step in pattern.steps]
+            return Match(tuple((names[step], place) for place, step in rows.given), None)
+    return None
 
 
 class _Run:
@@ -273,6 +302,17 @@ def _require_matchable(steps: Sequence[Step], *, strict: bool) -> None:
                     f"step {step.name} is compared with {condition.step}, before it has a row",
                     hint=f"steps that have one by then: {', '.join(sorted(before)) or 'none'}",
                 )
+
+
+def _require_apart(steps: Sequence[Step]) -> None:
+    """Refuses steps that mean something in an order only."""
+    for step in steps:
+        if step.absent or step.beside:
+            raise DeclarationError(
+                f"step {step.name} has no place among steps in any order",
+                detail="it is absent" if step.absent else "it is compared with an earlier step",
+                hint="leave any_order out, or the step's absent or beside",
+            )
 
 
 @dataclass(frozen=True, slots=True)

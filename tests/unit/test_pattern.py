@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -160,9 +162,88 @@ def test_matches_are_what_their_definition_says(pattern: Pattern, given_rows: li
     assert expected(pattern, ordered) == matches(pattern, events(pattern, shown))
 
 
+@st.composite
+def unordered(draw: st.DrawFn) -> tuple[Pattern, list[tuple[int, frozenset[int]]]]:
+    """A pattern in any order, and rows that fit any of its steps: minutes, and which steps."""
+    times = draw(st.lists(st.integers(1, 2), min_size=1, max_size=3))
+    steps = [Step(f"s{number}", "true", each) for number, each in enumerate(times)]
+    strict, overlapping = draw(st.booleans()), draw(st.booleans())
+    fits = st.frozensets(st.integers(0, len(times) - 1))
+    given_rows = draw(st.lists(st.tuples(st.integers(0, 6), fits), max_size=8))
+    width = f"{draw(st.integers(1, 7))} minutes"
+    pattern = Pattern(steps, width, strict, overlapping, any_order=True)
+    return pattern, sorted(given_rows, key=lambda row: row[0])
+
+
+def places_of(pattern: Pattern, fits: Sequence[frozenset[int]], minutes: list[int]) -> list[Any]:
+    """Of all sets of rows that can be given to the steps, the first that begins with each row."""
+    slots = [n for n, step in enumerate(pattern.steps) for _ in range(step.times)]
+    width = int(pattern.within.split()[0])
+    result: list[Any] = []
+    start = 0
+    while start < len(fits):
+        last = minutes[start] + width
+        inside = [n for n in range(start + 1, len(fits)) if minutes[n] <= last]
+        sets = (
+            (start, *rest)
+            for rest in combinations(inside, len(slots) - 1)
+            if not pattern.strict or list(rest) == list(range(start + 1, start + len(slots)))
+        )
+        first = next((s for s in sets if can_be_given(s, fits, slots)), None)
+        if first is not None:
+            result.append(list(first))
+        start = first[-1] + 1 if first and not pattern.overlapping else start + 1
+    return result
+
+
+def can_be_given(
+    places: Sequence[int], fits: Sequence[frozenset[int]], slots: Sequence[int]
+) -> bool:
+    return any(
+        all(step in fits[place] for place, step in zip(places, order, strict=True))
+        for order in set(permutations(slots))
+    )
+
+
+@given(unordered())
+def test_in_any_order_the_first_rows_that_can_be_given_to_the_steps_are_a_match(
+    drawn: tuple[Pattern, list[tuple[int, frozenset[int]]]],
+) -> None:
+    pattern, given_rows = drawn
+    steps = range(len(pattern.steps))
+    shown = [
+        Event(minute * MINUTE, [step in fits for step in steps], {}) for minute, fits in given_rows
+    ]
+    fits, minutes = [fits for _, fits in given_rows], [minute for minute, _ in given_rows]
+
+    found = matches(pattern, shown)
+
+    assert places_of(pattern, fits, minutes) == [[place for _, place in m.taken] for m in found]
+    for match in found:
+        assert Counter({step.name: step.times for step in pattern.steps}) == Counter(
+            name for name, _ in match.taken
+        )
+        assert all(int(name[1:]) in fits[place] for name, place in match.taken)
+
+
+def test_a_card_is_reported_and_used_and_its_address_changed_in_any_order() -> None:
+    parts = [Step("used", "used", times=2), Step("moved", "moved"), Step("asked", "asked")]
+    pattern = Pattern(parts, within="1 hour", any_order=True)
+
+    assert [[0, 1, 3, 4]] == found(
+        pattern, (0, "asked"), (1, "used"), (2, "other"), (3, "moved"), (4, "used")
+    )
+    assert [] == found(pattern, (0, "asked"), (1, "used"), (2, "moved"), (61, "used"))
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
+        ('Pattern([Step("a", "x"), Step("b", "y", 1, True)], "1 day", any_order=True)', "no place"),
+        (
+            'Pattern([Step("a", "x"), Step("b", "y", beside=["u > a.u"])], "1 day", any_order=1)',
+            "no place among steps",
+        ),
         ('Pattern([], "1 hour")', "begins with a row"),
         ('Pattern([Step("a", "x", absent=True)], "1 hour")', "begins with a row"),
         ('Pattern([Step("a", "x"), Step("a", "y")], "1 hour")', "are called a"),

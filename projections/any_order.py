@@ -1,0 +1,67 @@
+"""Rows for steps of which each may come when it likes.
+
+A row may fit several steps, and which of them it is for need not be said when it comes: it is taken
+if all rows that were taken before and this one can still be given to steps that they fit, each to
+one. So what is taken first never keeps a match from being made later, and the match that is made
+ends as early as any can. (Sets of rows that can be given are a transversal matroid, and taking each
+that fits is its greedy algorithm: Edmonds and Fulkerson, 1965. Rows are moved to another step along
+an augmenting path, as in Kuhn's algorithm.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Rows:
+    """The rows that were taken for some steps.
+
+    Args:
+        times: How many rows each step takes.
+    """
+
+    def __init__(self, times: Sequence[int]) -> None:
+        self._times = times
+        self._of: list[list[int]] = [[] for _ in times]
+        self._fits: dict[int, Sequence[bool]] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether no step waits for a row."""
+        return len(self._fits) == sum(self._times)
+
+    @property
+    def given(self) -> list[tuple[int, int]]:
+        """Place and step of each row, in order of their places."""
+        return sorted((place, step) for step, rows in enumerate(self._of) for place in rows)
+
+    def takes(self, place: int, fits: Sequence[bool]) -> bool:
+        """Takes a row, if there is a step for it.
+
+        Args:
+            place: Where it is.
+            fits: Of each step, whether the row fits it.
+        """
+        self._fits[place] = fits
+        if self._give(place, set()):
+            return True
+        del self._fits[place]
+        return False
+
+    def _give(self, place: int, tried: set[int]) -> bool:
+        for step, fits in enumerate(self._fits[place]):
+            if not fits or step in tried:
+                continue
+            tried.add(step)
+            rows = self._of[step]
+            if len(rows) < self._times[step]:
+                rows.append(place)
+                return True
+            for other in rows:
+                if self._give(other, tried):
+                    rows[rows.index(other)] = place
+                    return True
+        return False
