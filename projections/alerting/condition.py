@@ -83,6 +83,10 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str]) -> Met | No
             f"more than {ROWS_MAX:,} rows meet the condition of alert {alert.name}",
             hint="a narrower condition, or a view that counts them",
         )
+    if rows and (lacking := [name for name in key if name not in rows[0]]):
+        raise AlertConditionError(
+            f"view {alert.view} lacks columns of its key", detail=", ".join(lacking)
+        )
     by_key = {key_text([row[name] for name in key]): row for row in rows}
     if len(by_key) < len(rows):
         raise AlertConditionError(

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
 import structlog
 
 from cdc.errors import CdcError
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
     from pathlib import Path
+
+    import psycopg
 
     from projections.alert import Alert, Channel, Event
     from projections.alerting.condition import Met
@@ -239,6 +240,6 @@ def _run(
                     work(connection)
         except (ProjectionError, CdcError) as error:
             _log.warning("alerts are looked at later", code=error.code)
-        except (psycopg.Error, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # nobody would notice a thread that has ended
             _log.warning("alerts are looked at later", kind=type(error).__name__)
         stop.wait(_AGAIN_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 from fix_shell import Shell
 
 from cdc import source
+from cdc.broker.notebook import notes_of
 from cdc.capture import CaptureSpec
 from cdc.table import TableName
 from eventstore.codec import Codec
@@ -49,12 +51,13 @@ address = "{search}"
 address = "{cache}"
 """
 VIEWS = """
-from headwater import source, view
+from headwater import Topic, alert, source, view
 from parcels import ParcelReturned, ParcelSent
 
 shop = source("{name}", tables=["public.orders"], eventstore=True)
 view.events("{name}_sent", shop.events(ParcelSent))
-view.events("{name}_returned", shop.events(ParcelReturned), to=["table"])
+returned = view.events("{name}_returned", shop.events(ParcelReturned), to=["table"])
+alert("back", returned, where="parcel = 'a1-1'", to=[Topic("{name}-alerts")])
 view.mirror("{name}_orders", shop.orders, to=["table", "cache"])
 """
 RETURNED = """
@@ -148,8 +151,18 @@ def rows(shell: Shell, view: str, query: str) -> Any:
     return shell.json("query", query.replace("VIEW", view))
 
 
+def _standing(shell: Shell) -> tuple[int, int]:
+    """Rows that an alert has told, and messages that wait."""
+    (told,) = shell.json("alert", "list")
+    return told["open"], told["waiting"]
+
+
+def _told(bootstrap: str, topic: str) -> list[str]:
+    return [json.loads(record.value)["id"] for record in notes_of(bootstrap, topic)]
+
+
 def test_views_of_an_event_are_rebuilt_from_what_the_log_holds_in_its_older_version(
-    shell: Shell, name: str, pg_log: PostgresEventLog, store_dsn: str
+    shell: Shell, name: str, pg_log: PostgresEventLog, store_dsn: str, kafka_bootstrap: str
 ) -> None:
     sent, returned, orders = (f"{name}_{each}" for each in ("sent", "returned", "orders"))
     shell("up")
@@ -165,6 +178,8 @@ def test_views_of_an_event_are_rebuilt_from_what_the_log_holds_in_its_older_vers
     assert [{"n": 40, "grams": 60_000}] == rows(
         shell, sent, "SELECT count(*) AS n, sum(grams) AS grams FROM VIEW"
     )
+
+    awaited(lambda: _standing(shell) == (1, 0))
 
     # another program is deployed: what breaks is told before, and what stands is kept as it was
     shell("down")
@@ -206,4 +221,6 @@ def test_views_of_an_event_are_rebuilt_from_what_the_log_holds_in_its_older_vers
         if row["view"] != sent
     }
     assert {(returned, 1), (orders, 1)} == others
+    assert (1, 0) == _standing(shell)
+    assert [f"{name}.back.1.opened"] == _told(kafka_bootstrap, f"{name}-alerts")
     awaited(lambda: [{"n": 40}] == rows(shell, returned, "SELECT count(*) AS n FROM VIEW"))

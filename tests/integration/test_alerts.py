@@ -304,6 +304,8 @@ def test_a_condition_that_cannot_be_asked_recovers_nothing(
         with pytest.raises(AlertConditionError, match=said):
             condition.met(view.tables, SOURCE, of(spec, where=wrong).alerts[0], ("id",))
         looked(of(spec, where=wrong), connection)
+    with pytest.raises(AlertConditionError, match="lacks columns of its key"):
+        condition.met(view.tables, SOURCE, spec.alerts[0], ("id", "gone"))
     with pytest.raises(AlertConditionError, match="several rows"):
         condition.met(view.tables, SOURCE, spec.alerts[0], ("amount",))
     monkeypatch.setattr(condition, "ROWS_MAX", 1)
