@@ -29,6 +29,7 @@ from benchmarks import (
     startup,
     table_features,
     verify,
+    window_live,
     windows,
 )
 from headwater.logging import configure
@@ -59,6 +60,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "startup": startup.run,
     "table_features": table_features.run,
     "verify": verify.run,
+    "window_live": window_live.run,
     "windows": windows.run,
 }
 

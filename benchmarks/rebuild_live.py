@@ -1,9 +1,10 @@
 """A view of GlobalShop is rebuilt, and readers are moved twenty times, while traffic runs.
 
 The demo does it: 200 changes a second into sixteen views in three stores. Freshness is that of a
-counter in a captured table, committed and looked for in each store as a user would, before the
-rebuild begins and from then on. Readers ask each store twenty times a second; some of those who
-move them are killed. All views are compared with their source before a figure counts.
+counter in a captured table, committed and looked for in each store as a user would: before the
+rebuild, while the version is built, and while readers are moved. Readers ask each store twenty
+times a second all the while; some of those who move them are killed. All views are compared with
+their source before a figure counts.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def run(quick: bool) -> Report:
 def _freshness(rebuilt: dict[str, Any]) -> list[Measure]:
     found = []
     for store, before in rebuilt["before"].items():
-        now = rebuilt["meanwhile"][store]
-        times = now["p99_ms"] / before["p99_ms"]
-        name = f"{store}: p99 of commit to visible during a rebuild, beside before"
-        found.append(at_most(name, ours=round(times, 2), target=_TIMES))
+        for when in ("building", "switching"):
+            times = rebuilt[when][store]["p99_ms"] / before["p99_ms"]
+            name = f"{store}: p99 of commit to visible while {when}, beside before"
+            found.append(at_most(name, ours=round(times, 2), target=_TIMES))
     return found
