@@ -37,6 +37,7 @@ from headwater.wiring import (
     job_spec,
     ready_file,
     runtime_spec,
+    unsigned,
     with_database,
 )
 from projections import binding, view_versions
@@ -284,6 +285,7 @@ class Platform:
         spec = capture_spec(self.project, self.source_dsn, self.endpoints)
         with session.connect(spec.dsn) as connection:
             found = capture.checks(connection, spec)
+        found += unsigned(self.project)
         return [check for check in found if check.state is CheckState.WARN]
 
     def _views_to_build(self) -> list[Difference]:

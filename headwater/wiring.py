@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from cdc.capture import CaptureSpec
+from cdc.postgres.check import Check, CheckState
 from cdc.retention import Retention
 from cdc.table import TableName
 from headwater.runtime.connect import secrets_folder
@@ -20,6 +21,7 @@ from headwater.runtime.spec import (
 )
 from headwater.supply import jars
 from headwater.supply.java import find_java
+from projections.alert import Webhook
 from projections.spec import JobSpec
 from projections.view import OUTBOX, EventsView
 
@@ -185,7 +187,6 @@ def alert_spec(
         made = {view.name: view.keys for view in declared.derived.values()}
         return made | {plan.view: plan.keys for plan in bound()}
 
-    secrets = project.settings.alerts.secrets
     return AlertSpec(
         source=project.source.name,
         dsn=dsn,
@@ -193,8 +194,30 @@ def alert_spec(
         bootstrap=endpoints.kafka_bootstrap,
         alerts=tuple(declared.alerts.values()),
         keys=keys,
-        secrets={name: secret.get_secret_value() for name, secret in secrets.items()},
+        secrets=_secrets(project),
     )
+
+
+def unsigned(project: Project) -> list[Check]:
+    """Returns what warns of webhooks that have no secret to sign with: nobody would be told."""
+    secrets = _secrets(project)
+    return [
+        Check(
+            f"alert {alert.name}",
+            CheckState.WARN,
+            f"{channel.name} has no secret to sign with",
+            hint=f"in the settings: alerts.secrets.{channel.secret}",
+        )
+        for alert in project.declarations.alerts.values()
+        for channel in alert.to
+        if isinstance(channel, Webhook) and channel.secret not in secrets
+    ]
+
+
+def _secrets(project: Project) -> dict[str, str]:
+    """What webhooks are signed with; an empty one, such as of a variable unset, is none."""
+    found = project.settings.alerts.secrets.items()
+    return {name: value for name, secret in found if (value := secret.get_secret_value())}
 
 
 def _retention(settings: SourceSettings) -> dict[TableName, Retention]:

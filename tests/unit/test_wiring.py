@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.postgres.check import CheckState
 from cdc.retention import Retention
 from cdc.table import TableName
 from headwater.project import open_project
 from headwater.runtime import Endpoints
 from headwater.runtime.connect import secrets_folder
-from headwater.wiring import _code, capture_spec
+from headwater.wiring import _code, alert_spec, capture_spec, unsigned
 from projections.view import EVENT_TABLES, OUTBOX
 
 if TYPE_CHECKING:
@@ -48,6 +49,32 @@ def test_a_source_with_an_event_store_is_captured_with_its_outbox(tmp_path: Path
 
 def test_a_source_without_one_has_no_outbox(tmp_path: Path) -> None:
     assert None is capture_spec(project(tmp_path, 'source("shop", ["a"])'), DSN, ENDPOINTS).outbox
+
+
+def test_alerts_are_looked_at_with_the_keys_of_their_views_and_signed_by_the_settings(
+    tmp_path: Path,
+) -> None:
+    project(
+        tmp_path,
+        "from headwater import Webhook, alert\n"
+        "orders = view.mirror('orders', source('shop', ['orders']).orders)\n"
+        "busy = view.aggregate('busy', orders, by=['region'], count='orders')\n"
+        "hooks = [Webhook(f'https://example.org/{name}', name) for name in ('a', 'b', 'c')]\n"
+        "alert('calls', busy, hooks, where='orders > 9')\n",
+    )
+    with (tmp_path / "headwater.toml").open("a", encoding="utf-8") as settings:
+        settings.write("[alerts]\nsecrets.a = 'signed'\nsecrets.b = ''\n")
+    opened = open_project(tmp_path / "headwater.toml", home=tmp_path / ".headwater")
+
+    spec = alert_spec(opened, DSN, ENDPOINTS, lambda: ())
+
+    assert (("region",), {"a": "signed"}) == (spec.keys()["busy"], spec.secrets)
+    assert ["calls"] == [each.name for each in spec.alerts]
+    warned = unsigned(opened)
+    assert ["in the settings: alerts.secrets.b", "in the settings: alerts.secrets.c"] == [
+        each.hint for each in warned
+    ]
+    assert {("alert calls", CheckState.WARN)} == {(each.name, each.state) for each in warned}
 
 
 def test_secrets_are_files_of_a_connect_that_is_ours_and_names_for_one_that_is_not(
