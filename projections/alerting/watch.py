@@ -45,6 +45,7 @@ EVERY_S: Final = 5.0
 
 _LEAST_S: Final = 0.5
 """Between two looks, however often boundaries are published."""
+_KEYS_EVERY_S: Final = 30.0
 _POLL_S: Final = 0.2
 _AGAIN_S: Final = 5.0
 _REST_MAX_S: Final = 300.0
@@ -96,6 +97,7 @@ class Lookout:
         self._spec = spec
         self._stop = stop
         self._keys: Mapping[str, tuple[str, ...]] = {}
+        self._ask_again_s = 0.0
         self._due: dict[str, datetime] = {}
         self._said: dict[str, str] = {}
 
@@ -128,9 +130,7 @@ class Lookout:
             self._said[alert.name] = said
 
     def _look_at(self, connection: Connection, alert: Alert) -> None:
-        if alert.view not in self._keys:
-            self._keys = self._spec.keys()
-        key = self._keys.get(alert.view)
+        key = self._key(alert.view)
         if not key:
             return  # its table is not bound yet
         with connection.transaction():
@@ -142,6 +142,13 @@ class Lookout:
         if told:
             counts = {str(event): rows for event, rows in sorted(told.items())}
             _log.info("rows of an alert", alert=alert.name, **counts)
+
+    def _key(self, view: str) -> tuple[str, ...]:
+        """Columns of a view's key; none of one that stands still, asked for now and then."""
+        if view not in self._keys and time.monotonic() >= self._ask_again_s:
+            self._ask_again_s = time.monotonic() + _KEYS_EVERY_S
+            self._keys = self._spec.keys()
+        return self._keys.get(view, ())
 
     def _note(
         self, connection: Connection, alert: Alert, key: tuple[str, ...], found: Met
