@@ -17,6 +17,7 @@ from projections.lateness import ADDED, Late, rows_of
 from projections.measure import Measures, quoted
 from projections.pattern import PatternQuery
 from projections.relations import relations
+from projections.standing_query import Percolation
 from projections.view import DerivedView, EventsView, MirrorView, Store
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     read = relations(text)
     inputs = [n for n in (*known.views, *known.derived) if n in read]
     said = [*expect, *of_sql(text)]
-    return _declare(name, keys, to, inputs, search, cache, said, text=text)
+    return declare(name, keys, to, inputs, search, cache, said, text=text)
 
 
 def aggregate(  # noqa: PLR0913
@@ -166,13 +167,13 @@ def aggregate(  # noqa: PLR0913
     groups, condition = tuple(by), where or ""
     if window is not None:
         text = _windows(window, late, of.name, groups, measures, condition)
-        return _declare(
+        return declare(
             name, keys_of(window, groups), to, [of.name], search, cache, expect, text=text
         )
     listed, kept = ", ".join(map(quoted, by)), f" WHERE {condition}" if condition else ""
     rows = f"{listed}, {measures.of_groups()} FROM {of.name}{kept}"
     text = f"SELECT {rows} GROUP BY {listed}"  # of a declaration
-    return _declare(name, by, to, [of.name], search, cache, expect, text=text)
+    return declare(name, by, to, [of.name], search, cache, expect, text=text)
 
 
 def _windows(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two that choose
@@ -249,7 +250,7 @@ def late(  # noqa: PLR0913
         DeclarationError: The ends of the windows move with the rows, nobody said what identifies
             a row, or the declaration does not fit.
     """
-    identity = tuple(keys) or _identity(name, of)
+    identity = tuple(keys) or identity_of(name, of)
     if taken := [each for each in ADDED if each in identity]:
         raise DeclarationError(
             f"two columns of view {name} are called {taken[0]}",
@@ -257,11 +258,19 @@ def late(  # noqa: PLR0913
             hint="a view.sql(...) between them gives it another name",
         )
     text = late.late_rows(rows_of(window, of.name, where or ""))
-    return _declare(name, (*identity, START), to, [of.name], search, cache, expect, text=text)
+    return declare(name, (*identity, START), to, [of.name], search, cache, expect, text=text)
 
 
-def _identity(name: str, of: Input) -> tuple[str, ...]:
-    """The columns that identify a row of a view, as far as that is said where it is declared."""
+def identity_of(name: str, of: Input) -> tuple[str, ...]:
+    """Returns the columns that identify a row of a view, as far as its declaration says that.
+
+    Args:
+        name: The view that is being declared.
+        of: The view that it reads.
+
+    Raises:
+        DeclarationError: Nothing is said of it there.
+    """
     if isinstance(of, DerivedView):
         return of.keys
     if isinstance(of, EventsView):
@@ -319,7 +328,7 @@ def pattern(  # noqa: PLR0913
         )
     query = PatternQuery(pattern, tuple(by), time, tuple(keep), where or "")
     keys = (*by, "match_start", "match_number")
-    return _declare(name, keys, to, [of.name], search, cache, expect, looked_for=query)
+    return declare(name, keys, to, [of.name], search, cache, expect, looked_for=query)
 
 
 def function(  # noqa: PLR0913
@@ -345,18 +354,18 @@ def function(  # noqa: PLR0913
         expect: What its rows should be like, beside what `@expect(...)` below it says.
     """
 
-    def declare(made: Callable[..., Any]) -> DerivedView:
+    def declared(made: Callable[..., Any]) -> DerivedView:
         inputs = list(inspect.signature(made).parameters)
         called = name or made.__name__
         known = collected()
         sent = ViewFunction(made, called, known.module, known.folders)
         said = [*expect, *of_function(made)]
-        return _declare(called, keys, to, inputs, search, cache, said, made=sent)
+        return declare(called, keys, to, inputs, search, cache, said, made=sent)
 
-    return declare
+    return declared
 
 
-def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
+def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     name: str,
     keys: Sequence[str],
     to: Iterable[str],
@@ -367,8 +376,9 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     *,
     text: str | None = None,
     made: ViewFunction | None = None,
-    looked_for: PatternQuery | None = None,
+    looked_for: PatternQuery | Percolation | None = None,
 ) -> DerivedView:
+    """Declares a view by whatever makes it; its words above say the rest."""
     places = stores_of(name, to)
     if not keys or len(set(keys)) < len(keys):
         raise DeclarationError(f"view {name} needs keys, each named once")
@@ -394,7 +404,8 @@ def _declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
         cache or DEFAULT_OPTIONS,
         repr(looked_for) if looked_for else "" if made is None else made.text,
         expectations,
-        looked_for,
+        looked_for if isinstance(looked_for, PatternQuery) else None,
+        looked_for if isinstance(looked_for, Percolation) else None,
     )
     known.derived[name] = declared
     return declared

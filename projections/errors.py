@@ -60,6 +60,7 @@ ProjectionError
 │   ├── AlertConditionError  HW-P146  rows cannot be asked for an alert's condition
 │   ├── AlertSignatureError  HW-P147  a message is not signed as it should be
 │   └── AlertUndeliveredError HW-P148 whoever is to be told has not taken a message
+├── StandingQueryError       HW-P149  a search that is kept cannot be read
 ├── VerificationError        HW-P030  views could not be compared
 │   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
 │   │   └── BehindError      HW-P033  of one view, with the stage that is behind: `read_barrier`
@@ -630,6 +631,12 @@ class MomentUnreadableError(ReplayError):
     """The archive cannot tell what rows were at a position; the detail names one that it can."""
 
     code = "HW-P109"
+
+
+class StandingQueryError(ProjectionError):
+    """A search that is kept and matched against each document cannot be read."""
+
+    code = "HW-P149"
 
 
 class AlertError(ProjectionError):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cdc.table import Column
     from projections.expectation.expectation import Expectation
     from projections.pattern import PatternQuery
+    from projections.standing_query import Percolation
 
 EVENTS: Final = TableName("eventstore", "events")
 ARCHIVED_EVENTS: Final = TableName("eventstore", "archived_events")
@@ -238,12 +239,14 @@ class DerivedView:
         inputs: Views that it reads.
         sql: Its query, as text of Spark's; None if it is a function.
         function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
-        text: Of a function, what tells it from another: the text of its module; of a pattern, all
-            that was said of it.
+        text: Of a function, what tells it from another: the text of its module; of a pattern and of
+            standing queries, all that was said of them.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expectations: What its rows should be like.
         pattern: What is looked for in the rows of its one input; None if it is another query.
+        percolation: Which queries of its second input are matched against documents of its first;
+            None if it is another query.
     """
 
     name: str
@@ -257,6 +260,7 @@ class DerivedView:
     text: str = ""
     expectations: tuple[Expectation, ...] = ()
     pattern: PatternQuery | None = None
+    percolation: Percolation | None = None
 
     @property
     def fingerprint(self) -> str:

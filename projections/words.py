@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from projections import declaration as declared
-from projections import derived_view
+from projections import derived_view, percolated_view
 from projections.measure import Percentile, Top
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class ViewWords:
     aggregate = staticmethod(derived_view.aggregate)
     late = staticmethod(derived_view.late)
     pattern = staticmethod(derived_view.pattern)
+    percolate = staticmethod(percolated_view.percolate)
+    unreadable_queries = staticmethod(percolated_view.unreadable_queries)
     Top = Top
     Percentile = Percentile
 

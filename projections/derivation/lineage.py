@@ -38,7 +38,9 @@ paths give that value. And `rows`: a path through an unchanged operator finds al
   group, so the rows of one value of it are whole groups, computed from the rows below that have
   this value, and if those do not differ the groups do not. Other columns are not accepted.
 - *Window.* As an aggregate; accepted are the columns that the window is partitioned by.
-- *Generate.* Its input's columns are accepted: rows below that do not differ give the same rows.
+- *Generate, Python functions.* They treat each row by itself, as a projection does: what they add
+  is computed anew from the rows below that differ. Functions that are not marked deterministic
+  are not followed at all.
 
 A join without an equality that can be followed, where one would be needed, is not accepted, nor is
 any operator not named here. Then the view is computed as a whole.
@@ -48,7 +50,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from projections.derivation.path import Changed, Derived, Kept, Matched, Pair, Table
+from projections.derivation.path import Changed, Derived, Kept, Matched, Pair, Table, Widened
 from projections.derivation.query_plan import Address
 
 if TYPE_CHECKING:
@@ -66,6 +68,9 @@ _TRANSPARENT: Final = frozenset(
         *("RebalancePartitions", "ResolvedHint", "CollectMetrics", "Filter", "Distinct"),
     }
 )
+_MAKING: Final = ("generator", "udfs")
+"""Parts of operators that widen rows, which say what is added is made from."""
+
 _CONSTANT: Final = frozenset({"LocalRelation", "OneRowRelation", "Range"})
 _WINDOWS: Final = frozenset({"Window", "WindowGroupLimit"})
 _ONE_SIDED: Final = frozenset({"LeftSemi", "LeftAnti", "ExistenceJoin"})
@@ -187,11 +192,12 @@ class Lineage:
 
     def _widened(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
         """An operator that adds columns to each row, or repeats the row."""
-        added = columns - set(node.children[0].output)
-        if added:
-            how = "explode" if node.kind == "Generate" else "a Python function"
-            _refuse(f"{self._called(node, added)} is made by {how}")
-        return self._reach(node.children[0], columns, leaf)
+        passed = columns & set(node.children[0].output)
+        if passed == columns:
+            return self._reach(node.children[0], columns, leaf)
+        parts = (item for name in _MAKING for item in node.part(name))
+        below = passed.union(*(item.reads for item in parts))
+        return [Widened(step, node.index) for step in self._reach(node.children[0], below, leaf)]
 
     def _united(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
         for child in node.children:

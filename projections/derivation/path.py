@@ -65,6 +65,19 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class Widened:
+    """Rows to which an operator of the plan adds columns, each by itself, or repeats them.
+
+    Attributes:
+        child: The rows.
+        operator: Number of the operator: one that explodes, or runs Python functions.
+    """
+
+    child: Step
+    operator: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """An equality of a join, its sides in the order of the path's.
 
@@ -98,7 +111,7 @@ class Matched:
     few: bool
 
 
-Step = Changed | Table | Derived | Kept | Matched
+Step = Changed | Table | Derived | Kept | Widened | Matched
 
 
 def steps(step: Step) -> Iterator[Step]:
@@ -106,7 +119,7 @@ def steps(step: Step) -> Iterator[Step]:
     if isinstance(step, Matched):
         yield from steps(step.left)
         yield from steps(step.right)
-    elif isinstance(step, Derived | Kept):
+    elif isinstance(step, Derived | Kept | Widened):
         yield from steps(step.child)
     yield step
 

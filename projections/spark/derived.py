@@ -26,6 +26,7 @@ from projections.spark.derivation.analysis import analyse
 from projections.spark.derivation.comparison import differences
 from projections.spark.derivation.definition import definition_of_sql
 from projections.spark.derivation.matching import matches_of
+from projections.spark.derivation.percolation import percolated
 from projections.spark.derivation.recomputation import affected, gathered, outcome
 from projections.spec import writing
 
@@ -314,6 +315,9 @@ def definition_of(view: DerivedView, session: SparkSession) -> Any:
     if view.pattern is not None:
         query, (rows,) = view.pattern, view.inputs
         return lambda frames: matches_of(frames[rows], query)
+    if view.percolation is not None:
+        percolation, (documents, queries) = view.percolation, view.inputs
+        return lambda frames: percolated(frames[documents], frames[queries], percolation)
     function = view.function
     if function is None:
         raise ViewQueryError(f"view {view.name} has no query")

@@ -151,7 +151,16 @@ def test_explain_names_inputs_keys_and_the_way_of_each_input(spark: SparkSession
         (
             "SELECT id, tag FROM orders LATERAL VIEW explode(split(status, ',')) AS tag",
             ("id", "tag"),
-            ("id",),
+            ("id", "tag"),
+        ),
+        (
+            (
+                "SELECT o.id, c.id AS who FROM (SELECT id, explode(split(status, ' ')) AS word"
+                " FROM orders) o JOIN (SELECT id, explode(split(name, ' ')) AS word FROM customers)"
+                " c ON c.word = o.word GROUP BY o.id, c.id"
+            ),
+            ("id", "who"),
+            ("id", "who"),
         ),
         (
             (
@@ -162,7 +171,7 @@ def test_explain_names_inputs_keys_and_the_way_of_each_input(spark: SparkSession
             ("id",),
         ),
     ],
-    ids=["top-n", "coalesced-key", "truncated-time", "explode", "correlated"],
+    ids=["top-n", "coalesced-key", "truncated-time", "explode", "shared-words", "correlated"],
 )
 def test_a_view_is_kept_by_its_keys_or_by_columns_that_find_them(
     spark: SparkSession, sql: str, keys: tuple[str, ...], by: tuple[str, ...]

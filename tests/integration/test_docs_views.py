@@ -79,6 +79,8 @@ TABLES = {
             ]
         ),
     ),
+    "offers": (("id",), pa.schema([ID, ("title", pa.string()), ("price", pa.int64())])),
+    "wishes": (("id",), pa.schema([ID, PERSON, ("wanted", pa.string())])),
     "people_history": (
         ("id", "valid_from"),
         pa.schema([ID, ("city", pa.string()), ("valid_from", MOMENT), ("valid_to", MOMENT)]),

@@ -15,7 +15,7 @@ import orjson
 from pyspark.sql import DataFrame
 
 from projections.derivation.errors import ViewQueryError
-from projections.derivation.path import Changed, Derived, Kept, Matched, Table
+from projections.derivation.path import Changed, Derived, Kept, Matched, Table, Widened
 from projections.spark.java_classes import DATASET, java_class, scala_object
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ class Catalyst:
                 for (_, source), shape in zip(step.columns, step.shape, strict=True)
             ]
             return self._operator("Project")(self._seq(made), below)
+        if isinstance(step, Widened):
+            return self._widened(step, self.run(step.child, changed, table))
         left = self.run(step.left, changed, table)
         return self._join(step, left, self.run(step.right, changed, table))
 
@@ -155,6 +157,20 @@ class Catalyst:
 
     def _leaf_columns(self, leaf: int) -> Mapping[str, Any]:
         return _attributes(self.nodes[leaf])
+
+    def _widened(self, step: Widened, below: Any) -> Any:
+        node = self.nodes[step.operator]
+        if node.nodeName() != "Generate":
+            return node.withNewChildren(self._seq([below]))
+        # which columns it may leave out is said by their places in the plan's own child
+        return self._operator("Generate")(
+            node.generator(),
+            self._seq(()),
+            node.outer(),
+            node.qualifier(),
+            node.generatorOutput(),
+            below,
+        )
 
     def _join(self, step: Matched, left: Any, right: Any) -> Any:
         condition = None

@@ -1,0 +1,201 @@
+"""Views of standing queries: documents and queries meet by the terms that they share.
+
+Both are taken apart into terms, joined by them, and of the pairs that meet those are kept that
+match. So a changed document is compared with the queries that it shares a term with, and a new
+query with the documents that it does; all else is as in any join.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as fn
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from projections.derivation.errors import ViewQueryError
+from projections.measure import quoted
+from projections.standing_query import (
+    Document,
+    FieldKind,
+    Reader,
+    anchors,
+    matches,
+    terms,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    from projections.standing_query import Percolation
+
+_TERM: Final = "_headwater_term"
+_DOCUMENT: Final = "_headwater_document"
+_QUERY: Final = "_headwater_query"
+_DOCUMENTS_KEPT: Final = 4_096
+
+
+def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolation) -> DataFrame:
+    """Returns a row for each document and each query that matches it.
+
+    Args:
+        documents: The documents.
+        queries: The queries.
+        percolation: How they are matched.
+
+    Raises:
+        ViewQueryError: A column is not there, or has no words.
+    """
+    _require(documents, (*percolation.document_keys, *percolation.keep), "the documents")
+    _require(queries, (*percolation.query_keys, percolation.query), "the queries")
+    _require_text(queries.schema, (percolation.query,))
+    _require_text(documents.schema, percolation.words)
+    fields = fields_of(documents.schema)
+    identity = [fn.col(quoted(name)).alias(f"query_{name}") for name in percolation.query_keys]
+    asked = queries.select(*identity, fn.col(quoted(percolation.query)).alias(_QUERY))
+    called = [fn.col(quoted(f"query_{name}")) for name in percolation.query_keys]
+    if percolation.refused:
+        reason = fn.udf(_refusing(fields), StringType(), useArrow=False)
+        told = asked.select(*called, reason(_QUERY).alias("reason"))
+        return told.where(fn.col("reason").isNotNull())
+    of_query = fn.udf(_anchoring(fields), ArrayType(StringType()), useArrow=False)
+    of_document = fn.udf(_telling(tuple(fields)), ArrayType(StringType()), useArrow=False)
+    match = fn.udf(_matching(fields), BooleanType(), useArrow=False)
+    shown = dict.fromkeys((*percolation.document_keys, *percolation.keep))
+    own = [fn.col(quoted(name)) for name in shown]
+    met = documents.select(*own, _document(fields, percolation).alias(_DOCUMENT))
+    told = met.select(*own, _DOCUMENT, fn.explode(of_document(_DOCUMENT)).alias(_TERM))
+    sought = asked.select(*called, _QUERY, fn.explode(of_query(_QUERY)).alias("_headwater_anchor"))
+    pairs = told.join(sought, fn.col(_TERM) == fn.col("_headwater_anchor"))
+    found = pairs.where(match(_QUERY, _DOCUMENT)).select(*called, *own)
+    return found.distinct()  # a query that meets a document by two terms is there twice
+
+
+def fields_of(schema: StructType) -> dict[str, FieldKind]:
+    """Returns the columns of documents that queries can compare.
+
+    Args:
+        schema: All their columns.
+    """
+    found = {column.name: _kind(column.dataType) for column in schema}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _kind(of: DataType) -> FieldKind | None:
+    if isinstance(of, NumericType):
+        return FieldKind.NUMBER
+    if isinstance(of, ArrayType):
+        return FieldKind.TEXTS if isinstance(of.elementType, StringType) else None
+    return _KINDS.get(type(of))
+
+
+_KINDS: Final[Mapping[type[DataType], FieldKind]] = {
+    StringType: FieldKind.TEXT,
+    BooleanType: FieldKind.BOOLEAN,
+    DateType: FieldKind.DATE,
+    TimestampType: FieldKind.TIME,
+    TimestampNTZType: FieldKind.TIME,
+}
+
+
+def _document(fields: Mapping[str, FieldKind], percolation: Percolation) -> Column:
+    """What queries see of a document, as Python compares it: first its texts, then its fields."""
+    texts = fn.array(*(fn.col(quoted(name)) for name in percolation.words))
+    return fn.struct(
+        texts.alias("texts"),
+        *(_comparable(kind, name).alias(f"field_{name}") for name, kind in fields.items()),
+    )
+
+
+def _comparable(kind: FieldKind, name: str) -> Column:
+    column = fn.col(quoted(name))
+    if kind is FieldKind.DATE:
+        return fn.unix_date(column)
+    return fn.unix_micros(column.cast("timestamp")) if kind is FieldKind.TIME else column
+
+
+def _seen(names: Sequence[str]) -> Callable[[Any], Document]:
+    """Makes documents of rows; pairs of one document come one after the other."""
+    kept: Any = lru_cache(_DOCUMENTS_KEPT)(
+        lambda texts: tuple(words_of(text) for text in texts if text is not None)
+    )
+
+    def seen(row: Any) -> Document:
+        texts, *values = row
+        return Document(kept(tuple(texts)), dict(zip(names, values, strict=True)))
+
+    return seen
+
+
+def _anchoring(fields: Mapping[str, FieldKind]) -> Callable[[str | None], list[str]]:
+    reader = _once(lambda: Reader(fields))
+
+    def of(text: str | None) -> list[str]:
+        query = reader().query(text)
+        return [] if query is None else sorted(anchors(query))
+
+    return of
+
+
+def _refusing(fields: Mapping[str, FieldKind]) -> Callable[[str | None], str | None]:
+    reader = _once(lambda: Reader(fields))
+    return lambda text: reader().refusal(text)
+
+
+def _telling(names: Sequence[str]) -> Callable[[Any], list[str]]:
+    seen = _once(lambda: _seen(names))
+    return lambda row: sorted(terms(seen()(row)))
+
+
+def _matching(fields: Mapping[str, FieldKind]) -> Callable[[str | None, Any], bool]:
+    reader, seen = _once(lambda: Reader(fields)), _once(lambda: _seen(tuple(fields)))
+
+    def match(text: str | None, row: Any) -> bool:
+        query = reader().query(text)
+        return query is not None and matches(query, seen()(row))
+
+    return match
+
+
+def _once(make: Callable[[], Any]) -> Callable[[], Any]:
+    """What is made where it is first asked for: memories of a worker are not sent to it."""
+    made: list[Any] = []
+
+    def one() -> Any:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return one
+
+
+def _require(frame: DataFrame, names: Sequence[str], what: str) -> None:
+    if missing := [name for name in names if name not in frame.columns]:
+        raise ViewQueryError(
+            f"{what} have no column {missing[0]}",
+            detail="columns: " + ", ".join(frame.columns),
+            hint="correct the declaration of the view",
+        )
+
+
+def _require_text(schema: StructType, names: Sequence[str]) -> None:
+    for name in names:
+        found = schema[name].dataType if name in schema.names else None
+        if not isinstance(found, StringType):
+            raise ViewQueryError(
+                f"column {name} has no words",
+                detail="it is not there" if found is None else found.simpleString(),
+                hint="a view.sql(...) between them can make a text of it",
+            )

@@ -1,0 +1,437 @@
+"""Standing queries: searches that are kept, and matched against each document that comes.
+
+What a person types into a search box and wants to be told of from then on: words that must all be
+there, and conditions on fields. It is read once and asked of many documents, so each query names
+terms of which a document that it matches has one at least (`anchors`); a document is compared with
+those queries only that it shares a term with. That is how Lucene's percolator does it (its
+`QueryAnalyzer` takes, of words that must all be there, the one that is likely to be the rarest).
+
+    red "arm chair" price<500 -broken | tab* category:tables
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import unicodedata
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from projections.errors import StandingQueryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+LENGTH_MAX: Final = 1_000
+DEPTH_MAX: Final = 20
+ANYTHING: Final = "*"
+"""The term of every document: the anchor of a query that no word of its own is sure to be in."""
+
+VALUE_MAX: Final = 64
+"""Characters of a text that is a term as a whole; a longer one is compared, but not looked up."""
+
+_WORD: Final = re.compile(r"\w+")
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+)
+    |(?P<compared>(?P<field>[^\W\d]\w*)(?P<sign><=|>=|!=|[:=<>])(?:"(?P<quoted>[^"]*)"|(?P<plain>[^\s()|"]+)))
+    |(?P<phrase>"[^"]*")
+    |(?P<sign_alone>[()|]|-(?=\S))
+    |(?P<text>[^\s()|"]+)""",
+    re.VERBOSE,
+)
+_COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    ":": operator.eq,
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_HINT: Final = 'words, "a phrase", begin*, field:value, field>value, -not, this | that, ( )'
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class FieldKind(StrEnum):
+    """What a field of a document is compared as."""
+
+    NUMBER = "number"
+    TEXT = "text"
+    BOOLEAN = "boolean"
+    DATE = "date"
+    TIME = "time"
+    TEXTS = "list of texts"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as queries see it.
+
+    Attributes:
+        words: Of each of its texts the words, in order.
+        fields: Values by field: numbers, texts, truth values, dates as days and times as
+            microseconds since 1970, lists of texts.
+    """
+
+    words: tuple[tuple[str, ...], ...]
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words that follow each other in one text; the last may be the beginning of one."""
+
+    words: tuple[str, ...]
+    prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A field and what it is compared with."""
+
+    field: str
+    sign: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Queries of which all must hold, or one."""
+
+    parts: tuple[Query, ...]
+    every: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """A query that must not hold."""
+
+    part: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Every document."""
+
+
+Query: TypeAlias = Words | Compared | Joined | Negated | Anything
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Returns the words of a text: letters, digits and `_`, folded so that case does not matter."""
+    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+def parse(text: str, fields: Mapping[str, FieldKind]) -> Query:
+    """Reads a query.
+
+    Args:
+        text: The query: words, `"a phrase"`, `begin*`, `field:value` (or `= != < <= > >=`, without
+            spaces), `-` before what must not be there, `|` between what may be instead,
+            parentheses; `*` alone is every document.
+        fields: Fields of the documents that can be compared.
+
+    Raises:
+        StandingQueryError: It cannot be read, or names a field that the documents do not have.
+    """
+    if not text.strip() or len(text) > LENGTH_MAX:
+        raise _refused("a standing query is empty or too long", f"at most {LENGTH_MAX} characters")
+    return _Parser(text, fields).parsed()
+
+
+def anchors(query: Query) -> frozenset[str]:
+    """Returns terms of which every document that a query matches has one at least.
+
+    Args:
+        query: The query.
+    """
+    if isinstance(query, Words):
+        whole = query.words[:-1] if query.prefix else query.words
+        return frozenset({max(whole, key=_rareness)}) if whole else frozenset({ANYTHING})
+    if isinstance(query, Compared):
+        term = _term(query.field, query.value) if query.sign in (":", "=") else None
+        return frozenset({ANYTHING if term is None else term})
+    if isinstance(query, Joined):
+        parts = [anchors(part) for part in query.parts]
+        return max(parts, key=_worth) if query.every else frozenset().union(*parts)
+    return frozenset({ANYTHING})
+
+
+def terms(document: Document) -> frozenset[str]:
+    """Returns the terms by which the queries are found that may match a document.
+
+    Args:
+        document: The document.
+    """
+    found = {word for text in document.words for word in text}
+    for field, value in document.fields.items():
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            term = _term(field, each)
+            if term is not None:
+                found.add(term)
+    return frozenset(found | {ANYTHING})
+
+
+def matches(query: Query, document: Document) -> bool:
+    """Tells whether a query matches a document.
+
+    A comparison with a field that has no value does not hold, whatever is compared.
+
+    Args:
+        query: The query.
+        document: The document.
+    """
+    if isinstance(query, Words):
+        return any(_there(query, text) for text in document.words)
+    if isinstance(query, Compared):
+        return _holds(query, document.fields.get(query.field))
+    if isinstance(query, Joined):
+        judge = all if query.every else any
+        return judge(matches(part, document) for part in query.parts)
+    if isinstance(query, Negated):
+        return not matches(query.part, document)
+    return True
+
+
+class Reader:
+    """Reads queries and remembers them: the same ones are asked of every document.
+
+    Args:
+        fields: Fields of the documents that can be compared.
+    """
+
+    def __init__(self, fields: Mapping[str, FieldKind]) -> None:
+        self._fields = fields
+        self._read = lru_cache(100_000)(self._parsed)
+
+    def query(self, text: str | None) -> Query | None:
+        """Returns a query; None if it cannot be read."""
+        found = self._read(text)
+        return None if isinstance(found, StandingQueryError) else found
+
+    def refusal(self, text: str | None) -> str | None:
+        """Returns why a query cannot be read; None if it can."""
+        found = self._read(text)
+        if not isinstance(found, StandingQueryError):
+            return None
+        return f"{found.message}: {found.detail}" if found.detail else found.message
+
+    def _parsed(self, text: str | None) -> Query | StandingQueryError:
+        try:
+            return parse(text or "", self._fields)
+        except StandingQueryError as error:
+            return error
+
+
+class _Parser:
+    def __init__(self, text: str, fields: Mapping[str, FieldKind]) -> None:
+        self._fields = fields
+        self._tokens = list(_tokens(text))
+        self._place = self._depth = 0
+
+    def parsed(self) -> Query:
+        found = self._either()
+        if self._place < len(self._tokens):
+            raise _unreadable(self._tokens[self._place][0])
+        return found
+
+    def _either(self) -> Query:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise _refused("a standing query has too many parentheses")
+        parts = [self._every()]
+        while self._takes("|"):
+            parts.append(self._every())
+        self._depth -= 1
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts), every=False)
+
+    def _every(self) -> Query:
+        parts = [self._one()]
+        while self._place < len(self._tokens) and self._tokens[self._place][0] not in ("|", ")"):
+            parts.append(self._one())
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts), every=True)
+
+    def _one(self) -> Query:
+        negated = False
+        while self._takes("-"):
+            negated = not negated
+        found = self._plain()
+        return Negated(found) if negated else found
+
+    def _plain(self) -> Query:
+        if self._takes("("):
+            found = self._either()
+            if not self._takes(")"):
+                raise _refused("a parenthesis of a standing query is not closed")
+            return found
+        if self._place == len(self._tokens):
+            raise _unreadable("its end")
+        said, read = self._tokens[self._place]
+        self._place += 1
+        if read is None:
+            raise _unreadable(said)
+        if read["compared"]:
+            value = read["plain"] if read["quoted"] is None else read["quoted"]
+            return _compared(read["field"], read["sign"], value, self._fields)
+        return _words(said)
+
+    def _takes(self, sign: str) -> bool:
+        here = self._place < len(self._tokens) and self._tokens[self._place] == (sign, None)
+        self._place += here
+        return here
+
+
+def _tokens(text: str) -> Sequence[tuple[str, re.Match[str] | None]]:
+    """What a text is made of; a sign that stands alone has no match, so no word is taken for it."""
+    found: list[tuple[str, re.Match[str] | None]] = []
+    place = 0
+    while place < len(text):
+        read = _TOKEN.match(text, place)
+        if read is None:
+            raise _unreadable(text[place : place + 20])
+        place = read.end()
+        if read.lastgroup != "space":
+            found.append((read[0], None if read["sign_alone"] else read))
+    return found
+
+
+def _words(said: str) -> Query:
+    if said == ANYTHING:
+        return Anything()
+    prefix = said.endswith(ANYTHING) and not said.startswith('"')
+    found = words_of(said)
+    if not found:
+        raise _unreadable(said)
+    return Words(found, prefix)
+
+
+def _compared(field: str, sign: str, said: str, fields: Mapping[str, FieldKind]) -> Compared:
+    kind = fields.get(field)
+    if kind is None:
+        raise _refused(
+            f"a standing query names {field}, which cannot be compared",
+            "fields: " + (", ".join(sorted(fields)) or "none"),
+        )
+    try:
+        value = _READ[kind](said)
+    except (ValueError, InvalidOperation):
+        raise _refused(f"a standing query compares {field} with what is no {kind}") from None
+    if kind in (FieldKind.BOOLEAN, FieldKind.TEXTS) and sign not in (":", "=", "!="):
+        raise _refused(f"a {kind} is neither less nor greater", f"{field}{sign}")
+    return Compared(field, sign, value)
+
+
+def _number(said: str) -> Decimal:
+    value = Decimal(said)
+    if not value.is_finite():
+        raise ValueError(said)
+    return value
+
+
+def _truth(said: str) -> bool:
+    return {"true": True, "false": False}[said.lower()] if said.lower() in _TRUTHS else _no(said)
+
+
+_TRUTHS: Final = ("true", "false")
+
+
+def _no(said: str) -> bool:
+    raise ValueError(said)
+
+
+def _days(said: str) -> int:
+    return (date.fromisoformat(said) - _EPOCH.date()).days
+
+
+def _micros(said: str) -> int:
+    read = datetime.fromisoformat(said)
+    since = (read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+_READ: Final[Mapping[FieldKind, Callable[[str], Any]]] = {
+    FieldKind.NUMBER: _number,
+    FieldKind.TEXT: str,
+    FieldKind.BOOLEAN: _truth,
+    FieldKind.DATE: _days,
+    FieldKind.TIME: _micros,
+    FieldKind.TEXTS: str,
+}
+
+
+def _unreadable(said: str) -> StandingQueryError:
+    return _refused("a standing query cannot be read", f"at {said!r}")
+
+
+def _refused(message: str, detail: str | None = None) -> StandingQueryError:
+    return StandingQueryError(message, detail=detail, hint=_HINT)
+
+
+def _there(query: Words, text: Sequence[str]) -> bool:
+    wanted, last = query.words, len(query.words) - 1
+    if not query.prefix and last == 0:
+        return wanted[0] in text
+    for start in range(len(text) - last):
+        if text[start : start + last] == wanted[:last]:
+            word = text[start + last]
+            if word.startswith(wanted[last]) if query.prefix else word == wanted[last]:
+                return True
+    return False
+
+
+def _holds(query: Compared, value: Any) -> bool:
+    if value is None:
+        return False
+    if isinstance(value, (list, tuple)):
+        return (query.value in value) == (query.sign != "!=")
+    return _COMPARED[query.sign](value, query.value)
+
+
+def _term(field: str, value: Any) -> str | None:
+    """The term of a field's value, if it has one: of texts that are not long, and of truth."""
+    if isinstance(value, bool):
+        return f"{field}={str(value).lower()}"
+    if isinstance(value, str) and len(value) <= VALUE_MAX:
+        return f"{field}={value}"
+    return None
+
+
+def _rareness(word: str) -> tuple[int, str]:
+    """Longer words are rarer; nothing else is known of them here."""
+    return len(word), word
+
+
+def _worth(found: frozenset[str]) -> tuple[bool, int, int]:
+    """How much a choice of anchors spares: best few, and rare ones."""
+    return ANYTHING not in found, -len(found), min(map(len, found))
+
+
+@dataclass(frozen=True, slots=True)
+class Percolation:
+    """Which queries are matched against which documents: what makes a view.
+
+    Attributes:
+        query: Column that has the text of a query.
+        query_keys: Columns that identify a query; the view calls them `query_<name>`.
+        document_keys: Columns that identify a document.
+        words: Columns of a document in which words are looked for.
+        keep: Columns that a match shows of its document, beside its keys.
+        refused: Whether the view has, instead of matches, the queries that cannot be read.
+    """
+
+    query: str
+    query_keys: tuple[str, ...]
+    document_keys: tuple[str, ...]
+    words: tuple[str, ...]
+    keep: tuple[str, ...] = ()
+    refused: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Columns that identify a row of the view."""
+        of_query = tuple(f"query_{name}" for name in self.query_keys)
+        return of_query if self.refused else (*of_query, *self.document_keys)
