@@ -1,9 +1,9 @@
 """Ten thousand standing queries, matched against documents as they come.
 
 Ours is the job's own way: documents arrive boundary by boundary, each with some seconds' worth of
-them, and at each the view of matches is brought there: its table is committed before the next. What
-it has in the end is compared with what sets of Python give for the same rows before a figure counts.
-The first boundaries fill and warm; the rate is that of all others together.
+them, and at each the view of matches is brought there: its table is committed before the next.
+What it has in the end is compared with what sets of Python give for the same rows before a figure
+counts. The first boundaries fill and warm; the rate is that of all others together.
 
 The peer is the percolator of OpenSearch, in one index with the same queries, asked for the matches
 of as many documents at a time as it takes best, and keeping nothing of what it finds. Words are
