@@ -161,6 +161,29 @@ def anchors(query: Query) -> frozenset[str]:
     return frozenset({ANYTHING})
 
 
+def needs(query: Query) -> tuple[frozenset[str], bool]:
+    """Returns terms that a document must all have if a query matches it.
+
+    Args:
+        query: The query.
+
+    Returns:
+        The terms, and whether to have them is enough, so that nothing else need be looked at.
+    """
+    if isinstance(query, Words):
+        whole = query.words[:-1] if query.prefix else query.words
+        return frozenset(whole), not query.prefix and len(whole) == 1
+    if isinstance(query, Compared):
+        # that is never enough: a field's name and value could be read in two ways in one term
+        return anchors(query) - {ANYTHING}, False
+    if isinstance(query, Joined):
+        parts = [needs(part) for part in query.parts]
+        if query.every:
+            return frozenset().union(*(part for part, _ in parts)), all(each for _, each in parts)
+        return parts[0][0].intersection(*(part for part, _ in parts[1:])), False
+    return frozenset(), isinstance(query, Anything)
+
+
 def terms(document: Document) -> frozenset[str]:
     """Returns the terms by which the queries are found that may match a document.
 

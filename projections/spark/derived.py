@@ -188,8 +188,11 @@ class DerivedKeeper:
                 except (PySparkException, Py4JJavaError):
                     self._whole(versions, derivation, new, number)  # the feed reaches not so far
                     return
-                if keys.count != 0:
-                    self._write(outcome(derivation, old, new, keys), number, anew=False)
+                try:
+                    if keys.count != 0:
+                        self._write(outcome(derivation, old, new, keys), number, anew=False)
+                finally:
+                    keys.release()
                 return
         self._whole(versions, derivation, new, number)
         self._suited = self._form(versions)

@@ -26,6 +26,7 @@ from projections.standing_query import (
     Words,
     anchors,
     matches,
+    needs,
     parse,
     terms,
     words_of,
@@ -188,7 +189,13 @@ QUERIES = st.recursive(
 def test_a_document_that_matches_shares_a_term_with_the_query(
     query: Query, document: Document
 ) -> None:
-    assert not matches(query, document) or anchors(query) & terms(document)
+    needed, enough = needs(query)
+
+    if matches(query, document):
+        assert anchors(query) & terms(document)
+        assert needed <= terms(document)
+    else:
+        assert not enough or not needed <= terms(document)
 
 
 @given(st.text(max_size=40))

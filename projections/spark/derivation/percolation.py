@@ -17,6 +17,8 @@ from pyspark.sql.types import (
     DateType,
     NumericType,
     StringType,
+    StructField,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -29,6 +31,7 @@ from projections.standing_query import (
     Reader,
     anchors,
     matches,
+    needs,
     terms,
     words_of,
 )
@@ -37,13 +40,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
     from projections.standing_query import Percolation
 
 _TERM: Final = "_headwater_term"
 _DOCUMENT: Final = "_headwater_document"
+_TERMS: Final = "_headwater_terms"
 _QUERY: Final = "_headwater_query"
+_SOUGHT_FOR: Final = "_headwater_sought"
+_ANCHOR: Final = "_headwater_anchor"
+_SOUGHT: Final = StructType(
+    [
+        StructField("anchors", ArrayType(StringType())),
+        StructField("needed", ArrayType(StringType())),
+        StructField("enough", BooleanType()),
+    ]
+)
 _DOCUMENTS_KEPT: Final = 4_096
 
 
@@ -70,16 +83,24 @@ def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolatio
         reason = fn.udf(_refusing(fields), StringType(), useArrow=False)
         told = asked.select(*called, reason(_QUERY).alias("reason"))
         return told.where(fn.col("reason").isNotNull())
-    of_query = fn.udf(_anchoring(fields), ArrayType(StringType()), useArrow=False)
+    of_query = fn.udf(_sought(fields), _SOUGHT, useArrow=False)
     of_document = fn.udf(_telling(tuple(fields)), ArrayType(StringType()), useArrow=False)
     match = fn.udf(_matching(fields), BooleanType(), useArrow=False)
     shown = dict.fromkeys((*percolation.document_keys, *percolation.keep))
     own = [fn.col(quoted(name)) for name in shown]
     met = documents.select(*own, _document(fields, percolation).alias(_DOCUMENT))
-    told = met.select(*own, _DOCUMENT, fn.explode(of_document(_DOCUMENT)).alias(_TERM))
-    sought = asked.select(*called, _QUERY, fn.explode(of_query(_QUERY)).alias("_headwater_anchor"))
-    pairs = told.join(sought, fn.col(_TERM) == fn.col("_headwater_anchor"))
-    found = pairs.where(match(_QUERY, _DOCUMENT)).select(*called, *own)
+    told = met.select(*own, _DOCUMENT, of_document(_DOCUMENT).alias(_TERMS))
+    sought = asked.select(*called, _QUERY, of_query(_QUERY).alias(_SOUGHT_FOR))
+    # outer, or Spark would ask for the terms twice: first whether there are any
+    pairs = told.select("*", fn.explode_outer(_TERMS).alias(_TERM)).join(
+        sought.select("*", fn.explode_outer(f"{_SOUGHT_FOR}.anchors").alias(_ANCHOR)),
+        fn.col(_TERM) == fn.col(_ANCHOR),
+    )
+    # few pairs are left for Python: those that have all the terms, where that is not enough
+    needed = fn.forall(f"{_SOUGHT_FOR}.needed", lambda term: fn.array_contains(_TERMS, term))
+    open_ = ~fn.col(f"{_SOUGHT_FOR}.enough")
+    judged = match(fn.when(open_, fn.col(_QUERY)), fn.when(open_, fn.col(_DOCUMENT)))
+    found = pairs.where(needed & judged).select(*called, *own)
     return found.distinct()  # a query that meets a document by two terms is there twice
 
 
@@ -139,12 +160,17 @@ def _seen(names: Sequence[str]) -> Callable[[Any], Document]:
     return seen
 
 
-def _anchoring(fields: Mapping[str, FieldKind]) -> Callable[[str | None], list[str]]:
+def _sought(
+    fields: Mapping[str, FieldKind],
+) -> Callable[[str | None], tuple[list[str], list[str], bool]]:
     reader = _once(lambda: Reader(fields))
 
-    def of(text: str | None) -> list[str]:
+    def of(text: str | None) -> tuple[list[str], list[str], bool]:
         query = reader().query(text)
-        return [] if query is None else sorted(anchors(query))
+        if query is None:
+            return [], [], False
+        needed, enough = needs(query)
+        return sorted(anchors(query)), sorted(needed), enough
 
     return of
 
@@ -163,6 +189,8 @@ def _matching(fields: Mapping[str, FieldKind]) -> Callable[[str | None, Any], bo
     reader, seen = _once(lambda: Reader(fields)), _once(lambda: _seen(tuple(fields)))
 
     def match(text: str | None, row: Any) -> bool:
+        if text is None:  # to have the terms is enough
+            return True
         query = reader().query(text)
         return query is not None and matches(query, seen()(row))
 

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 FEW_MAX: Final = 500
 """Keys that are put into the query as literals; beyond, planning them costs more than it saves."""
 
+HELD_MAX: Final = 1_000_000
+"""Keys that each worker holds to find their rows: only so does Spark look for those before it
+groups rows (its `PushDownLeftSemiAntiJoin`). Beyond, all rows are grouped."""
+
 _LITERAL: Final = (*(BooleanType, DateType, DecimalType, IntegralType, StringType, TimestampType),)
 """Types whose values come back from the engine and go in again as the same."""
 
@@ -44,16 +48,22 @@ class AffectedKeys:
     """Values of the columns by which a view is kept, each once.
 
     Attributes:
-        frame: They, as a DataFrame; where they are few, rows that the driver holds.
+        frame: They, as a DataFrame; where they are few, rows that the driver holds, and where they
+            are many, held by Spark once they were computed, until they are released.
         values: Where they are few, the values of each column, NULL left out.
         nulls: Columns in which NULL occurs.
-        count: How many there are; None where they are many.
+        count: How many there are; None where they are too many for each worker to hold.
     """
 
     frame: DataFrame
     values: Mapping[str, Sequence[Any]] | None = None
     nulls: frozenset[str] = frozenset()
     count: int | None = None
+
+    def release(self) -> None:
+        """Lets go of what is held of many keys."""
+        if self.values is None:
+            self.frame.unpersist()
 
 
 def affected(
@@ -112,12 +122,12 @@ def gathered(session: SparkSession, keys: DataFrame, few_max: int = FEW_MAX) -> 
         few_max: Most keys that the driver holds.
     """
     if not all(isinstance(column.dataType, _LITERAL) for column in keys.schema):
-        return AffectedKeys(keys.distinct())
+        return _many(keys.distinct())
     distinct = keys.distinct()
     rows = distinct.limit(few_max + 1)._jdf.collectAsList()  # noqa: SLF001 - values stay Spark's
     count = rows.size()
     if count > few_max:
-        return AffectedKeys(distinct)
+        return _many(distinct)
     java = session._jsparkSession  # noqa: SLF001
     frame = DataFrame(java.createDataFrame(rows, keys._jdf.schema()), session)  # noqa: SLF001
     values: dict[str, list[Any]] = {}
@@ -129,6 +139,12 @@ def gathered(session: SparkSession, keys: DataFrame, few_max: int = FEW_MAX) -> 
     return AffectedKeys(frame, few, nulls, count)
 
 
+def _many(distinct: DataFrame) -> AffectedKeys:
+    held = distinct.persist()
+    count = held.count()
+    return AffectedKeys(held, count=count if count <= HELD_MAX else None)
+
+
 def recomputed(
     derivation: Derivation,
     inputs: Mapping[str, DataFrame],
@@ -137,7 +153,8 @@ def recomputed(
     """Describes the rows that a view has for affected keys.
 
     Few keys become literals: Spark carries them through joins and groups to both sides and down to
-    the files of a table. Many are joined, which Spark carries to one side only.
+    the files of a table. Many are joined: all their columns at once, which Spark carries to one
+    side only, and each by itself, which it carries to its own.
 
     Args:
         derivation: The view.
@@ -146,7 +163,11 @@ def recomputed(
     """
     result = derivation.definition(inputs)
     if keys.values is None:
-        return _restricted(result, fn.broadcast(keys.frame) if keys.count else keys.frame)
+        if len(keys.frame.columns) > 1 and len(keyed(derivation).uses) > 1:
+            # columns of one side of a join leave that side only what is wanted of it
+            for name in keys.frame.columns:
+                result = _restricted(result, _held(keys, keys.frame.select(name).distinct()))
+        return _restricted(result, _held(keys, keys.frame))
     for name, values in keys.values.items():
         result = result.where(_among(name, keys, values))
     if len(keys.frame.columns) > 1:
@@ -182,7 +203,7 @@ def outcome(
     before = before.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
     same = _same((f"_was_{name}", name) for name in derivation.keys)
     # where the view is kept by its keys, few keys have few rows; no full join can be told so
-    few = bool(keys.count) and how == "left_outer"
+    few = bool(keys.count) and keys.values is not None and how == "left_outer"
     joined = before.join(fn.broadcast(present) if few else present, same, how)
     gone = fn.col(_PRESENT).isNull()
     return joined.select(
@@ -200,6 +221,10 @@ def _restricted(result: DataFrame, keys: DataFrame) -> DataFrame:
     names = keys.columns
     wanted = keys.select(*(fn.col(name).alias(f"_wanted_{name}") for name in names))
     return result.join(wanted, _same((f"_wanted_{name}", name) for name in names), "left_semi")
+
+
+def _held(keys: AffectedKeys, frame: DataFrame) -> DataFrame:
+    return frame if keys.count is None else fn.broadcast(frame)
 
 
 def _same(pairs: Any) -> Column:
