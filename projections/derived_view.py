@@ -167,9 +167,9 @@ def aggregate(  # noqa: PLR0913
     groups, condition = tuple(by), where or ""
     if window is not None:
         text = _windows(window, late, of.name, groups, measures, condition)
-        return declare(
-            name, keys_of(window, groups), to, [of.name], search, cache, expect, text=text
-        )
+        limit = "" if late is None else f"{late.after} after its window's end"
+        keys = keys_of(window, groups)
+        return declare(name, keys, to, [of.name], search, cache, expect, text=text, limit=limit)
     listed, kept = ", ".join(map(quoted, by)), f" WHERE {condition}" if condition else ""
     rows = f"{listed}, {measures.of_groups()} FROM {of.name}{kept}"
     text = f"SELECT {rows} GROUP BY {listed}"  # of a declaration
@@ -328,7 +328,8 @@ def pattern(  # noqa: PLR0913
         )
     query = PatternQuery(pattern, tuple(by), time, tuple(keep), where or "")
     keys = (*by, "match_start", "match_number")
-    return declare(name, keys, to, [of.name], search, cache, expect, looked_for=query)
+    limit = f"rows within {query.pattern.within}"
+    return declare(name, keys, to, [of.name], search, cache, expect, looked_for=query, limit=limit)
 
 
 def function(  # noqa: PLR0913
@@ -377,6 +378,7 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     text: str | None = None,
     made: ViewFunction | None = None,
     looked_for: PatternQuery | Percolation | None = None,
+    limit: str = "",
 ) -> DerivedView:
     """Declares a view by whatever makes it; its words above say the rest."""
     places = stores_of(name, to)
@@ -406,6 +408,7 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
         expectations,
         looked_for if isinstance(looked_for, PatternQuery) else None,
         looked_for if isinstance(looked_for, Percolation) else None,
+        limit,
     )
     known.derived[name] = declared
     return declared

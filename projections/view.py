@@ -247,6 +247,8 @@ class DerivedView:
         pattern: What is looked for in the rows of its one input; None if it is another query.
         percolation: Which queries of its second input are matched against documents of its first;
             None if it is another query.
+        limit: How long a row of it can still change, or how far apart rows that make one can be, in
+            words; empty if that has no limit but their being there.
     """
 
     name: str
@@ -261,6 +263,15 @@ class DerivedView:
     expectations: tuple[Expectation, ...] = ()
     pattern: PatternQuery | None = None
     percolation: Percolation | None = None
+    limit: str = ""
+
+    @property
+    def identities(self) -> Mapping[str, tuple[str, ...]]:
+        """By input, columns that identify its rows, where that is known."""
+        if self.percolation is None:
+            return {}
+        how = self.percolation
+        return dict(zip(self.inputs, (how.document_keys, how.query_keys), strict=True))
 
     @property
     def fingerprint(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from headwater.cli import difference, rebuild, token, verification, version
+from headwater.cli import difference, rebuild, state, token, verification, version
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.platform import Platform
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What is derived from the source.", no_args_is_help=True)
 app.command("diff")(difference.diff)
+app.command("state")(state.state)
 app.command("wait")(token.wait)
 app.command("rebuild")(rebuild.rebuild)
 version.register(app)

@@ -7,10 +7,11 @@ the query allows, as its first computation was. To compare views with their quer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from projections.derivation.lineage import JOINS, KNOWN, Lineage, UnreachableError
+from projections.derivation.own_columns import own_columns
 from projections.derivation.path import Changed, Matched, Table, steps, tables
 
 if TYPE_CHECKING:
@@ -64,6 +65,19 @@ class UsedInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Own:
+    """What a view takes over from an input as it is; see `own_columns`.
+
+    Attributes:
+        columns: By the view's column, the input's.
+        uses: Every use of the input, with what leads to these columns.
+    """
+
+    columns: Mapping[str, str]
+    uses: tuple[UsedInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Keyed:
     """The view is kept key by key.
 
@@ -71,10 +85,21 @@ class Keyed:
         by: Columns of the result by whose values what a change affects is found and computed
             again: the keys, a part of them, or a column that is in the view beside them.
         uses: Every use of an input.
+        own: By input, those of these columns that it gives as they are, where there are any.
     """
 
     by: tuple[str, ...]
     uses: tuple[UsedInput, ...]
+    own: Mapping[str, Own] = field(default_factory=dict)
+
+    def alone(self, name: str) -> Keyed:
+        """Returns how the view is kept if one input changes and no other: by what is its own.
+
+        Without its own columns it is kept as ever. Nothing else need be read to find what is
+        affected; but where other rows of the input have the same values, more is.
+        """
+        own = self.own.get(name)
+        return self if own is None else Keyed(tuple(own.columns), own.uses, self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +175,16 @@ def choose(query: AnalysedQuery, keys: Sequence[str]) -> Strategy:
             for leaf, name in query.leaves.items()
         )
 
+    def kept(by: tuple[str, ...]) -> Keyed:
+        return Keyed(by, uses(by), _own(lineage, query, by))
+
     try:
-        return Keyed(tuple(keys), uses(keys))
+        return kept(tuple(keys))
     except UnreachableError as error:
         reason = str(error)
     for by in _substitutes(lineage, query, keys):
         try:
-            return Keyed(by, uses(by))
+            return kept(by)
         except UnreachableError:
             continue
     return Whole(reason)
@@ -222,6 +250,44 @@ def _obstacle_at(node: Operator, leaves: Mapping[int, str]) -> str | None:
         if not item.deterministic:
             return f"the function {item.name} is not marked deterministic"
     return None
+
+
+def _own(lineage: Lineage, query: AnalysedQuery, by: Sequence[str]) -> dict[str, Own]:
+    found = {}
+    for name in dict.fromkeys(query.leaves.values()):
+        leaves = [leaf for leaf, of in query.leaves.items() if of == name]
+        each = [_taken_over(lineage, query, by, leaf) for leaf in leaves]
+        columns = dict(set.intersection(*(set(one.items()) for one in each)))
+        if columns:
+            columns = {column: columns[column] for column in by if column in columns}
+            wanted = frozenset(query.columns[column] for column in columns)
+            uses = tuple(UsedInput(leaf, name, lineage.paths(wanted, leaf)) for leaf in leaves)
+            found[name] = Own(columns, uses)
+    return found
+
+
+def _taken_over(
+    lineage: Lineage, query: AnalysedQuery, by: Sequence[str], leaf: int
+) -> dict[str, str]:
+    """Columns of the result that are columns of a leaf whatever path is taken, and which."""
+
+    def among(names: Sequence[str]) -> dict[str, str]:
+        wanted = frozenset(query.columns[name] for name in names)
+        try:
+            paths = lineage.paths(wanted, leaf)
+        except UnreachableError:
+            return {}
+        each = [own_columns(query.plan, path) for path in paths] or [{}]
+        found = {}
+        for name in names:
+            first, *others = [own.get(query.columns[name]) for own in each]
+            if first is not None and all(other == first for other in others):
+                found[name] = query.names[first].removeprefix(f"{query.leaves[leaf]}.")
+        return found
+
+    names = [name for name in by if among([name])]
+    together = among(names) if names else {}
+    return together if list(together) == names else {}
 
 
 def _spelled(kinds: Iterable[str]) -> str:

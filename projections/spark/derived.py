@@ -22,7 +22,7 @@ from projections.published import TableVersion
 from projections.search.fields import DELETED_FIELD
 from projections.sinks.derived_table import DerivedTable
 from projections.sinks.sieve import Sieve
-from projections.spark.derivation.analysis import analyse
+from projections.spark.derivation.analysis import analyse, keyed
 from projections.spark.derivation.comparison import differences
 from projections.spark.derivation.definition import definition_of_sql
 from projections.spark.derivation.matching import matches_of
@@ -177,6 +177,7 @@ class DerivedKeeper:
             if not changed:
                 return
             if isinstance(derivation.strategy, Keyed):
+                derivation = self._kept(derivation, {_view(place) for place in changed})
                 had = own.made_from
                 old = {_view(place): versions.rows(place, had[place]) for place in wanted}
                 try:
@@ -196,6 +197,20 @@ class DerivedKeeper:
                 return
         self._whole(versions, derivation, new, number)
         self._suited = self._form(versions)
+
+    def _kept(self, derivation: Derivation, changed: set[str]) -> Derivation:
+        """How it is kept if these inputs change.
+
+        One alone is followed no further than to columns that identify its rows, if the view has
+        these: what else belongs to its rows is found where it is computed.
+        """
+        if len(changed) > 1:
+            return derivation
+        (name,) = changed
+        alone = derivation.alone(name)
+        own, known = keyed(alone).own.get(name), self.view.identities.get(name)
+        there = own is not None and known and set(known) <= set(own.columns.values())
+        return alone if there else derivation
 
     def _reader(self, wanted: Mapping[str, int]) -> TableVersions:
         few = self.versions_of_few

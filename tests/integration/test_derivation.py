@@ -69,10 +69,12 @@ def keep(
     changes = {name: rows for name, rows in world.change().items() if name in view.inputs}
     after = frames(spark, world.rows())
     if changes:
+        # what the view takes over from an input that changes alone is enough to keep it by
+        way = view.alone(next(iter(changes))) if len(changes) == 1 else view
         keys = gathered(
-            spark, affected(view, frames(spark, changes), before, after), few_max=few_max
+            spark, affected(way, frames(spark, changes), before, after), few_max=few_max
         )
-        for row in outcome(view, before, after, keys).collect():
+        for row in outcome(way, before, after, keys).collect():
             key = tuple(frozen(row[name]) for name in view.keys)
             if row["_deleted"]:
                 kept.pop(key, None)
@@ -213,6 +215,48 @@ def test_what_cannot_be_followed_is_computed_as_a_whole_and_says_why(
 
     assert "whole" == explained.strategy
     assert reason in (explained.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("sql", "keys", "own"),
+    [
+        (
+            "SELECT o.id, i.id AS item, qty + 1 AS n FROM orders o JOIN items i ON order_id = o.id",
+            ("id", "item"),
+            {"orders": {"id": "id"}, "items": {"id": "order_id", "item": "id"}},
+        ),
+        (
+            "SELECT o.id, i.id AS item FROM orders o LEFT JOIN items i ON i.order_id = o.id",
+            ("id", "item"),
+            {"orders": {"id": "id"}, "items": {"id": "order_id"}},
+        ),
+        (
+            "SELECT -o.id AS id, c.id AS customer FROM customers c, orders o WHERE c.id = customer",
+            ("id", "customer"),
+            {"orders": {"customer": "customer"}, "customers": {"customer": "id"}},
+        ),
+        (
+            "SELECT id, status AS tag FROM orders UNION SELECT customer, status FROM orders",
+            ("id", "tag"),
+            {"orders": {"tag": "status"}},
+        ),
+    ],
+    ids=["inner", "outer", "computed", "two-uses"],
+)
+def test_what_a_view_takes_over_from_an_input_is_known(
+    spark: SparkSession, sql: str, keys: tuple[str, ...], own: dict[str, dict[str, str]]
+) -> None:
+    view = analysed(spark, sql, *keys)
+
+    assert isinstance(view.strategy, Keyed)
+    assert own == {name: dict(each.columns) for name, each in view.strategy.own.items()}
+    for name, columns in own.items():
+        alone = view.alone(name).strategy
+        assert isinstance(alone, Keyed)
+        assert (tuple(columns), [frozenset()]) == (
+            alone.by,
+            list({use.passes for use in alone.uses}),
+        )
 
 
 def test_functions_of_frames_are_judged_as_sql_is(spark: SparkSession) -> None:

@@ -21,6 +21,7 @@ from projections.sinks.table import FEED
 from projections.spark.deriver import Deriver
 from projections.spark.session import session_of_batches, start_session
 from projections.spec import JobSpec
+from projections.view_state import states
 from tests.fix_spark import UNCOMPILED
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -156,6 +157,16 @@ class Shop:
         assert said is not None
         return f"{said.strategy} by {', '.join(said.by)}"
 
+    def state(self, name: str) -> None:
+        version = self.published.latest()
+        assert version is not None
+        views = {view.name: view for view in self.spec.derived}
+        said = {name: {"strategy": "keyed", "by": ()}}
+        (found,) = states(self.tables, version, {}, {name: views[name]}, said)
+        times = [found.kept.oldest, found.kept.newest]
+        print(found.kept.rows, *map(_shown, times), found.limit or "-", found.reads)  # noqa: T201
+        assert found.kept.disk_bytes > found.kept.size_bytes
+
 
 def _shown(value: object) -> object:
     if isinstance(value, datetime):
@@ -163,9 +174,12 @@ def _shown(value: object) -> object:
     return str(value) if isinstance(value, Decimal) else value
 
 
+_ASKED = ("commit", "delete", "publish", "ask", "kept", "state")
+
+
 def test_the_pages_are_right(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-    names = {name: getattr(shop, name) for name in ("commit", "delete", "publish", "ask", "kept")}
+    names = {name: getattr(shop, name) for name in _ASKED}
     parser, failed = doctest.DocTestParser(), []
     for page in PAGES:
         runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)

@@ -16,6 +16,7 @@ from headwater.errors import UsageError
 from headwater.platform import Platform
 from headwater.project import EXAMPLE
 from projections.derivation.errors import DuplicateKeyError
+from projections.published import Published
 from projections.view import Store
 from projections.view_report import ViewReport
 
@@ -253,3 +254,27 @@ def test_init_with_a_wrong_address_writes_nothing(folder: Path, run: Run) -> Non
 
     assert (1, True, False) == (code, "HW-C010" in err, "hunter2" in err)
     assert not (folder / "shop").exists()
+
+
+def test_the_state_of_views_is_told_without_any_server(project: Path, run: Run) -> None:
+    tables = project / ".headwater/tables"
+    empty = run("view", "state")
+    Published(tables, "shop").publish(1, 100, {"orders": 0})
+
+    shown, told = run("view", "state"), run("view", "state", "--json")
+
+    assert (0, "") == empty[:2]
+    assert "nothing was published yet" in empty[2]
+    assert (0, 0) == (shown[0], told[0])
+    (row,) = json.loads(told[1])
+    assert ("orders", "latest of each key", 2) == (row["view"], row["way"], row["kept"]["rows"])
+    assert ["orders", "2", "1"] == shown[1].splitlines()[1].split()[:3]
+
+
+def test_a_table_that_is_not_there_any_more_is_told(project: Path, run: Run) -> None:
+    Published(project / ".headwater/tables", "shop").publish(1, 100, {"orders": 7})
+
+    code, out, err = run("view", "state")
+
+    assert (1, "") == (code, out)
+    assert "version 7" in err

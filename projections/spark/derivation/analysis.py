@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -50,6 +50,15 @@ class Derivation:
     columns: tuple[str, ...]
     strategy: Strategy
     catalyst: Catalyst = field(repr=False)
+
+    def alone(self, name: str) -> Derivation:
+        """Returns the view as it is kept if one input changes and no other; see `Keyed.alone`.
+
+        Args:
+            name: The input.
+        """
+        strategy = self.strategy
+        return self if isinstance(strategy, Whole) else replace(self, strategy=strategy.alone(name))
 
     def explain(self) -> Explanation:
         """Returns what `view explain` shows."""

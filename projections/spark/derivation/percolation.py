@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from projections.standing_query import Percolation
 
 _TERM: Final = "_headwater_term"
-_DOCUMENT: Final = "_headwater_document"
+_TEXTS: Final = "_headwater_texts"
+_FIELD: Final = "_headwater_field"
 _TERMS: Final = "_headwater_terms"
 _QUERY: Final = "_headwater_query"
 _SOUGHT_FOR: Final = "_headwater_sought"
@@ -88,8 +89,9 @@ def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolatio
     match = fn.udf(_matching(fields), BooleanType(), useArrow=False)
     shown = dict.fromkeys((*percolation.document_keys, *percolation.keep))
     own = [fn.col(quoted(name)) for name in shown]
-    met = documents.select(*own, _document(fields, percolation).alias(_DOCUMENT))
-    told = met.select(*own, _DOCUMENT, of_document(_DOCUMENT).alias(_TERMS))
+    met = documents.select(*own, *_seen_by_queries(fields, percolation))
+    seen = [fn.col(name) for name in met.columns[len(own) :]]
+    told = met.select(*own, *seen, of_document(*seen).alias(_TERMS))
     sought = asked.select(*called, _QUERY, of_query(_QUERY).alias(_SOUGHT_FOR))
     # outer, or Spark would ask for the terms twice: first whether there are any
     pairs = told.select("*", fn.explode_outer(_TERMS).alias(_TERM)).join(
@@ -99,7 +101,7 @@ def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolatio
     # few pairs are left for Python: those that have all the terms, where that is not enough
     needed = fn.forall(f"{_SOUGHT_FOR}.needed", lambda term: fn.array_contains(_TERMS, term))
     open_ = ~fn.col(f"{_SOUGHT_FOR}.enough")
-    judged = match(fn.when(open_, fn.col(_QUERY)), fn.when(open_, fn.col(_DOCUMENT)))
+    judged = match(*(fn.when(open_, column) for column in (fn.col(_QUERY), *seen)))
     found = pairs.where(needed & judged).select(*called, *own)
     return found.distinct()  # a query that meets a document by two terms is there twice
 
@@ -131,13 +133,14 @@ _KINDS: Final[Mapping[type[DataType], FieldKind]] = {
 }
 
 
-def _document(fields: Mapping[str, FieldKind], percolation: Percolation) -> Column:
-    """What queries see of a document, as Python compares it: first its texts, then its fields."""
+def _seen_by_queries(fields: Mapping[str, FieldKind], percolation: Percolation) -> list[Column]:
+    """What queries see of a document, as Python compares it: first its texts, then its fields.
+
+    Each in a column of its own: Python takes those faster than one with all.
+    """
     texts = fn.array(*(fn.col(quoted(name)) for name in percolation.words))
-    return fn.struct(
-        texts.alias("texts"),
-        *(_comparable(kind, name).alias(f"field_{name}") for name, kind in fields.items()),
-    )
+    made = (_comparable(kind, name) for name, kind in fields.items())
+    return [texts.alias(_TEXTS), *(each.alias(f"{_FIELD}_{n}") for n, each in enumerate(made))]
 
 
 def _comparable(kind: FieldKind, name: str) -> Column:
@@ -147,14 +150,14 @@ def _comparable(kind: FieldKind, name: str) -> Column:
     return fn.unix_micros(column.cast("timestamp")) if kind is FieldKind.TIME else column
 
 
-def _seen(names: Sequence[str]) -> Callable[[Any], Document]:
-    """Makes documents of rows; pairs of one document come one after the other."""
+def _seen(names: Sequence[str]) -> Callable[[Sequence[Any]], Document]:
+    """Makes documents of columns; pairs of one document come one after the other."""
     kept: Any = lru_cache(_DOCUMENTS_KEPT)(
         lambda texts: tuple(words_of(text) for text in texts if text is not None)
     )
 
-    def seen(row: Any) -> Document:
-        texts, *values = row
+    def seen(columns: Sequence[Any]) -> Document:
+        texts, *values = columns
         return Document(kept(tuple(texts)), dict(zip(names, values, strict=True)))
 
     return seen
@@ -169,8 +172,9 @@ def _sought(
         query = reader().query(text)
         if query is None:
             return [], [], False
-        needed, enough = needs(query)
-        return sorted(anchors(query)), sorted(needed), enough
+        by, (needed, enough) = anchors(query), needs(query)
+        # the one term by which they meet need not be looked for again
+        return sorted(by), sorted(needed - by if len(by) == 1 else needed), enough
 
     return of
 
@@ -180,19 +184,19 @@ def _refusing(fields: Mapping[str, FieldKind]) -> Callable[[str | None], str | N
     return lambda text: reader().refusal(text)
 
 
-def _telling(names: Sequence[str]) -> Callable[[Any], list[str]]:
+def _telling(names: Sequence[str]) -> Callable[..., list[str]]:
     seen = _once(lambda: _seen(names))
-    return lambda row: sorted(terms(seen()(row)))
+    return lambda *columns: sorted(terms(seen()(columns)))
 
 
-def _matching(fields: Mapping[str, FieldKind]) -> Callable[[str | None, Any], bool]:
+def _matching(fields: Mapping[str, FieldKind]) -> Callable[..., bool]:
     reader, seen = _once(lambda: Reader(fields)), _once(lambda: _seen(tuple(fields)))
 
-    def match(text: str | None, row: Any) -> bool:
+    def match(text: str | None, *columns: Any) -> bool:
         if text is None:  # to have the terms is enough
             return True
         query = reader().query(text)
-        return query is not None and matches(query, seen()(row))
+        return query is not None and matches(query, seen()(columns))
 
     return match
 

@@ -153,25 +153,26 @@ def recomputed(
     """Describes the rows that a view has for affected keys.
 
     Few keys become literals: Spark carries them through joins and groups to both sides and down to
-    the files of a table. Many are joined: all their columns at once, which Spark carries to one
-    side only, and each by itself, which it carries to its own.
+    the files of a table. Many are joined, which it does not carry past a column that is computed;
+    so the rows of an input that have a part in the result are looked for before.
 
     Args:
         derivation: The view.
         inputs: All rows of all inputs, in the version wanted.
         keys: The keys.
     """
-    result = derivation.definition(inputs)
     if keys.values is None:
-        if len(keys.frame.columns) > 1 and len(keyed(derivation).uses) > 1:
-            # columns of one side of a join leave that side only what is wanted of it
-            for name in keys.frame.columns:
-                result = _restricted(result, _held(keys, keys.frame.select(name).distinct()))
-        return _restricted(result, _held(keys, keys.frame))
+        own = keyed(derivation).own
+        read = {
+            name: _confined(frame, own[name].columns, keys) if name in own else frame
+            for name, frame in inputs.items()
+        }
+        return _restricted(derivation.definition(read), keys)
+    result = derivation.definition(inputs)
     for name, values in keys.values.items():
         result = result.where(_among(name, keys, values))
     if len(keys.frame.columns) > 1:
-        return _restricted(result, fn.broadcast(keys.frame))
+        return _restricted(result, keys)
     return result
 
 
@@ -217,10 +218,27 @@ def outcome(
     )
 
 
-def _restricted(result: DataFrame, keys: DataFrame) -> DataFrame:
-    names = keys.columns
-    wanted = keys.select(*(fn.col(name).alias(f"_wanted_{name}") for name in names))
-    return result.join(wanted, _same((f"_wanted_{name}", name) for name in names), "left_semi")
+def _confined(rows: DataFrame, own: Mapping[str, str], keys: AffectedKeys) -> DataFrame:
+    """The rows of an input that have a part in the result for the keys."""
+    there = [name for name in keys.frame.columns if name in own]
+    if not there:
+        return rows
+    wanted = keys.frame.select(*(fn.col(name) for name in there))
+    if len(there) < len(keys.frame.columns):
+        wanted = wanted.distinct()
+    return _semi(rows, _held(keys, wanted), [(name, own[name]) for name in there])
+
+
+def _restricted(result: DataFrame, keys: AffectedKeys) -> DataFrame:
+    names = keys.frame.columns
+    return _semi(result, _held(keys, keys.frame), list(zip(names, names, strict=True)))
+
+
+def _semi(rows: DataFrame, keys: DataFrame, pairs: Sequence[tuple[str, str]]) -> DataFrame:
+    """Rows whose values are among those of keys, NULL among them; a key's column and the rows'."""
+    wanted = keys.select(*(fn.col(key).alias(f"_wanted_{key}") for key, _ in pairs))
+    same = _same((f"_wanted_{key}", name) for key, name in pairs)
+    return rows.join(wanted, same, "left_semi")
 
 
 def _held(keys: AffectedKeys, frame: DataFrame) -> DataFrame:

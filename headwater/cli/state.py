@@ -1,0 +1,71 @@
+"""`headwater view state`: what each view has kept, how much of it, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import print_json, print_rows
+from headwater.project import open_project
+from headwater.runtime.home import read_json
+from projections.published import Published
+from projections.view_state import states
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from projections.view_state import ViewState
+
+_MIB = 1024 * 1024
+
+
+def state(
+    *,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each view has kept: rows, files, their size, and the times that they cover.
+
+    Windows, joins, patterns and searches that stand keep nothing in memory: their state is the
+    table of the view, and those of the views that it reads. On disk there are former versions
+    besides, which can still be read. Until when rows that come change what is there is said by
+    `late=` and a pattern's `within=`; without them, always. Views without a table are not listed.
+    """
+    project = open_project(config, home=home, profile=profile)
+    tables = project.home.root / "tables"
+    published = Published(tables, project.source.name)
+    version = published.latest()
+    found: list[ViewState] = []
+    if version is not None:
+        views = {**project.declarations.views, **project.declarations.derived}
+        said = read_json(project.home.run / "derived.json") or {}
+        found = states(tables, version, published.current(), views, said)
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    print_rows(
+        [_row(each) for each in found], as_json=False, title="", empty="nothing was published yet"
+    )
+
+
+def _row(each: ViewState) -> dict[str, Any]:
+    kept = each.kept
+    return {
+        "view": each.view,
+        "rows": kept.rows,
+        "files": kept.files,
+        "MiB": f"{kept.size_bytes / _MIB:.2f}",
+        "on_disk": f"{kept.disk_bytes / _MIB:.2f}",
+        "oldest": _time(kept.oldest),
+        "newest": _time(kept.newest),
+        "kept": each.way,
+        "changes_until": each.limit,
+        "reads": ", ".join(f"{name} {rows:,}" for name, rows in each.reads.items()),
+    }
+
+
+def _time(at: datetime | None) -> str:
+    return "" if at is None else at.isoformat(timespec="seconds")
