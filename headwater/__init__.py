@@ -5,8 +5,10 @@ from __future__ import annotations
 from cdc.column_rule import ColumnRules
 from projections.alert import Handler, Message, Topic, Webhook
 from projections.cache_options import CacheOptions
+from projections.dashboard import Bars, Line, Number, Rows
 from projections.declaration import source
 from projections.declared_alert import alert
+from projections.declared_dashboard import dashboard
 from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling
 from projections.expectation.expectation import expect
 from projections.lateness import Late
@@ -17,6 +19,7 @@ from projections.words import view
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bars",
     "CacheOptions",
     "Calendar",
     "ColumnRules",
@@ -24,8 +27,11 @@ __all__ = [
     "Hopping",
     "Keyword",
     "Late",
+    "Line",
     "Message",
+    "Number",
     "Pattern",
+    "Rows",
     "SearchOptions",
     "Session",
     "Sliding",
@@ -36,6 +42,7 @@ __all__ = [
     "Tumbling",
     "Webhook",
     "alert",
+    "dashboard",
     "expect",
     "source",
     "view",

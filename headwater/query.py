@@ -19,10 +19,11 @@ from headwater.errors import HeadwaterError
 from projections import published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
+    from deltalake import QueryBuilder
 
     from projections.published import Published, PublishedVersion, TableVersion
 
@@ -127,16 +128,10 @@ def run(
         ReadOnlyError: The statement is not a query.
         QueryError: The statement is wrong; the nearest view is named if one is not found.
     """
-    import pyarrow as pa  # noqa: PLC0415  # a second of import that no other command waits for
-    from deltalake import DeltaTable, QueryBuilder  # noqa: PLC0415
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+    from deltalake import DeltaTable  # noqa: PLC0415  # a second that no other command waits for
 
-    views = view_tables(tables)
-    if not views:
-        hint = "headwater up (or headwater demo) builds them"
-        raise NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
-    if not _QUERY.match(sql):
-        raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
+    views = _view_tables(tables)
+    _require_query(sql)
     try:
         chosen = readable(tables, views, as_of, words(sql))
     except AsOfError:
@@ -144,18 +139,71 @@ def run(
             raise
         views = dict(former(as_of, words(sql)))
         chosen = {name: ReadTable(path, None) for name, path in views.items()}
+    engine = _engine(chosen)
+    if archive is not None and CHANGES not in views and DeltaTable.is_deltatable(str(archive)):
+        engine = engine.register(CHANGES, DeltaTable(archive))
+    return _answered(engine, sql, views, chosen)
+
+
+def run_all(
+    statements: Sequence[str], views: Mapping[str, ReadTable]
+) -> list[pa.Table | HeadwaterError]:
+    """Answers several statements over the same tables.
+
+    Args:
+        statements: As `run` takes them.
+        views: Where and at which version each view is read.
+
+    Returns:
+        For each statement its answer, or why it has none.
+    """
+    named = frozenset().union(*map(words, statements))
+    engine = _engine({name: table for name, table in views.items() if name.lower() in named})
+    found: list[pa.Table | HeadwaterError] = []
+    for sql in statements:
+        try:
+            _require_query(sql)
+            found.append(_answered(engine, sql, {}, views))
+        except QueryError as error:
+            found.append(error)
+    return found
+
+
+def _view_tables(tables: Path) -> dict[str, Path]:
+    views = view_tables(tables)
+    if not views:
+        hint = "headwater up (or headwater demo) builds them"
+        raise NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
+    return views
+
+
+def _require_query(sql: str) -> None:
+    if not _QUERY.match(sql):
+        raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
+
+
+def _engine(chosen: Mapping[str, ReadTable]) -> QueryBuilder:
+    from deltalake import DeltaTable, QueryBuilder  # noqa: PLC0415
+
     engine = QueryBuilder()
     for name, table in chosen.items():
         engine = engine.register(name, DeltaTable(table.path, version=table.version))
-    if archive is not None and CHANGES not in views and DeltaTable.is_deltatable(str(archive)):
-        engine = engine.register(CHANGES, DeltaTable(archive))
+    return engine
+
+
+def _answered(
+    engine: QueryBuilder, sql: str, views: Mapping[str, Path], versions: Iterable[str]
+) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
     try:
         plan = pa.table(engine.execute(f"EXPLAIN {sql}").read_all())
         if _CHANGES.search(str(plan["plan"][0])):
             raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
         return pa.table(engine.execute(sql).read_all())
     except DeltaError as error:
-        raise _explained(str(error), views, chosen) from None
+        raise _explained(str(error), views, versions) from None
 
 
 def words(sql: str) -> frozenset[str]:

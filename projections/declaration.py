@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from cdc.column_rule import ColumnRules
     from projections.alert import Alert
+    from projections.dashboard import Dashboard
 
 _HISTORY: Final = 2
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -50,13 +51,14 @@ _V = TypeVar("_V", MirrorView, EventsView)
 
 @dataclass(slots=True)
 class Declarations:
-    """All sources, views and alerts that one module declared, by name.
+    """All that one module declared: sources, views and alerts by name.
 
     Attributes:
         sources: Sources.
         views: Views of one table each, or of events.
         derived: Views that are made from other views.
         alerts: Who is told of rows of which views.
+        dashboard: What a page shows of them; None if nothing was said.
         module: Where it lies; files that it names lie beside it.
         folders: Further places of modules that it imports.
     """
@@ -65,6 +67,7 @@ class Declarations:
     views: dict[str, View] = field(default_factory=dict)
     derived: dict[str, DerivedView] = field(default_factory=dict)
     alerts: dict[str, Alert] = field(default_factory=dict)
+    dashboard: Dashboard | None = None
     module: Path | None = None
     folders: tuple[Path, ...] = ()
 

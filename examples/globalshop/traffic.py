@@ -1,9 +1,9 @@
 """Realistic writes at a given rate of row changes per second, in a process of their own.
 
 `python -m examples.globalshop.traffic` reads one JSON object from standard input (`dsn`, `rate`,
-`seconds`, `seed`), prints its ledger as a JSON line a few times a second, and a last one with
-`"done": true`. It stops after `seconds`, on SIGTERM, or when its standard input ends, so it cannot
-outlive whoever started it.
+`seconds`, `seed`, `browsing`), prints its ledger as a JSON line a few times a second, and a last
+one with `"done": true`. It stops after `seconds`, on SIGTERM, or when its standard input ends, so
+it cannot outlive whoever started it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
 from eventstore import Rejected
 from eventstore.postgres.log import PostgresEventLog
 from examples.globalshop.activity import ACTIVITIES, Shop, add_customer, add_ghost
+from examples.globalshop.browsing import Browsing
 from examples.globalshop.ledger import Ledger, Notes
 from examples.globalshop.order_tables import OrderStore
 from examples.globalshop.orders import Order
 from examples.globalshop.vocabulary import chance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from examples.globalshop.activity import Activity
 
 _ROLL_BACK_SHARE: Final = 0.04
 _INTERLEAVE_SHARE: Final = 0.04
@@ -43,6 +49,7 @@ class Traffic:
         rate: Row changes per second.
         seconds: How long; for ever if infinite.
         seed: Decides what happens; the clock only decides when.
+        activities: What happens and how often.
         stop: Ends the traffic after the transaction in hand.
         ledger: What was committed.
         late_max_s: How far behind its schedule it ever was.
@@ -52,6 +59,7 @@ class Traffic:
     rate: float
     seconds: float = float("inf")
     seed: int = 11
+    activities: Sequence[tuple[int, Activity]] = ACTIVITIES
     stop: threading.Event = field(default_factory=threading.Event)
     ledger: Ledger = field(default_factory=Ledger)
     late_max_s: float = 0.0
@@ -65,8 +73,7 @@ class Traffic:
     def run(self, dsn: str) -> Ledger:
         """Writes until the time is over or `stop` is set."""
         rng = random.Random(self.seed)  # noqa: S311  # not a secret
-        activities = [activity for _, activity in ACTIVITIES]
-        weights = [weight for weight, _ in ACTIVITIES]
+        weights, activities = zip(*self.activities, strict=True)
         with (
             psycopg.connect(dsn) as one,
             psycopg.connect(dsn) as two,
@@ -136,7 +143,9 @@ def main() -> None:
     # Ctrl-C reaches the whole process group; the parent decides when the traffic ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wish = json.loads(sys.stdin.readline())
-    traffic = Traffic(wish["rate"], wish.get("seconds") or float("inf"), wish.get("seed", 11))
+    more = Browsing().activities if wish.get("browsing") else ()
+    seconds = wish.get("seconds") or float("inf")
+    traffic = Traffic(wish["rate"], seconds, wish.get("seed", 11), (*ACTIVITIES, *more))
     signal.signal(signal.SIGTERM, lambda *_: traffic.stop.set())
 
     def stop_at_end_of_input() -> None:

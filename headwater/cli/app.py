@@ -12,6 +12,7 @@ from headwater import __version__, extra
 from headwater.cli import (
     alert,
     cache,
+    dashboard,
     data,
     db,
     demo,
@@ -46,7 +47,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (demo, services, run, init, doctor, plan, data, search, trace, token, forget):
+for part in (
+    demo,
+    services,
+    run,
+    init,
+    doctor,
+    plan,
+    data,
+    search,
+    dashboard,
+    trace,
+    token,
+    forget,
+):
     part.register(app)
 app.add_typer(alert.app, name="alert")
 app.add_typer(cache.app, name="cache")

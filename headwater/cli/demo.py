@@ -21,6 +21,7 @@ class WorkloadName(StrEnum):
     """Workloads that ship."""
 
     GLOBALSHOP = "globalshop"
+    GLOBALSHOP_LIVE = "globalshop-live"
     PGBENCH = "pgbench"
 
 

@@ -10,7 +10,6 @@ from headwater.cli.output import print_json, print_rows
 from headwater.project import open_project
 from headwater.runtime.home import read_json
 from projections.published import Published
-from projections.view_state import states
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,6 +33,8 @@ def state(
     besides, which can still be read. Until when rows that come change what is there is said by
     `late=` and a pattern's `within=`; without them, always. Views without a table are not listed.
     """
+    from projections.view_state import states  # noqa: PLC0415  # loads the tables' engine
+
     project = open_project(config, home=home, profile=profile)
     tables = project.home.root / "tables"
     published = Published(tables, project.source.name)

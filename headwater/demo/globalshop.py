@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import psycopg
 
 import examples.globalshop
-from examples.globalshop import seed
+from examples.globalshop import browsing, seed
 from headwater.demo.result import Invariant
 from headwater.demo.traffic import ChildTraffic, Written, python_module
 from headwater.demo.workload import Person, Probe
@@ -85,6 +85,29 @@ class GlobalShop:
                 row = connection.execute(query).fetchone()
                 values[name] = int(row[0]) if row else 0
         return (Invariant("cents paid and not refunded", "source", values),)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalShopLive(GlobalShop):
+    """The same shop with what customers look at before they order, and a page that shows it."""
+
+    name: ClassVar[str] = "globalshop-live"
+    title: ClassVar[str] = "GlobalShop, live"
+    settings_file: ClassVar[Path] = FOLDER / "live" / "headwater.toml"
+
+    def prepare(self, dsn: str, scale: float) -> int:
+        """Creates and fills what GlobalShop has; searches and clicks come with the traffic."""
+        rows = GlobalShop.prepare(self, dsn, scale)
+        browsing.prepare(dsn)
+        return rows
+
+    def start_traffic(self, dsn: str, rate: float, seconds: float) -> Traffic:
+        """Starts customers looking around as well."""
+        return ChildTraffic(
+            python_module("examples.globalshop.traffic"),
+            read_report,
+            wish={"dsn": dsn, "rate": rate, "seconds": seconds, "browsing": True},
+        )
 
 
 def read_report(line: str) -> Written | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.demo.globalshop import GlobalShop
+from headwater.demo.globalshop import GlobalShop, GlobalShopLive
 from headwater.demo.pgbench import Pgbench
 
 if TYPE_CHECKING:
@@ -15,4 +15,5 @@ if TYPE_CHECKING:
 
 def workloads() -> dict[str, Callable[[], Workload]]:
     """Returns what makes each workload, by its name."""
-    return {"globalshop": GlobalShop, "pgbench": Pgbench}
+    made = (GlobalShop, GlobalShopLive, Pgbench)
+    return {each.name: each for each in made}

@@ -46,6 +46,15 @@ def test_the_wheel_has_every_migration_under_the_event_store(names):
     assert "sql/0001_event_store/10_events.sql" in kept
 
 
+def test_the_wheel_has_the_page_of_dashboards(names):
+    folder = ROOT / "headwater" / "panels" / "page"
+
+    assert {"page.html", "page.css", "page.js", "chart.js"} == {p.name for p in folder.iterdir()}
+    assert [] == [
+        p.name for p in folder.iterdir() if f"headwater/panels/page/{p.name}" not in names
+    ]
+
+
 @pytest.mark.parametrize("package", ["cdc", "eventstore", "projections", "headwater"])
 def test_the_wheel_says_that_each_package_is_typed(names, package):
     assert f"{package}/py.typed" in names

@@ -1,0 +1,1 @@
+"""GlobalShop with a live page."""

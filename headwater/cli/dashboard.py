@@ -1,0 +1,55 @@
+"""`headwater dashboard`: the page that shows a project's views as they change."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from headwater.cli.options import Config, HomeFolder, Profile
+from headwater.cli.output import stderr
+from headwater.errors import UsageError
+from headwater.project import open_project
+
+_PORT = 8600
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("dashboard")(dashboard)
+
+
+def dashboard(
+    *,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen to; whoever reaches it can read.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", help="Port; 0 takes a free one.", min=0, max=65_535)
+    ] = _PORT,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Serve the page that `dashboard(...)` declares, until Ctrl-C.
+
+    It reads the views' tables and nothing else: no server need run for it. All panels stand at the
+    same transaction boundary, and follow within a second when there is a newer one.
+    """
+    from headwater.panels.answers import Answers  # noqa: PLC0415  # loads the query engine
+    from headwater.panels.server import DashboardServer  # noqa: PLC0415
+
+    project = open_project(config, home=home, profile=profile)
+    declared = project.declarations.dashboard
+    if declared is None:
+        raise UsageError(
+            "no dashboard is declared",
+            detail=str(project.settings.views_path),
+            hint='dashboard("Shop", [Number("Orders", "SELECT count(*) FROM orders")])',
+        )
+    answers = Answers(declared, project.home.root / "tables", project.source.name)
+    with DashboardServer(answers, host, port) as server:
+        stderr.print(f"{declared.title}: {server.url}  (Ctrl-C ends it)", markup=False)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
