@@ -28,6 +28,7 @@ from benchmarks import (
     snapshot,
     standing_queries,
     startup,
+    stream_join,
     table_features,
     verify,
     window_live,
@@ -63,6 +64,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "table_features": table_features.run,
     "verify": verify.run,
     "window_live": window_live.run,
+    "stream_join": stream_join.run,
     "windows": windows.run,
 }
 

@@ -14,8 +14,6 @@ they are, and without its start. Without a network there is no peer.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import closing, contextmanager
@@ -29,6 +27,7 @@ import redis
 from deltalake import DeltaTable
 
 from benchmarks import change_archive
+from benchmarks.bytewax import run_dataflow
 from benchmarks.change_archive import PLAN
 from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
@@ -59,7 +58,6 @@ _CHANGES_PER_KEY: Final = 5
 _CHANGES_PER_WRITE: Final = {"table": 100_000, "cache": 10_000, "search": 20_000}
 _PEER_PART: Final = 10
 _MEMORY_MB: Final = 4_000
-_NEEDED: Final = ("bytewax==0.21.1", "orjson", "redis")
 _DATAFLOW: Final = """
 import sys, time
 import orjson, redis
@@ -220,21 +218,14 @@ def _timed(made: ChangeArchive, name: str, open_sink: Callable[[], Sink]) -> flo
 
 def _peer(made: ChangeArchive, place: Path, url: str) -> _Timed | None:
     """Times bytewax on the first part of the records; None where it cannot be installed."""
-    environment = place / "peer"
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    python = str(environment / "bin" / "python")
-    install = [python, "-m", "pip", "install", "--quiet", *_NEEDED]
-    if subprocess.run(install, check=False, capture_output=True).returncode:
-        say("bytewax cannot be installed: no peer")
-        return None
     count, lines = made.changes // _PEER_PART, place / "records"
     rows = _write_lines(made, lines, count)
-    (place / "dataflow.py").write_text(_DATAFLOW)
-    command = [python, str(place / "dataflow.py"), str(lines), url]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    said = run_dataflow(place, _DATAFLOW, str(lines), url)
+    if said is None:
+        return None
     with redis.Redis.from_url(url) as client:
         right = client.dbsize() == rows
-    return _Timed(count / float(said), right)
+    return _Timed(count / float(said[0]), right)
 
 
 def _write_lines(made: ChangeArchive, lines: Path, count: int) -> int:

@@ -12,10 +12,7 @@ how many they are, and without its start. Without a network there is no peer.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +22,7 @@ import orjson
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from benchmarks.bytewax import run_dataflow
 from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
 from headwater.supply.jars import ensure
@@ -56,7 +54,6 @@ _MINUTE_S: Final = 60
 _DECLINED: Final = 3
 _WITHIN_S: Final = 6 * 3_600
 _BEGIN_S: Final = 1_767_225_600  # 2026-01-01
-_NEEDED: Final = ("bytewax==0.21.1", "orjson")
 _DATAFLOW: Final = """
 import sys, time
 from datetime import datetime, timedelta, timezone
@@ -271,13 +268,6 @@ def _last(seen: list[tuple[int, bool]], start: int) -> int | None:
 
 def _peer(place: Path, rows: _Rows) -> float | None:
     """Times bytewax on a part of the rows, rows/s; None where it cannot be installed."""
-    environment = place / "peer"
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    python = str(environment / "bin" / "python")
-    install = [python, "-m", "pip", "install", "--quiet", *_NEEDED]
-    if subprocess.run(install, check=False, capture_output=True).returncode:
-        say("bytewax cannot be installed: no peer")
-        return None
     count = len(rows.at) // _PEER_PART
     with (place / "lines").open("wb") as file:
         for at, region, cents in zip(
@@ -285,11 +275,10 @@ def _peer(place: Path, rows: _Rows) -> float | None:
         ):
             line = {"at": at, "region": f"r{region}", "cents": int(cents)}
             file.write(orjson.dumps(line) + b"\n")
-    (place / "dataflow.py").write_text(_DATAFLOW)
-    command = [python, str(place / "dataflow.py"), str(place / "lines")]
-    began = time.monotonic()
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    say(f"bytewax: {said[1]} windows, {time.monotonic() - began:.1f} s with its start")
+    said = run_dataflow(place, _DATAFLOW, str(place / "lines"))
+    if said is None:
+        return None
+    say(f"bytewax: {said[1]} windows")
     if int(said[2]) != count:
         raise RuntimeError("the peer has not counted every row")
     return count / float(said[0])
