@@ -54,6 +54,9 @@ BY_PLAIN_SQL = {
     """,
 }
 
+RARE = {"Low stock"}
+"""What a short run may not come to: a new product has to be launched, and be sold."""
+
 
 def test_the_live_page_shows_what_the_shop_has_done(tmp_path: Path) -> None:
     home = tmp_path / ".headwater"
@@ -70,7 +73,7 @@ def test_the_live_page_shows_what_the_shop_has_done(tmp_path: Path) -> None:
     assert [] == [title for title, panel in panels.items() if "error" in panel]
     for title, sql in BY_PLAIN_SQL.items():
         expected = [plain(row) for row in query.run(sql, home / "tables").to_pylist()]
-        assert expected, title
+        assert expected or title in RARE, title
         assert expected == [[rounded(each) for each in row] for row in panels[title]["rows"]], title
     assert panels["From order to payment"]["rows"]
 
