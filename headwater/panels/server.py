@@ -8,6 +8,7 @@ everything but its own script and style.
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from http import HTTPStatus
@@ -73,7 +74,9 @@ class DashboardServer(ThreadingHTTPServer):
             raise PortTakenError(
                 f"cannot listen to {host}:{port}",
                 detail=error.strerror,
-                hint="--port 0 takes a free one",
+                hint="--port 0 takes a free one"
+                if error.errno == errno.EADDRINUSE
+                else "--host is an address of this machine, such as 127.0.0.1",
             ) from None
 
     @property
