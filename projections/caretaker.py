@@ -17,6 +17,7 @@ from cdc.errors import CdcError
 from cdc.snapshot import reads
 from projections import joining, sweeps, switch
 from projections.errors import ProjectionError, SinkError, ViewHaltedError
+from projections.published import Published
 from projections.quarantine import halting, ledger, rereads
 from projections.quarantine.ledger import Verdict
 from projections.quarantine.retry import try_again
@@ -179,6 +180,8 @@ class Caretaker(threading.Thread):
                 if committed is None or not sweep.covered_by(committed):
                     continue
                 with guard.writing():
+                    if not sweep.covered_by(self._applied(store, committed)):
+                        continue
                     removed = self._sink(store).sweep(plan, sweep.below_version)
                 if plan.history is None:  # a history wants what waits, however old
                     below = {plan.name: sweep.below_version}
@@ -186,6 +189,13 @@ class Caretaker(threading.Thread):
                 sweeps.note(connection, plan.name, store, sweep, removed)
                 if removed:
                     _log.info("rows removed", view=plan.name, store=str(store), rows=removed)
+
+    def _applied(self, store: Store, committed: Offsets) -> Offsets:
+        """Offsets below which a store has every record, while no batch is written there."""
+        if store is not Store.TABLE:
+            return committed
+        published = Published(self._spec.addresses.tables, self._spec.source)
+        return sweeps.applied(committed, published.waiting_from())
 
     def _look_at_cache(self, connection: Connection) -> None:
         """Notices a cache that has forgotten something, and tells when a view of it is whole."""

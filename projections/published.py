@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.boundary import Run
+    from projections.frontier import Offsets
 
 KEPT_HOURS: Final = 1
 """How long a published version can be read, and so a replaced file stays."""
@@ -380,6 +381,15 @@ class Published:
         return (
             msgspec.msgpack.decode(path.read_bytes(), type=Beyond) if path.is_file() else Beyond()
         )
+
+    def waiting_from(self) -> Offsets:
+        """Returns the offset of the first record of each partition that waits."""
+        found: Offsets = {}
+        for topic, records in self.beyond().waiting:
+            for record in records:
+                place = topic, record.partition
+                found[place] = min(record.offset, found.get(place, record.offset))
+        return found
 
     def keep_beyond(self, ahead: Ahead, waiting: Iterable[Run] = ()) -> None:
         """Keeps what lies beyond the boundary, whole or not at all.

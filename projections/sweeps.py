@@ -44,9 +44,22 @@ class Sweep:
     below_version: int
     ends: Mapping[tuple[str, int], int]
 
-    def covered_by(self, committed: Offsets) -> bool:
-        """Tells whether a query that has finished all below some offsets may sweep."""
-        return all(not end or committed.get(place, 0) >= end for place, end in self.ends.items())
+    def covered_by(self, applied: Offsets) -> bool:
+        """Tells whether a store that has all below some offsets may be swept."""
+        return all(not end or applied.get(place, 0) >= end for place, end in self.ends.items())
+
+
+def applied(committed: Offsets, waiting: Offsets) -> Offsets:
+    """Returns the offsets below which a store has every record.
+
+    A batch of the tables that is finished may have put records off to the next: those beyond its
+    boundary. Swept before they are there, a history would have its rows end and begin anew.
+
+    Args:
+        committed: The offsets that the store's query has finished.
+        waiting: The first record of each partition that waits; looked at after those.
+    """
+    return {place: min(end, waiting.get(place, end)) for place, end in committed.items()}
 
 
 def due(plan: ViewPlan, whole: Mapping[str, WholeRead]) -> Sweep | None:
