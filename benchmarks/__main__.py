@@ -32,6 +32,7 @@ from benchmarks import (
     table_features,
     verify,
     window_live,
+    window_state,
     windows,
 )
 from headwater.logging import configure
@@ -64,6 +65,7 @@ BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "table_features": table_features.run,
     "verify": verify.run,
     "window_live": window_live.run,
+    "window_state": window_state.run,
     "stream_join": stream_join.run,
     "windows": windows.run,
 }

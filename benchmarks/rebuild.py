@@ -5,11 +5,11 @@ each key the newest record is found and written, guarded by its version, with a 
 deleted. What each store has at the end is compared row by row with what the changes come to before
 a figure counts; the stores take turns, each alone on the machine.
 
-The peer is bytewax, in an environment of its own that is made for the run: a dataflow that parses
-each record and sets the row under its key, in pipelines of 500, or takes it away. It guards nothing
-and remembers no delete, and is given the records as lines of a file, ready to be parsed. Its rows
-are checked as well. It is timed for a part of the records, as its rate does not depend on how many
-they are, and without its start. Without a network there is no peer.
+The peers are bytewax, pathway and quixstreams, each in an environment of its own that is made for
+the run; see `rebuild_peers`. They fill a cache, are given the records as lines of a file or in a
+topic, ready to be parsed, and guard nothing. Their rows are counted as well. They are timed for a
+part of the records, as their rate does not depend on how many they are, and without their start.
+The fastest of them counts. Without a network there is no peer.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 import redis
 from deltalake import DeltaTable
 
-from benchmarks import change_archive
-from benchmarks.bytewax import run_dataflow
+from benchmarks import change_archive, rebuild_peers
 from benchmarks.change_archive import PLAN
+from benchmarks.peer import run_peer
 from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
 from cdc.values import encoder
@@ -58,61 +58,6 @@ _CHANGES_PER_KEY: Final = 5
 _CHANGES_PER_WRITE: Final = {"table": 100_000, "cache": 10_000, "search": 20_000}
 _PEER_PART: Final = 10
 _MEMORY_MB: Final = 4_000
-_DATAFLOW: Final = """
-import sys, time
-import orjson, redis
-import bytewax.operators as op
-from bytewax.dataflow import Dataflow
-from bytewax.inputs import DynamicSource, StatelessSourcePartition
-from bytewax.outputs import DynamicSink, StatelessSinkPartition
-from bytewax.testing import run_main
-
-path, url = sys.argv[1:]
-
-class Lines(StatelessSourcePartition):
-    def __init__(self):
-        self.file = open(path, "rb")
-    def next_batch(self):
-        lines = self.file.readlines(1 << 20)
-        if not lines:
-            raise StopIteration
-        return lines
-
-class Source(DynamicSource):
-    def build(self, step_id, worker_index, worker_count):
-        return Lines()
-
-class Rows(StatelessSinkPartition):
-    def __init__(self):
-        self.client = redis.Redis.from_url(url)
-    def write_batch(self, items):
-        for start in range(0, len(items), 500):
-            pipeline = self.client.pipeline(transaction=False)
-            for key, row in items[start:start + 500]:
-                if row is None:
-                    pipeline.delete(key)
-                else:
-                    pipeline.set(key, row)
-            pipeline.execute()
-
-class Cache(DynamicSink):
-    def build(self, step_id, worker_index, worker_count):
-        return Rows()
-
-def parsed(line):
-    change = orjson.loads(line)
-    if change["op"] == "d":
-        return f"peer:{change['before']['id']}", None
-    row = change["after"]
-    return f"peer:{row['id']}", orjson.dumps(row)
-
-flow = Dataflow("rebuild")
-records = op.input("records", flow, Source())
-op.output("cache", op.map("parsed", records, parsed), Cache())
-began = time.monotonic()
-run_main(flow)
-print(time.monotonic() - began)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +85,7 @@ def run(quick: bool) -> Report:
             url = endpoints.cache_url
             found["cache"] = _ours(made, "cache", lambda: CacheSink(url), expected)
             redis.Redis.from_url(url).flushall()
-            peer = _peer(made, place, url)
+            peers = _peers(made, place, url)
         with _server(place / "search", ServiceName.SEARCH) as endpoints:
             url = endpoints.search_url
             found["search"] = _ours(made, "search", lambda: SearchSink(url), expected)
@@ -154,18 +99,20 @@ def run(quick: bool) -> Report:
         )
         for name, side in found.items()
     ]
-    if peer is not None:
-        say(f"bytewax to the cache: {peer.per_s:,.0f} changes/s")
+    for name, side in peers.items():
+        say(f"{name} to the cache: {side.per_s:,.0f} changes/s, {side.right}")
+    if peers:
+        fastest = max(peers, key=lambda name: peers[name].per_s)
         measures.append(
             rate(
-                "the same to the cache beside bytewax, changes/s",
+                f"the same to the cache beside the fastest of {len(peers)} peers, {fastest}",
                 ours=found["cache"].per_s,
-                peer=peer.per_s,
+                peer=peers[fastest].per_s,
                 limit=None,
                 target=PEER_RATIO,
             )
         )
-    sides = [*found.values(), *([] if peer is None else [peer])]
+    sides = [*found.values(), *peers.values()]
     return Report("rebuild", all(side.right for side in sides), tuple(measures))
 
 
@@ -216,16 +163,25 @@ def _timed(made: ChangeArchive, name: str, open_sink: Callable[[], Sink]) -> flo
     return time.monotonic() - began
 
 
-def _peer(made: ChangeArchive, place: Path, url: str) -> _Timed | None:
-    """Times bytewax on the first part of the records; None where it cannot be installed."""
+def _peers(made: ChangeArchive, place: Path, url: str) -> dict[str, _Timed]:
+    """Times each peer on the first part of the records; without those that cannot be installed."""
     count, lines = made.changes // _PEER_PART, place / "records"
     rows = _write_lines(made, lines, count)
-    said = run_dataflow(place, _DATAFLOW, str(lines), url)
-    if said is None:
-        return None
-    with redis.Redis.from_url(url) as client:
-        right = client.dbsize() == rows
-    return _Timed(count / float(said[0]), right)
+    found = {}
+    with (
+        _server(place / "broker", ServiceName.KAFKA) as endpoints,
+        redis.Redis.from_url(url) as own,
+    ):
+        for peer, program, words in (
+            ("bytewax", rebuild_peers.BYTEWAX, ()),
+            ("pathway", rebuild_peers.PATHWAY, ()),
+            ("quixstreams", rebuild_peers.QUIXSTREAMS, (endpoints.kafka_bootstrap,)),
+        ):
+            own.flushall()
+            said = run_peer(peer, place, program, str(lines), url, *words)
+            if said is not None:
+                found[peer] = _Timed(count / float(said[0]), own.dbsize() == rows)
+    return found
 
 
 def _write_lines(made: ChangeArchive, lines: Path, count: int) -> int:

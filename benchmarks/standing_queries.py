@@ -22,19 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
 from opensearchpy import OpenSearch
 
+from benchmarks.derived_run import DerivedRun, spark_session
 from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
-from headwater.supply.jars import ensure
-from projections.published import Published
-from projections.sinks.table import FEED
-from projections.spark.deriver import Deriver
-from projections.spark.session import session_of_batches, start_session
-from projections.spec import JobSpec
 from projections.standing_query import Percolation
 from projections.view import DerivedView, Store
 
@@ -156,8 +150,6 @@ def _ours(
     place: Path, queries: list[_Query], documents: list[_Document], at_once: int
 ) -> tuple[float, set[tuple[int, int]]]:
     """Documents per second, and all pairs in the view's table."""
-    nowhere = "redis://127.0.0.1:1"
-    places = (nowhere, "", "", place, nowhere, "", tuple(ensure("spark", progress=False)))
     view = DerivedView(
         "found",
         _HOW.keys,
@@ -166,26 +158,17 @@ def _ours(
         text=repr(_HOW),
         percolation=_HOW,
     )
-    spec = JobSpec("benchmark", (), *places, master="local[2]", derived=(view,))
     asked = pa.table({"id": range(len(queries)), "wanted": [query.text for query in queries]})
     table = _table(documents)
-    for name, rows in (("queries", asked), ("documents", table)):
-        path = str(spec.addresses.tables / name)
-        stamped = rows.append_column("_version", pa.array(np.full(len(rows), 100)))
-        DeltaTable.create(path, stamped.schema, configuration=dict(FEED))
-        if name == "queries":
-            write_deltalake(path, stamped, mode="append")
-    session = start_session(spec)
-    try:
-        deriver = Deriver(session, session_of_batches(session), spec)
-        seconds = [
-            _boundary(deriver, spec, table.slice(start, at_once), 100 + start)
-            for start in range(0, len(documents), at_once)
-        ]
-    finally:
-        session.stop()
+    inputs = {"queries": asked, "documents": table.slice(0, 0)}
+    seconds = []
+    with spark_session(place) as session:
+        run = DerivedRun(session, place, (view,), inputs)
+        for start in range(0, len(documents), at_once):
+            run.add("documents", table.slice(start, at_once))
+            seconds.append(run.bring()["found"])
     say("seconds of each boundary: " + ", ".join(f"{each:.1f}" for each in seconds))
-    kept = DeltaTable(str(spec.addresses.tables / "found")).to_pyarrow_table()
+    kept = run.table("found")
     pairs = set(zip(kept["query_id"].to_pylist(), kept["sku"].to_pylist(), strict=True))
     return at_once * _BOUNDARIES / sum(seconds[_WARM:]), pairs
 
@@ -193,24 +176,6 @@ def _ours(
 def _table(documents: list[_Document]) -> pa.Table:
     names = ("sku", "title", "price")
     return pa.table({name: [getattr(each, name) for each in documents] for name in names})
-
-
-def _boundary(deriver: Deriver, spec: JobSpec, rows: pa.Table, lsn: int) -> float:
-    """Seconds from a boundary's documents being there to their matches being committed."""
-    tables = spec.addresses.tables
-    stamped = rows.append_column("_version", pa.array(np.full(len(rows), lsn)))
-    write_deltalake(str(tables / "documents"), stamped, mode="append")
-    names = ("documents", "queries")
-    versions = {name: DeltaTable(str(tables / name)).version() for name in names}
-    published = Published(tables, spec.source)
-    version = published.publish(1, lsn, versions, complete=False)
-    if version is None:
-        raise RuntimeError("nothing was published")
-    began = time.monotonic()
-    published.complete(version, deriver.derived(version))
-    if deriver.faults:
-        raise RuntimeError(str(deriver.faults))
-    return time.monotonic() - began
 
 
 def _peer(queries: list[_Query], documents: list[_Document]) -> tuple[float, set[tuple[int, int]]]:

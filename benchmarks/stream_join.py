@@ -21,17 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.bytewax import run_dataflow
+from benchmarks.derived_run import DerivedRun, spark_session
+from benchmarks.peer import run_peer
 from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
-from headwater.supply.jars import ensure
-from projections.published import Published
-from projections.sinks.table import FEED
-from projections.spark.deriver import Deriver
-from projections.spark.session import session_of_batches, start_session
-from projections.spec import JobSpec
 from projections.view import DerivedView, Store
 
 if TYPE_CHECKING:
@@ -137,7 +131,6 @@ class _Rows:
                     "id": np.arange(searches),
                     "person": np.arange(searches) % 50_000,
                     "at": pa.array(self.searched_us, moment),
-                    "_version": np.full(searches, 100),
                 }
             ),
             "clicks": pa.table(
@@ -145,7 +138,6 @@ class _Rows:
                     "id": np.arange(clicks),
                     "search_id": self.search,
                     "at": pa.array(self.clicked_us, moment),
-                    "_version": np.full(clicks, 100),
                 }
             ),
         }
@@ -189,33 +181,14 @@ def _made(count: int) -> _Rows:
 
 def _ours(place: Path, rows: _Rows) -> tuple[float, bool]:
     """Makes the view; returns how long it took, and whether it is right."""
-    nowhere = "redis://127.0.0.1:1"
-    places = (nowhere, "", "", place, nowhere, "", tuple(ensure("spark", progress=False)))
     made = rows.tables()
     view = DerivedView(
         "joined", ("id", "click_id"), frozenset([Store.TABLE]), tuple(made), sql=_SQL
     )
-    spec = JobSpec("benchmark", (), *places, master="local[2]", derived=(view,))
-    tables = spec.addresses.tables
-    for name, table in made.items():
-        DeltaTable.create(str(tables / name), table.schema, configuration=dict(FEED))
-        write_deltalake(str(tables / name), table, mode="append")
-    published = Published(tables, spec.source)
-    versions = {name: DeltaTable(str(tables / name)).version() for name in made}
-    version = published.publish(1, 100, versions, complete=False)
-    if version is None:
-        raise RuntimeError("nothing was published")
-    session = start_session(spec)
-    try:
-        deriver = Deriver(session, session_of_batches(session), spec)
-        published.complete(version, deriver.derived(version))
-    finally:
-        session.stop()
-    if deriver.faults:
-        raise RuntimeError(str(deriver.faults))
-    return deriver.seconds["joined"], _right(
-        DeltaTable(str(tables / "joined")).to_pyarrow_table(), rows
-    )
+    with spark_session(place) as session:
+        run = DerivedRun(session, place, (view,), made)
+        seconds = run.bring()["joined"]
+    return seconds, _right(run.table("joined"), rows)
 
 
 def _right(found: pa.Table, rows: _Rows) -> bool:
@@ -242,7 +215,7 @@ def _peer(place: Path, rows: _Rows) -> float | None:
     with (place / "lines").open("wb") as file:
         for kind, search, at in sorted(events, key=lambda event: event[2]):
             file.write(orjson.dumps({"kind": kind, "search": search, "at": at}) + b"\n")
-    said = run_dataflow(place, _DATAFLOW, str(place / "lines"))
+    said = run_peer("bytewax", place, _DATAFLOW, str(place / "lines"))
     if said is None:
         return None
     both = int(rows.in_time.sum())

@@ -1,13 +1,14 @@
-"""Windows and patterns over two million rows that are there, as a new view of them is made.
+"""Windows and patterns over two million rows, as a new view of them is made, and as it is kept.
 
 Ours is the job's own way: a view is declared, and its table is made from the table of its input, at
-a published boundary, until it is committed. What it has is compared with what numpy makes of the
-same rows before a figure counts. The rows are skewed over time and regions.
+a published boundary, until it is committed; each view alone on the machine. A last part of the rows
+then comes boundary by boundary, and the view is kept. What it has is compared with what numpy makes
+of the same rows before a figure counts. The rows are skewed over time and regions.
 
-The peer is bytewax, in an environment of its own that is made for the run: a dataflow that parses
-lines of JSON, in the order of their time, and counts them in windows that tumble, by event time. It
-keeps nothing but what it counts. It is timed for a part of the rows, as its rate does not depend on
-how many they are, and without its start. Without a network there is no peer.
+The peers are bytewax and quixstreams, each in an environment of its own that is made for the run;
+see `window_peers`. They count, and keep nothing that could be corrected. They are timed for a part
+of the rows, as their rate does not depend on how many they are. Nobody is timed for its start: ours
+has made the same views of a part of the rows before. Without a network there is no peer.
 """
 
 from __future__ import annotations
@@ -20,33 +21,36 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.bytewax import run_dataflow
+from benchmarks import window_peers
+from benchmarks.derived_run import DerivedRun, spark_session
+from benchmarks.peer import run_peer
 from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
-from headwater.supply.jars import ensure
+from headwater import runtime
+from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 from projections.event_window import Tumbling, keys_of
 from projections.measure import Measures
 from projections.pattern import Pattern, PatternQuery, Step
-from projections.published import Published
-from projections.sinks.table import FEED
-from projections.spark.deriver import Deriver
-from projections.spark.session import session_of_batches, start_session
-from projections.spec import JobSpec
 from projections.view import DerivedView, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from benchmarks.result import Measure
 
 PEER_RATIO: Final = 2.0
 PATTERN_ROWS_PER_S: Final = 50_000.0
+_KEPT_PER_S: Final = 200.0
+"""Rows that the live page's traffic brings in a second: views have to keep up with it."""
 
 _ROWS: Final = 2_000_000
 _ROWS_QUICK: Final = 100_000
 _PEER_PART: Final = 10
+_WARM_PART: Final = 20
+_KEPT_PART: Final = 20
+"""One in so many rows comes after the view was made, in boundaries of one tenth of them."""
+
+_BOUNDARIES: Final = 10
 _REGIONS: Final = 8
 _CARDS: Final = 10_000
 _DAY_S: Final = 86_400
@@ -54,71 +58,61 @@ _MINUTE_S: Final = 60
 _DECLINED: Final = 3
 _WITHIN_S: Final = 6 * 3_600
 _BEGIN_S: Final = 1_767_225_600  # 2026-01-01
-_DATAFLOW: Final = """
-import sys, time
-from datetime import datetime, timedelta, timezone
-import orjson
-import bytewax.operators as op
-import bytewax.operators.windowing as win
-from bytewax.dataflow import Dataflow
-from bytewax.inputs import DynamicSource, StatelessSourcePartition
-from bytewax.operators.windowing import EventClock, TumblingWindower
-from bytewax.testing import TestingSink, run_main
-
-path, out = sys.argv[1], []
-
-class Lines(StatelessSourcePartition):
-    def __init__(self):
-        self.file = open(path, "rb")
-    def next_batch(self):
-        lines = self.file.readlines(1 << 20)
-        if not lines:
-            raise StopIteration
-        return lines
-
-class Source(DynamicSource):
-    def build(self, step_id, worker_index, worker_count):
-        return Lines()
-
-def at(event):
-    return datetime.fromtimestamp(event["at"] / 1e6, timezone.utc)
-
-clock = EventClock(ts_getter=at, wait_for_system_duration=timedelta(seconds=10))
-begin = datetime(2026, 1, 1, tzinfo=timezone.utc)
-windower = TumblingWindower(length=timedelta(minutes=1), align_to=begin)
-flow = Dataflow("windows")
-events = op.map("parsed", op.input("lines", flow, Source()), orjson.loads)
-counted = win.count_window("counted", events, clock, windower, lambda event: event["region"])
-op.output("out", counted.down, TestingSink(out))
-began = time.monotonic()
-run_main(flow)
-print(time.monotonic() - began, len(out), sum(count for _, (_, count) in out))
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """The rows, in columns."""
 
+    id: np.ndarray[Any, Any]
     at: np.ndarray[Any, Any]
     region: np.ndarray[Any, Any]
     card: np.ndarray[Any, Any]
     cents: np.ndarray[Any, Any]
     declined: np.ndarray[Any, Any]
 
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def part(self, begin: int, end: int) -> _Rows:
+        """Some of the rows, in their order."""
+        own = slice(begin, end)
+        return _Rows(
+            self.id[own],
+            self.at[own],
+            self.region[own],
+            self.card[own],
+            self.cents[own],
+            self.declined[own],
+        )
+
     def table(self) -> pa.Table:
         """The rows as a table of a view."""
         return pa.table(
             {
-                "id": np.arange(len(self.at)),
+                "id": self.id,
                 "region": pa.array([f"r{n}" for n in range(_REGIONS)]).take(pa.array(self.region)),
                 "card": self.card,
                 "cents": self.cents,
                 "declined": self.declined,
                 "at": pa.array(self.at, pa.timestamp("us", "UTC")),
-                "_version": np.full(len(self.at), 100),
             }
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """What ours did with a view.
+
+    Attributes:
+        made_per_s: Rows in a second as it was made.
+        kept_per_s: Rows in a second as they came boundary by boundary.
+        right: Whether it has what it should.
+    """
+
+    made_per_s: float
+    kept_per_s: float
+    right: bool
 
 
 def run(quick: bool) -> Report:
@@ -126,34 +120,35 @@ def run(quick: bool) -> Report:
     rows = _made(_ROWS_QUICK if quick else _ROWS)
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
         place = Path(folder)
-        views = _views()
-        seconds, right = _ours(place, rows, views)
-        peer = _peer(place, rows)
-    count = len(rows.at)
-    measures: list[Measure] = []
-    if peer is not None:
-        measures.append(
-            rate(
-                f"counts and sums of {count:,} rows in windows of a minute, rows/s",
-                ours=count / seconds["per_minute"],
-                peer=peer,
-                limit=None,
-                target=PEER_RATIO,
-            )
+        ours = _ours(place, rows)
+        peers = _peers(place, rows)
+    measures = [
+        rate(
+            f"counts and sums of {len(rows):,} rows in windows of a minute, beside {peer}, rows/s",
+            ours=ours["per_minute"].made_per_s,
+            peer=per_s,
+            limit=None,
+            target=PEER_RATIO,
         )
-    measures.append(
-        at_least(
-            f"a pattern in {count:,} rows of {_CARDS:,} cards, rows/s",
-            ours=count / seconds["suspects"],
-            target=PATTERN_ROWS_PER_S,
-        )
-    )
-    return Report("windows", right, tuple(measures))
+        for peer, per_s in peers.items()
+    ]
+    count = len(rows) // _KEPT_PART // _BOUNDARIES
+    for name, what in (("per_minute", "windows of a minute"), ("suspects", "a pattern")):
+        timed = ours[name]
+        say(f"{name}: made {timed.made_per_s:,.0f}, kept {timed.kept_per_s:,.0f} rows/s")
+        if name == "suspects":
+            metric = f"a pattern in {len(rows):,} rows of {_CARDS:,} cards, rows/s"
+            measures.append(at_least(metric, ours=timed.made_per_s, target=PATTERN_ROWS_PER_S))
+        metric = f"{what} beside so many rows, kept in boundaries of {count:,} rows, rows/s"
+        target = PATTERN_ROWS_PER_S if name == "suspects" else _KEPT_PER_S
+        measures.append(at_least(metric, ours=timed.kept_per_s, target=target))
+    return Report("windows", all(timed.right for timed in ours.values()), tuple(measures))
 
 
 def _made(count: int) -> _Rows:
     draw = np.random.default_rng(1)
     return _Rows(
+        id=np.arange(count),
         at=np.sort((_BEGIN_S + draw.beta(2, 3, count) * _DAY_S) * 1_000_000).astype(np.int64),
         region=np.minimum(draw.geometric(0.3, count) - 1, _REGIONS - 1),
         card=draw.integers(0, _CARDS, count),
@@ -178,40 +173,25 @@ def _views() -> tuple[DerivedView, ...]:
     )
 
 
-def _ours(
-    place: Path, rows: _Rows, views: tuple[DerivedView, ...]
-) -> tuple[dict[str, float], bool]:
-    """Makes each view; returns how long it took, and whether all are right."""
-    nowhere = "redis://127.0.0.1:1"
-    places = (nowhere, "", "", place, nowhere, "", tuple(ensure("spark", progress=False)))
-    spec = JobSpec("benchmark", (), *places, master="local[2]", derived=views)
-    tables, table = spec.addresses.tables, rows.table()
-    DeltaTable.create(str(tables / "payments"), table.schema, configuration=dict(FEED))
-    write_deltalake(str(tables / "payments"), table, mode="append")
-    session = start_session(spec)
-    try:
-        return _timed(session, spec, rows)
-    finally:
-        session.stop()
+def _ours(place: Path, rows: _Rows) -> dict[str, _Timed]:
+    """Makes and keeps each view, alone, in a session that has made the same of fewer rows."""
+    few = rows.part(0, len(rows) // _WARM_PART)
+    with spark_session(place) as session:
+        for view in _views():
+            _timed(session, place / f"{view.name}-warm", few, view)
+        return {view.name: _timed(session, place / view.name, rows, view) for view in _views()}
 
 
-def _timed(session: SparkSession, spec: JobSpec, rows: _Rows) -> tuple[dict[str, float], bool]:
-    tables = spec.addresses.tables
-    published = Published(tables, spec.source)
-    deriver = Deriver(session, session_of_batches(session), spec)
-    versions = {"payments": DeltaTable(str(tables / "payments")).version()}
-    version = published.publish(1, 100, versions, complete=False)
-    if version is None:
-        raise RuntimeError("nothing was published")
-    published.complete(version, deriver.derived(version))
-    if deriver.faults:
-        raise RuntimeError(str(deriver.faults))
-    say(f"seconds of each view: {deriver.seconds}")
-    found = {view.name: DeltaTable(str(tables / view.name)) for view in spec.derived}
-    right = _windows_right(found["per_minute"].to_pyarrow_table(), rows)
-    return dict(deriver.seconds), right and _matches_right(
-        found["suspects"].to_pyarrow_table(), rows
-    )
+def _timed(session: SparkSession, home: Path, rows: _Rows, view: DerivedView) -> _Timed:
+    there = len(rows) - len(rows) // _KEPT_PART
+    run = DerivedRun(session, home, (view,), {"payments": rows.part(0, there).table()})
+    made_s = run.bring()[view.name]
+    each, kept_s = (len(rows) - there) // _BOUNDARIES, 0.0
+    for start in range(there, len(rows), each):
+        run.add("payments", rows.part(start, start + each).table())
+        kept_s += run.bring()[view.name]
+    right = _windows_right if view.name == "per_minute" else _matches_right
+    return _Timed(there / made_s, (len(rows) - there) / kept_s, right(run.table(view.name), rows))
 
 
 def _windows_right(found: pa.Table, rows: _Rows) -> bool:
@@ -266,19 +246,30 @@ def _last(seen: list[tuple[int, bool]], start: int) -> int | None:
     return None
 
 
-def _peer(place: Path, rows: _Rows) -> float | None:
-    """Times bytewax on a part of the rows, rows/s; None where it cannot be installed."""
-    count = len(rows.at) // _PEER_PART
-    with (place / "lines").open("wb") as file:
+def _peers(place: Path, rows: _Rows) -> dict[str, float]:
+    """Times each peer on a part of the rows, rows/s; without those that cannot be installed."""
+    count, lines = len(rows) // _PEER_PART, place / "lines"
+    with lines.open("wb") as file:
         for at, region, cents in zip(
             rows.at[:count].tolist(), rows.region[:count].tolist(), rows.cents, strict=False
         ):
             line = {"at": at, "region": f"r{region}", "cents": int(cents)}
             file.write(orjson.dumps(line) + b"\n")
-    said = run_dataflow(place, _DATAFLOW, str(place / "lines"))
-    if said is None:
-        return None
-    say(f"bytewax: {said[1]} windows")
-    if int(said[2]) != count:
-        raise RuntimeError("the peer has not counted every row")
-    return count / float(said[0])
+    found = {}
+    broker = RuntimeSpec(
+        home=place / ".headwater", services={ServiceName.KAFKA: Spawned()}, lifeline=True
+    )
+    bootstrap = runtime.up(broker).kafka_bootstrap
+    for peer, program, words in (
+        ("bytewax", window_peers.BYTEWAX, ()),
+        ("quixstreams", window_peers.QUIXSTREAMS, (bootstrap,)),
+    ):
+        said = run_peer(peer, place, program, str(lines), *words)
+        if said is None:
+            continue
+        if int(said[1]) != count:
+            raise RuntimeError(f"{peer} has not counted every row")
+        found[peer] = count / float(said[0])
+        say(f"{peer}: {found[peer]:,.0f} rows/s")
+    runtime.down(broker.home)
+    return found
