@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
     from projections.spec import JobSpec
     from projections.table_watch import TableWatch
 
-INTERVAL_S: Final = 0.7
+_INTERVAL_S: Final = (0.2, 0.7)
+"""Shortest and longest rest between two rounds: what was not sampled waits for a later boundary."""
+
+_RESTS: Final = 9
+"""How many times as long as a round it rests after it, within these: a tenth of the time at most."""
+
 _CONNECT_S: Final = 5
 _log = structlog.get_logger(__name__)
 
@@ -126,11 +132,15 @@ class Publisher(threading.Thread):
                     ) as connection,
                     consumer(self._spec.bootstrap) as broker,
                 ):
-                    while not self._stopped.wait(INTERVAL_S):
+                    rest_s = 0.0
+                    while not self._stopped.wait(rest_s):
+                        began = time.monotonic()
                         self._round(connection, broker)
+                        shortest, longest = _INTERVAL_S
+                        rest_s = min(max(shortest, _RESTS * (time.monotonic() - began)), longest)
             except (psycopg.Error, CdcError, WriterFencedError) as error:
                 _log.warning("positions are not published", error=type(error).__name__)
-                self._stopped.wait(INTERVAL_S)
+                self._stopped.wait(_INTERVAL_S[1])
 
     def stop(self) -> None:
         """Ends the thread after its current round."""

@@ -54,11 +54,11 @@ class Pace:
     """How a query takes its work.
 
     Attributes:
-        trigger: Shortest time between the starts of two batches.
+        every_ms: Shortest time between the starts of two batches.
         offsets_max: Most records of a batch.
     """
 
-    trigger: str
+    every_ms: int
     offsets_max: int
 
 
@@ -90,13 +90,17 @@ class Gate:
 
 
 # A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
-# than its freshness needs.
-PACES: Final = {
-    Store.CACHE: Pace("500 milliseconds", 40_000),
-    Store.SEARCH: Pace("1 second", 60_000),
-    Store.TABLE: Pace("3 seconds", 100_000),
-    ARCHIVE: Pace("15 seconds", 200_000),
+# than its freshness needs; one of the tables costs about as much again for every few of them.
+_PACES: Final = {
+    Store.CACHE: Pace(500, 40_000),
+    Store.SEARCH: Pace(1_000, 60_000),
+    Store.TABLE: Pace(1_000, 100_000),
+    ARCHIVE: Pace(15_000, 200_000),
 }
+_TABLES_MS: Final = 250
+"""By how much each table puts the next batch off."""
+
+_TABLES_MS_MAX: Final = 3_000
 
 _CHANGED: Final = UnknownShapeError("tables have changed: the views are bound to them anew")
 
@@ -108,6 +112,15 @@ _CONSUMER: Final = {
     # connection in order: behind a fetch that waits for data it would wait as long.
     "kafka.fetch.max.wait.ms": "10",
 }
+
+
+def pace(spec: JobSpec, query: str) -> Pace:
+    """Returns how a query takes its work; that of the tables rests longer the more there are."""
+    usual = _PACES[query]
+    if query != Store.TABLE:
+        return usual
+    wanted_ms = _TABLES_MS * len(spec.plans_in(Store.TABLE))
+    return replace(usual, every_ms=min(max(usual.every_ms, wanted_ms), _TABLES_MS_MAX))
 
 
 def start_query(
@@ -304,7 +317,7 @@ def _records(
         of_topics(session.readStream.format("kafka"), spec, query)
         .option("subscribePattern", pattern)
         .option("startingOffsets", starting)
-        .option("maxOffsetsPerTrigger", PACES[query].offsets_max)
+        .option("maxOffsetsPerTrigger", pace(spec, query).offsets_max)
     )
     records: DataFrame = reader.load()
     return records
@@ -329,7 +342,7 @@ def _started(session: SparkSession, spec: JobSpec, query: str, stream: Any) -> S
     started: StreamingQuery = (
         stream.queryName(str(query))
         .option("checkpointLocation", str(spec.checkpoint(query)))
-        .trigger(processingTime=PACES[query].trigger)
+        .trigger(processingTime=f"{pace(spec, query).every_ms} milliseconds")
         .start()
     )
     return started
