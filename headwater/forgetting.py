@@ -280,39 +280,3 @@ class Forgetting:
         searched = search_files(home.root, values, but=[home.data("postgres")])
         self._say(f"{searched.files:,} files searched for {searched.texts} values")
         return searched
-
-
-def certify_person(
-    home: Path, subject: str, texts: Sequence[str], erased: Sequence[Erased], begun_at: str
-) -> tuple[Certificate, Path]:
-    """Looks for texts of somebody whom the event store has forgotten, and keeps a certificate.
-
-    Events, their topics, the archive and views have sealed values only, so nothing is to be erased
-    there.
-
-    Args:
-        home: Folder of all state: its files are searched.
-        subject: Who was forgotten.
-        texts: What no file may have.
-        erased: What was erased.
-        begun_at: When it was asked for.
-
-    Returns:
-        The certificate, and where it is.
-    """
-    searched = search_files(home, texts)
-    made = Certificate(
-        source="events",
-        subject=subject,
-        keys=[],
-        former_keys=0,
-        through="",
-        begun_at=begun_at,
-        ended_at=now(),
-        erased=list(erased),
-        values_searched=searched.texts,
-        files_searched=searched.files,
-        bytes_searched=searched.size_bytes,
-        found_in=searched.found,
-    )
-    return made, keep(made, home / "certificates")

@@ -10,22 +10,30 @@ One damage has no such cure: two rows of one key in a table. What a merge does t
 other. There the older one is taken out first, in one commit and under the lock that every writer of
 the view takes. That decides nothing: both are rows of the same key, the newer one by its version is
 what a merge had left, and the read that follows has the last word.
+
+Rows of a view that is made from others are in no table of the source. The job is asked to compute
+the whole of it at its next boundary, and to give all its rows to the other stores.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from cdc.snapshot import request
 from projections.documents import decoded_key, key_values, source_key
-from projections.errors import RepairRefusedError
+from projections.errors import NotCaughtUpError, RepairRefusedError
 from projections.sinks.open import open_sink
 from projections.sinks.table import TableSink
+from projections.verification.checks import job_runs
 from projections.verification.pace import Pace
-from projections.verify import DEADLINE_S, Verification
+from projections.verification.renewal import Renewals
+from projections.verify import DEADLINE_S, Verification, verify
 from projections.view import Store
 from projections.view_report import Verdict
 
@@ -35,8 +43,14 @@ if TYPE_CHECKING:
     from cdc.capture import CaptureSpec
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
+    from projections.verification.renewal import Renewal
+    from projections.view import DerivedView
     from projections.view_report import Finding, ViewReport
 
+RENEWAL_S: Final = 600.0
+"""Longest wait for a view made from others: it is computed whole, and all its rows are given."""
+
+_POLL_S: Final = 0.5
 _BY_THEMSELVES = (Verdict.QUARANTINED, Verdict.MOVING, Verdict.ENDED)
 
 
@@ -49,7 +63,7 @@ class Repaired:
         store: The store.
         asked: Keys that were wrong.
         cured: Those of them that are right now.
-        left: Those that are still wrong.
+        left: Those that are still wrong, as far as they are kept by name.
         moving: Those that changed whenever they were looked at.
     """
 
@@ -60,19 +74,30 @@ class Repaired:
     left: tuple[Finding, ...] = field(default=(), repr=False)
     moving: int = 0
 
+    @property
+    def wrong(self) -> int:
+        """How many are still wrong."""
+        return max(len(self.left), self.asked - self.cured - self.moving)
+
 
 def refuse(spec: JobSpec, report: ViewReport) -> None:
     """Refuses a report whose view cannot be repaired row by row.
 
     Raises:
         RepairRefusedError: Its rows have no keys by which they could be read again, or nothing of
-            what is wrong is a row.
+            what is wrong is a row; or it is made from others, and no job runs that could.
     """
+    if any(view.name == report.view for view in spec.derived):
+        if not job_runs(spec):
+            raise RepairRefusedError(
+                f"view {report.view} is made from others, and no job runs that makes it",
+                hint="headwater up starts it; then ask again",
+            )
+        return
     plan = next((plan for plan in spec.plans if plan.name == report.view), None)
     if plan is None:
         raise RepairRefusedError(
-            f"view {report.view} is made from others: its rows are in no table",
-            hint="repair those that it is made from; headwater view explain names them",
+            f"view {report.view} is not kept", hint="headwater view status says why"
         )
     if plan.append_only:
         raise RepairRefusedError(
@@ -117,16 +142,24 @@ def repair(
     Raises:
         RepairRefusedError: See `refuse`.
         CdcError: The keys cannot be read.
-        NotCaughtUpError: A view does not take what was read.
+        NotCaughtUpError: A view does not take what was read, or is not made anew in time.
         SinkError: A store cannot be read, or a table not written.
     """
     wrong: dict[str, dict[Store, list[Finding]]] = defaultdict(dict)
+    made: dict[str, list[ViewReport]] = defaultdict(list)
+    derived = {view.name: view for view in spec.derived}
     for report in reports:
-        if not report.equal:
-            refuse(spec, report)
+        if report.equal:
+            continue
+        refuse(spec, report)
+        if report.view in derived:
+            made[report.view].append(report)
+        else:
             wrong[report.view][report.store] = _repairable(report)
-    plans = {plan.name: plan for plan in spec.plans}
     found: list[Repaired] = []
+    for name, of_view in made.items():
+        found += _made_anew(spec, derived[name], of_view, max(deadline_s, RENEWAL_S), say)
+    plans = {plan.name: plan for plan in spec.plans}
     for view, by_store in wrong.items():
         plan = plans[view]
         _take_out_duplicates(spec, plan, by_store.get(Store.TABLE, ()), say)
@@ -191,3 +224,70 @@ def _judged_again(
         cured = asked - len(left) - moving
         repaired.append(Repaired(plan.name, store, asked, cured, left, moving))
     return repaired
+
+
+def _made_anew(
+    spec: JobSpec,
+    view: DerivedView,
+    reports: Sequence[ViewReport],
+    deadline_s: float,
+    say: Callable[[str], None],
+) -> list[Repaired]:
+    """Has the job make a view whole that is made from others, and verifies it once more."""
+    stores = {report.store for report in reports}
+    if Store.TABLE in stores:  # what was wrong there may have been given to the others
+        stores |= view.to
+    renewals = Renewals(spec)
+    asked = renewals.ask(view.name, stores)
+    said = ", ".join(sorted(stores))
+    say(f"{view.name}: the job makes it whole at its next boundary, in {said}")
+    _await_renewal(spec, renewals, asked, deadline_s)
+    again = {report.store: report for report in _verified_again(spec, view, stores)}
+    repaired = []
+    for report in reports:
+        left = again.get(report.store)
+        if left is None:
+            continue
+        count = _count(report)
+        cured = max(0, count - _count(left) - left.moving)
+        repaired.append(Repaired(view.name, report.store, count, cured, left.findings, left.moving))
+    return repaired
+
+
+def _await_renewal(spec: JobSpec, renewals: Renewals, asked: Renewal, deadline_s: float) -> None:
+    deadline = time.monotonic() + deadline_s
+    while (left := renewals.of_view(asked.view)) is not None:
+        runs = job_runs(spec)
+        if not runs or time.monotonic() > deadline:
+            fault = _fault(spec, asked.view) if runs else "the job has ended"
+            raise NotCaughtUpError(
+                f"view {asked.view} is not made anew",
+                detail=f"it waits in {', '.join(left.waiting)}" + (f": {fault}" if fault else ""),
+                hint="what was asked stays, and is done as soon as the job can: headwater view"
+                " status shows it; then verify the view",
+            )
+        time.sleep(_POLL_S)
+
+
+def _verified_again(spec: JobSpec, view: DerivedView, stores: set[Store]) -> list[ViewReport]:
+    beside = stores - {Store.TABLE}
+    found = verify(spec, views=[view.name], stores=beside) if beside else []
+    if Store.TABLE in stores:
+        from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
+
+        found += verify_derived(replace(spec, derived=(view,)))
+    return found
+
+
+def _count(report: ViewReport) -> int:
+    return report.missing + report.extra + report.different
+
+
+def _fault(spec: JobSpec, view: str) -> str:
+    """What the job says of a view that it cannot keep."""
+    try:
+        told = orjson.loads(spec.derived_file.read_bytes()).get(view, {})
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        return ""
+    faults = [told.get("error"), *(each.get("error") for each in told.get("stores", {}).values())]
+    return next((str(fault["message"]) for fault in faults if fault), "")

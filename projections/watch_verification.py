@@ -3,12 +3,13 @@
 A pass over a view is cut into steps of some thousand rows, with pauses between them as the budget
 asks. The view that was not looked at for the longest time comes next, so whoever starts this again
 goes on where it ended. What it finds lies in the source; a view that differs is logged, with counts
-and never a value. Views made from others are compared in search and cache; what their tables should
-be only Spark can tell.
+and never a value. What the tables of views made from others should be only Spark can tell: the job
+is asked for one at a time, and is given the same share of the time.
 """
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -18,17 +19,20 @@ import structlog
 from cdc.errors import CdcError
 from cdc.postgres import session
 from projections.errors import NotCaughtUpError, ProjectionError
+from projections.published import Published
 from projections.verification import ledger
+from projections.verification.checks import Checks, job_runs
 from projections.verification.pace import Pace
 from projections.verify import Verification
+from projections.view import Store
+from projections.view_report import ViewReport
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from projections.plan import ViewPlan
     from projections.spec import JobSpec
-    from projections.view_report import ViewReport
+    from projections.verification.ledger import Verified
 
 FIRST_S: Final = 60.0
 """Before the first pass: whatever has just been started has better to do."""
@@ -36,6 +40,13 @@ FIRST_S: Final = 60.0
 PAUSE_S: Final = 10.0
 """Between two views; small ones would be compared all the time otherwise."""
 
+ANSWER_S: Final = 300.0
+"""How long the job may take for a table; one that takes longer is left to a later turn."""
+
+REST_MAX_S: Final = 1800.0
+"""Longest rest after a table, however long it took."""
+
+_POLL_S: Final = 1.0
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _log = structlog.get_logger(__name__)
 
@@ -52,8 +63,10 @@ class BackgroundVerification:
     def __init__(self, bound: Callable[[], JobSpec], budget: float, stop: threading.Event) -> None:
         self._bound = bound
         self._pace = Pace(budget, stop)
+        self._budget = budget
         self._stop = stop
         self._said: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._unanswered: dict[tuple[str, bool], datetime] = {}
 
     def run(self, first_s: float = FIRST_S, pause_s: float = PAUSE_S) -> None:
         """Goes on until it is stopped; nothing that a view or a store does ends it."""
@@ -75,16 +88,29 @@ class BackgroundVerification:
         verification = Verification(spec, self._pace)
         with session.connect(spec.source_dsn) as connection:
             seen = {(v.view, v.store): v.looked_at for v in ledger.read(connection, spec.source)}
-        plans = list(verification.plans())
-        if not plans:
+        derived = {view.name for view in spec.derived}
+        plans = {plan.name: plan for plan in verification.plans()}
+        # of a view made from others, the table is looked at apart from the rest
+        places = {
+            (name, False): plan.to - {Store.TABLE} if name in derived else plan.to
+            for name, plan in plans.items()
+        }
+        if job_runs(spec):
+            places |= {(name, True): frozenset({Store.TABLE}) for name in _published(spec)}
+        if not places:
             return []
 
-        def looked_at(plan: ViewPlan) -> datetime:
-            return min(seen.get((plan.name, store), _NEVER) for store in plan.to)
+        def looked_at(place: tuple[str, bool]) -> datetime:
+            name, _ = place
+            times = (seen.get((name, store), _NEVER) for store in places[place])
+            return max(min(times), self._unanswered.get(place, _NEVER))
 
-        plan = min(plans, key=looked_at)
+        chosen = min(places, key=looked_at)
+        if chosen[1]:
+            return self._look_at_table(spec, chosen, seen.get((chosen[0], Store.TABLE), _NEVER))
+        plan = plans[chosen[0]]
         reports: list[ViewReport] = []
-        steps = verification.steps(plan, sorted(plan.to), reports)
+        steps = verification.steps(plan, sorted(places[chosen]), reports)
         self._pace.rest(0)
         for _ in steps:
             self._pace.step()
@@ -96,6 +122,33 @@ class BackgroundVerification:
             ledger.publish(connection, spec.source, reports)
         for report in reports:
             self._tell(report)
+        return reports
+
+    def _look_at_table(
+        self, spec: JobSpec, place: tuple[str, bool], before: datetime
+    ) -> list[ViewReport]:
+        """Has the job verify the table of a view; returns what it has published."""
+        view, checks = place[0], Checks(spec)
+        began = time.monotonic()
+        checks.ask(view)
+        while view in checks.asked() and not self._stop.is_set():
+            if time.monotonic() - began > ANSWER_S or not job_runs(spec):
+                break
+            self._stop.wait(_POLL_S)
+        checks.done(view)
+        self._unanswered[place] = datetime.now(UTC)  # whatever was answered is as new
+        worked_s = time.monotonic() - began
+        with session.connect(spec.source_dsn) as connection:
+            found = ledger.read(connection, spec.source)
+        key = view, Store.TABLE
+        reports = [
+            _report(each)
+            for each in found
+            if (each.view, each.store) == key and each.looked_at > before
+        ]
+        for report in reports:
+            self._tell(report)
+        self._stop.wait(min(REST_MAX_S, worked_s * (1 / self._budget - 1)))
         return reports
 
     def _tell(self, report: ViewReport) -> None:
@@ -115,3 +168,25 @@ class BackgroundVerification:
             store=str(report.store),
             **dict(zip(names, counts, strict=True)),
         )
+
+
+def _published(spec: JobSpec) -> list[str]:
+    """The views made from others of which there is a table to be looked at."""
+    latest = Published(spec.addresses.tables, spec.source).latest()
+    known = {} if latest is None else latest.views
+    return [view.name for view in spec.derived if view.name in known]
+
+
+def _report(found: Verified) -> ViewReport:
+    return ViewReport(
+        view=found.view,
+        store=found.store,
+        rows=found.rows,
+        missing=found.missing,
+        extra=found.extra,
+        different=found.different,
+        applied_through=None,
+        quarantined=found.quarantined,
+        moving=found.moving,
+        verified_through=found.verified_through,
+    )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
+from rich.markup import escape
 
 from eventstore.compaction import CompactionPolicy, CompactionReport, StreamFold
 from eventstore.names import category_of, check_label, check_stream
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.compaction import PostgresCompactor
 from eventstore.upcast_check import check_log
-from headwater import extra
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
@@ -28,12 +28,15 @@ from headwater.events import (
     decider_of,
     find_store,
     keep_head,
-    open_ring,
     open_store,
     read_head,
     read_texts,
     tenant_of,
 )
+from headwater.settings import HOME_FOLDER
+
+if TYPE_CHECKING:
+    from headwater.shredding import Shredded
 
 HeadFile = Annotated[
     Path | None,
@@ -169,51 +172,58 @@ def shred(
     """Destroy a person's key, and with it every personal value in events and saved states.
 
     Events stay; their personal fields read as redacted from now on, in every copy of the log.
-    With --search, all files of the project's home are looked through, and a certificate is kept
-    there; exits 3 if a text is found. Backups of the keys are yours to delete.
+    Ends with a certificate in the project's home: what was erased, and a search of the log and of
+    all files of the home. Where the settings name a master key, it is for values that only this
+    person's fields had; with --search, for the texts of a file, too. Exits 3 if one is found, or
+    if the role may not have dead rows removed. Backups of the keys are yours to delete.
     """
     if not yes:
         raise UsageError(
             "a person's values cannot be read ever again", hint="add --yes if you mean it"
         )
     check_label("subject", subject)
-    begun_at = datetime.now(UTC).isoformat(timespec="seconds")
     # whatever is wrong with the words is told before anything is destroyed
-    texts = None if search is None else read_texts(search)
-    place = None if search is None else find_home(config, home=home, profile=profile)
+    texts = [] if search is None else read_texts(search)
+    place = _home(config, home, profile)
     database = find_store(dsn, config=config, home=home, profile=profile)
-    with open_ring(database) as ring:
-        had = ring.shred(tenant_of(database, tenant), subject)
-        vacuumed = ring.vacuum()
-    said: dict[str, object] = {"subject": subject, "had_key": had}
-    if texts is None or place is None:
-        _print_shredded(said, as_json=as_json)
-        return
-    extra.require()
-    # searches tables too, with what is not there where the event store works alone
-    from headwater.forgetting import certify_person  # noqa: PLC0415
-    from projections.forgetting.certificate import Erased  # noqa: PLC0415
+    # what the other commands need not load
+    from headwater import shredding  # noqa: PLC0415
 
-    erased = [
-        Erased("key ring", "keys", int(had)),
-        Erased("key ring", "dead rows", 0, complete=vacuumed),
-    ]
-    certificate, path = certify_person(place, subject, texts, erased, begun_at)
-    found, files = len(certificate.found_in), certificate.files_searched
-    _print_shredded(
-        {**said, "certificate": str(path), "found_in": certificate.found_in}, as_json=as_json
-    )
-    stderr.print(f"{len(texts)} texts: found in {found:,} of {files:,} files; certificate {path}")
+    done = shredding.shred(database, tenant_of(database, tenant), subject, place, texts)
+    certificate = done.certificate
+    if as_json:
+        made = {**msgspec.to_builtins(certificate), "complete": certificate.complete}
+        print_json({"had_key": done.had_key, "certificate": str(done.path), **made})
+    else:
+        _print_shredded(done)
     if not certificate.complete:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _print_shredded(said: dict[str, object], *, as_json: bool) -> None:
-    if as_json:
-        print_json(said)
-    else:
-        had = said["had_key"]
-        typer.echo("the key is destroyed" if had else "there was no key; none will be made")
+def _home(config: Path | None, home: Path | None, profile: str | None) -> Path:
+    """The folder of all state; the usual one where only a database is named."""
+    try:
+        return find_home(config, home=home, profile=profile)
+    except UsageError:
+        return Path(HOME_FOLDER)
+
+
+def _print_shredded(done: Shredded) -> None:
+    certificate, found = done.certificate, done.certificate.found_in
+    typer.echo("the key is destroyed" if done.had_key else "there was no key; none will be made")
+    for each in certificate.erased:
+        count = f"{each.count:,} {each.what}" if each.count else each.what
+        stderr.print(f"{each.place}: {count}" + ("" if each.complete else " (not done)"))
+    stderr.print(
+        f"{certificate.values_searched} texts: found in {len(found):,} places,"
+        f" {certificate.files_searched:,} files searched",
+        soft_wrap=True,
+    )
+    for name in found[:10]:
+        stderr.print(f"  {escape(name)}", soft_wrap=True)
+    for what in certificate.beyond_reach:
+        stderr.print(f"[dim]not reached[/] {escape(what)}", soft_wrap=True)
+    stderr.print(f"certificate: {escape(str(done.path))}", soft_wrap=True)
 
 
 def upcast(

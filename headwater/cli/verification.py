@@ -84,15 +84,11 @@ def repair(
 
     Without --yes it only shows what differs, and exits 3 if anything does. The rows come by the
     log, newer than whatever a store has of them and older than every change that follows; nothing
-    else is written. Of two rows of one key in a table, the older one is taken out first.
+    else is written. Of two rows of one key in a table, the older one is taken out first. A view
+    that is made from others is computed whole by the running job, and given to its stores anew.
     """
     platform = _platform(config, home, profile)
     _check(platform, [name], store)
-    if name in platform.project.declarations.derived:
-        raise UsageError(
-            f"view {name} is made from others: its rows are in no table of the source",
-            hint="repair the views that it is made from: headwater view explain names them",
-        )
     reports = platform.verify([name], [store] if store else [])
     wrong = [report for report in reports if not report.equal]
     if not wrong or not yes:
@@ -104,7 +100,7 @@ def repair(
         return
     done = platform.repair_view(wrong, lambda step: stderr.print(escape(step), soft_wrap=True))
     _print_repaired(done, as_json=as_json)
-    if any(each.left for each in done):
+    if any(each.wrong for each in done):
         if not as_json:
             _show_left(done)
         raise typer.Exit(EXIT_UNHEALTHY)
@@ -187,7 +183,7 @@ def _print_repaired(done: Sequence[Repaired], *, as_json: bool) -> None:
             "asked": each.asked,
             "cured": each.cured,
             "moving": each.moving,
-            "left": len(each.left),
+            "left": each.wrong,
             **({"examples": [str(finding) for finding in each.left[:5]]} if as_json else {}),
         }
         for each in done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,9 @@ BEYOND_REACH: Final = (
     "what consumers of topics keep in stores of their own",
 )
 """What no erasure from here reaches; whoever keeps it has to see to it."""
+
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_.@-]")
+_NAME_MAX: Final = 100
 
 
 class Erased(msgspec.Struct, frozen=True):
@@ -51,6 +55,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         bytes_searched: Their bytes.
         found_in: Files that still have one of the values, below the home folder.
         beyond_reach: What an erasure cannot reach.
+        searched_in: Where the values were looked for.
     """
 
     source: str
@@ -66,6 +71,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     bytes_searched: int
     found_in: list[str]
     beyond_reach: tuple[str, ...] = BEYOND_REACH
+    searched_in: tuple[str, ...] = ("files of the home, but those of a local source",)
 
     @property
     def complete(self) -> bool:
@@ -87,11 +93,13 @@ def keep(certificate: Certificate, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     time = certificate.ended_at.replace(":", "").replace("-", "").partition("+")[0]
-    path = folder / f"{time}-{certificate.subject}.json"
+    # a person may be named by any text, a file may not
+    name = f"{time}-{_UNFIT.sub('_', certificate.subject)[:_NAME_MAX]}"
+    path = folder / f"{name}.json"
     number = 1
     while path.exists():
         number += 1
-        path = folder / f"{time}-{certificate.subject}-{number}.json"
+        path = folder / f"{name}-{number}.json"
     draft = path.with_suffix(".tmp")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(certificate), indent=2))
     draft.chmod(0o600)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
+    import pyarrow as pa
+
 _CHUNK_BYTES: Final = 1 << 22
+_PARQUET: Final = ".parquet"
 
 
 @dataclass(slots=True)
@@ -25,12 +25,15 @@ class Searched:
         files: How many files were read.
         size_bytes: Their bytes.
         found: Files that have one, below the folder that was searched.
+        unread: Parquet files of which only the bytes were read, as what decodes them is not
+            installed: that is so where the event store works alone.
     """
 
     texts: int = 0
     files: int = 0
     size_bytes: int = 0
     found: list[str] = field(default_factory=list)
+    unread: int = 0
 
 
 def search_files(root: Path, texts: Collection[str], *, but: Iterable[Path] = ()) -> Searched:
@@ -47,18 +50,33 @@ def search_files(root: Path, texts: Collection[str], *, but: Iterable[Path] = ()
     passed = frozenset(but)
     searched = Searched(len(texts))
     wanted = [text.encode() for text in sorted(texts)]
+    decodes = _decodes()
     for path in _files(root, passed):
         try:
             size = path.stat().st_size
-            found = size > 0 and wanted and (_in_bytes(path, wanted) or _in_columns(path, texts))
+            columns = path.suffix == _PARQUET and decodes
+            found = (
+                size > 0
+                and wanted
+                and (_in_bytes(path, wanted) or (columns and _in_columns(path, texts)))
+            )
         except FileNotFoundError:  # removed meanwhile
             continue
         searched.files += 1
         searched.size_bytes += size
+        searched.unread += path.suffix == _PARQUET and not decodes
         if found:
             searched.found.append(str(path.relative_to(root)))
     searched.found.sort()
     return searched
+
+
+def _decodes() -> bool:
+    """Whether what reads Parquet files is installed."""
+    try:
+        return find_spec("pyarrow") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _files(folder: Path, but: frozenset[Path]) -> Iterator[Path]:
@@ -89,8 +107,9 @@ def _in_bytes(path: Path, wanted: list[bytes]) -> bool:
 
 
 def _in_columns(path: Path, texts: Collection[str]) -> bool:
-    if path.suffix != ".parquet":
-        return False
+    import pyarrow as pa  # noqa: PLC0415  # not there where the event store works alone
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
     try:
         with pq.ParquetFile(path) as file:
             return any(
@@ -101,6 +120,9 @@ def _in_columns(path: Path, texts: Collection[str]) -> bool:
 
 
 def _has(column: pa.Array, texts: Collection[str]) -> bool:
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _has(column.dictionary, texts)

@@ -127,6 +127,8 @@ class DerivedKeeper:
         known: Mapping[str, TableVersion],
         own: TableVersion | None,
         places: Mapping[str, str] | None = None,
+        *,
+        whole: bool = False,
     ) -> TableVersion | None:
         """Brings the view to a boundary.
 
@@ -136,6 +138,7 @@ class DerivedKeeper:
             own: The view's table, as it was published last; None if it never was.
             places: Of views of which readers see another version than the first, its place. Where
                 that is not what the view was made from, it is made anew.
+            whole: Its table may not be what it was left as: all of it is computed and compared.
 
         Returns:
             The view's table there; None while an input is not whole yet.
@@ -155,7 +158,9 @@ class DerivedKeeper:
             changed = {place for place in wanted if own.made_from[place] != wanted[place]}
         else:
             own, changed = None, set(wanted)
-        if changed or own is None or self._suited is None:
+        if whole:
+            self._mend(version, wanted)
+        elif changed or own is None or self._suited is None:
             self._bring(version, wanted, changed, own)
         table = DeltaTable(self.tables / view.name).version()
         # no newer than the oldest that it is made from
@@ -172,7 +177,7 @@ class DerivedKeeper:
         versions = self._reader(wanted)
         new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
         derivation = self._analysis(versions, new)
-        number = version.epoch << _LSN_BITS | version.lsn
+        number = number_of(version)
         if own is not None and self._suits(versions, derivation, new):
             if not changed:
                 return
@@ -197,6 +202,29 @@ class DerivedKeeper:
                 return
         self._whole(versions, derivation, new, number)
         self._suited = self._form(versions)
+
+    def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
+        """Makes the table what it should be, whatever has become of it."""
+        versions = self._reader(wanted)
+        new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
+        derivation, number = self._analysis(versions, new), number_of(version)
+        # a merge does to one row of a key what it does to the other
+        if self._doubled(versions):
+            result = derivation.definition(new)
+            self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, anew=True)
+        else:
+            self._whole(versions, derivation, new, number)
+        self._suited = self._form(versions)
+
+    def _doubled(self, versions: TableVersions) -> bool:
+        """Whether the table has two rows of one key."""
+        path = str(self.tables / self.view.name)
+        if not DeltaTable.is_deltatable(path):
+            return False
+        stored = versions.session.read.format("delta").load(path)
+        if not set(self.view.keys) <= set(stored.columns):
+            return False  # it is made anew for that
+        return stored.groupBy(*self.view.keys).count().where("count > 1").head() is not None
 
     def _kept(self, derivation: Derivation, changed: set[str]) -> Derivation:
         """How it is kept if these inputs change.
@@ -304,6 +332,11 @@ class DerivedKeeper:
             return result
         sieve = Sieve(self.view.name, expectations)
         return result.mapInArrow(sieve.passing, result.schema)
+
+
+def number_of(version: PublishedVersion) -> int:
+    """Returns a boundary as the version of rows."""
+    return version.epoch << _LSN_BITS | version.lsn
 
 
 def query_fault(view: str, error: Exception) -> Fault:

@@ -5,20 +5,29 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from projections.derived_form import derived_plan
+from projections.documents import DocumentForm
+from projections.errors import PlanError
 from projections.published import Published
-from projections.spark.derivation.comparison import counted, require_unique
+from projections.spark.derivation.comparison import counted, require_unique, wrong
 from projections.spark.derived import DerivedKeeper
 from projections.spark.session import session_beside
 from projections.spark.table_versions import TableVersions
 from projections.view import Store
-from projections.view_report import ViewReport
+from projections.view_report import EXAMPLES, Finding, ViewReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec
     from projections.view import DerivedView
+
+_NAMED: Final = 10
+"""Keys of a view that are wrong and named; a repair makes the whole of it."""
 
 _AT_ONCE: Final = 2
 """Views that are compared at once: one is planned while rows of another are read."""
@@ -49,13 +58,29 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
-        keeper = DerivedKeeper(tables, view, versions)
-        _require_unique(keeper, latest, places)
-        own = latest.views.get(view.name)
-        return None if own is None else _report(keeper, own)
+        return derived_report(DerivedKeeper(tables, view, versions), latest, places, spec.source)
 
     with ThreadPoolExecutor(_AT_ONCE, "verification") as pool:
         return [report for report in pool.map(verified, spec.derived) if report is not None]
+
+
+def derived_report(
+    keeper: DerivedKeeper, latest: PublishedVersion, places: Mapping[str, str], source: str
+) -> ViewReport | None:
+    """Compares one derived view with its query; see `verify_derived`.
+
+    Args:
+        keeper: Of the view.
+        latest: What is published.
+        places: Where views are read; see `Published.current`.
+        source: Name of the source.
+
+    Returns:
+        None of a view that is not published.
+    """
+    _require_unique(keeper, latest, places)
+    own = latest.views.get(keeper.view.name)
+    return None if own is None else _report(keeper, own, source)
 
 
 def _require_unique(
@@ -71,23 +96,42 @@ def _require_unique(
         require_unique(keeper.expected(keeper.result(newest)), view.keys, view.name)
 
 
-def _report(keeper: DerivedKeeper, table: TableVersion) -> ViewReport:
+def _report(keeper: DerivedKeeper, table: TableVersion, source: str) -> ViewReport:
     view = keeper.view
     computed = keeper.result(table.made_from)
     result = keeper.expected(computed)
     withheld = 0 if result is computed else computed.count() - result.count()
     stored = keeper.versions.rows(view.name, table.version)
-    found = counted(result, stored, view.keys)
+    counts = counted(result, stored, view.keys)
+    bad = counts.missing or counts.extra or counts.different
+    found = wrong(result, stored, view.keys, counts, _NAMED) if bad else []
+    text = _texts(keeper, table, source)
+    findings = tuple(Finding(text(each.key), each.verdict, 0, each.columns) for each in found)
+    columns = {name for each in findings[:EXAMPLES] for name in each.columns}
     return ViewReport(
         view=view.name,
         store=Store.TABLE,
-        rows=found.stored,
-        missing=found.missing,
-        extra=found.extra,
-        different=found.different,
+        rows=counts.stored,
+        missing=counts.missing,
+        extra=counts.extra,
+        different=counts.different,
         applied_through=table.applied_through,
+        examples=tuple(str(each) for each in findings[:EXAMPLES]),
+        columns=tuple(name for name in result.columns if name in columns),
         withheld=withheld,
-        verified_through=None
-        if found.missing or found.extra or found.different
-        else table.applied_through,
+        duplicated=counts.duplicated,
+        verified_through=None if bad else table.applied_through,
+        findings=findings,
     )
+
+
+def _texts(
+    keeper: DerivedKeeper, table: TableVersion, source: str
+) -> Callable[[tuple[object, ...]], str]:
+    """Returns what makes the text of a key, as search and cache have it."""
+    place = DeltaTable(str(keeper.tables / keeper.view.name), version=table.version)
+    try:
+        plan = derived_plan(keeper.view, source, pa.schema(place.schema().to_arrow()))
+    except PlanError:  # of a key that only a table can hold
+        return lambda key: ", ".join(map(str, key))
+    return DocumentForm(plan).name_of

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import orjson
+import psutil
 import structlog
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -16,9 +17,11 @@ from pyspark.errors import PySparkException
 
 from projections.errors import ProjectionError, WriterFencedError
 from projections.published import Published
-from projections.spark.derived import DerivedKeeper, query_fault
+from projections.spark.derived import DerivedKeeper, number_of, query_fault
+from projections.spark.derived_watch import DerivedWatch
 from projections.spark.follower import Follower
 from projections.spark.table_versions import TableVersions
+from projections.verification.renewal import Renewals
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -30,11 +33,13 @@ if TYPE_CHECKING:
     from projections.fault import Fault
     from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec
+    from projections.verification.renewal import Renewal
 
 _TICK_S: Final = 0.1
 _REST_MAX_S: Final = 5.0
-"""Longest rest after a boundary. It rests as long as the last one took: else views made from others
-would always be at work, and take half of a small machine from the views that they are made from."""
+"""Longest rest after a boundary. Where the machine is busy it rests as long as the last one took:
+else views made from others would always be at work, and take half of a small machine from the views
+that they are made from. Where half of it is idle, half as long."""
 _REST_FAILED_S: Final = 1.0
 _END_S: Final = 60.0
 _AT_ONCE: Final = 2
@@ -48,7 +53,8 @@ class Deriver(threading.Thread):
 
     A boundary that comes while another is at work waits; of several only the newest counts. Two
     views are at work at once, each after those that it is made from. A view that cannot be kept
-    stays at its last boundary, with those made from it; the others go on.
+    stays at its last boundary, with those made from it; the others go on. What somebody asked for
+    is computed whole at the next boundary, see `projections.verification.renewal`.
 
     Args:
         session: Where.
@@ -74,11 +80,14 @@ class Deriver(threading.Thread):
         self._names = frozenset(view.name for view in spec.derived)
         self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)
         self._epoch = 0
+        self._renewals = Renewals(spec)
+        self._renewed: list[Renewal] = []
         self._followers = {
             store: Follower(batches, spec, store)
             for store in (Store.SEARCH, Store.CACHE)
             if any(store in view.to for view in spec.derived)
         }
+        self._watch = DerivedWatch(session, spec, _POOL)
         self._said = b""
         self._stopped = threading.Event()
 
@@ -86,6 +95,7 @@ class Deriver(threading.Thread):
         """Follows the boundaries until stopped."""
         for follower in self._followers.values():
             follower.start()
+        self._watch.start()
         rest_s = _TICK_S
         while not self._stopped.wait(rest_s):
             rest_s = _TICK_S
@@ -97,19 +107,23 @@ class Deriver(threading.Thread):
                     made = self.derived(version)
                     with self._spec.writing():
                         self._published.complete(version, made)
-                    rest_s = max(_TICK_S, min(time.monotonic() - began, _REST_MAX_S))
+                        self._settle(version)
+                    took_s = time.monotonic() - began
+                    busy = psutil.cpu_percent(interval=None) / 100  # since it was asked before
+                    rest_s = max(_TICK_S, min(took_s * busy, _REST_MAX_S))
             except (Py4JError, DeltaError, OSError, WriterFencedError, RuntimeError) as error:
                 # a pool takes no work any more once this process has begun to end
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
                 rest_s = _REST_FAILED_S
         self._pool.shutdown()
-        for follower in self._followers.values():
-            follower.join(_END_S)
+        for thread in (*self._followers.values(), self._watch):
+            thread.join(_END_S)
 
     def stop(self) -> None:
         """Ends the thread, and those of the other stores, after what they are at."""
         self._stopped.set()
+        self._watch.stop()
         for follower in self._followers.values():
             follower.stop()
 
@@ -126,6 +140,7 @@ class Deriver(threading.Thread):
         if version.epoch != self._epoch:  # whatever was made anew has versions of its own
             self._forget()
             self._epoch = version.epoch
+        self._renewed.clear()
         before = self._published.latest()
         views = {} if before is None else before.views
         places = self._published.current()
@@ -140,6 +155,12 @@ class Deriver(threading.Thread):
         wait(kept.values())
         found = {name: future.result() for name, future in kept.items()}
         return {name: table for name, table in found.items() if table is not None}
+
+    def _settle(self, version: PublishedVersion) -> None:
+        """Strikes off what was asked for and can be read now."""
+        for renewal in self._renewed:
+            self._renewals.done(renewal, Store.TABLE, number_of(version))
+            _log.info("a view was made whole as it was asked", view=renewal.view)
 
     def _kept(
         self,
@@ -158,9 +179,12 @@ class Deriver(threading.Thread):
             if made is not None:
                 known[each] = made
         began = time.monotonic()
+        renewal = self._renewals.due(name, Store.TABLE, number_of(version))
         try:
-            made = keeper.keep(version, known, own, places)
+            made = keeper.keep(version, known, own, places, whole=renewal is not None)
             self.faults.pop(name, None)
+            if renewal is not None and made is not None:
+                self._renewed.append(renewal)
         except (ProjectionError, PySparkException, Py4JJavaError, DeltaError, OSError) as error:
             made = own
             self._forget()  # a file that a frame names may be gone

@@ -5,6 +5,7 @@ store: whoever is killed in between gives the same again, with the same versions
 
 A place that somebody deleted is noticed while nothing changes, too: the follower looks at the marks
 of its places every few seconds, and gives a view anew whose place has not the mark it was given to.
+So it does with one that somebody asked for, see `projections.verification.renewal`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ from projections.published import Published
 from projections.sinks.cache import CacheSink
 from projections.sinks.cache_epoch import CacheEpoch
 from projections.sinks.open import open_sink
+from projections.spark.derived import number_of
 from projections.spark.writer import crossing, kept_sink
 from projections.spec import writing
+from projections.verification.renewal import Renewals
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -157,6 +160,7 @@ class Follower(threading.Thread):
         self._published = Published(spec.addresses.tables, spec.source)
         self._file = spec.checkpoint(store).with_name(f"{store}.derived.json")
         self._had = self._read()
+        self._renewals = Renewals(spec)
         self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
         self._at: dict[str, _Brought] = {}
         self._refusals: dict[str, Fault] = {}  # of keys, where there are any
@@ -223,7 +227,8 @@ class Follower(threading.Thread):
     def _deliver(self, view: DerivedView, table: TableVersion, version: PublishedVersion) -> bool:
         """Brings a view to a version; returns whether it is there."""
         at = self._at.get(view.name)
-        if at is not None and at.version == table.version:
+        renewal = self._renewals.due(view.name, self._store, number_of(version))
+        if renewal is None and at is not None and at.version == table.version:
             self._come(at, table)
             return True
         tables = self._spec.addresses.tables
@@ -234,7 +239,7 @@ class Follower(threading.Thread):
         wanted = Delivered(
             str(found.metadata().id), table.version, version.epoch, version.lsn, form, place
         )
-        after = _after(had, wanted)
+        after = None if renewal is not None else _after(had, wanted)
         if had is not None and had.place != place:
             _log.warning("a view has lost its place", view=view.name, store=str(self._store))
             self._withdraw([view.name])
@@ -242,12 +247,30 @@ class Follower(threading.Thread):
             if after is None and had is not None and had.place == place:
                 if had.number >= wanted.number:
                     return False  # what is written anew has to be newer: the next boundary is
-                if self._store is Store.CACHE and not plan.cache.linked:
+                if renewal is not None:
+                    had = self._begin(plan, wanted)
+                elif self._store is Store.CACHE and not plan.cache.linked:
                     self._rid(plan)
             delivery = DerivedDelivery(tables, plan, wanted.version, wanted.number, after)
             self._write(delivery, wanted, 0 if had is None or after is None else had.refused)
         self._come(_Brought(plan, table.version), table)
+        if renewal is not None:
+            self._renewals.done(renewal, self._store, wanted.number)
+            _log.info("a view was given anew as it was asked", view=view.name, store=self._store)
         return True
+
+    def _begin(self, plan: ViewPlan, wanted: Delivered) -> Delivered:
+        """Notes that all of a view is about to be given where it is already.
+
+        Whoever is killed amid it gives all again, newer than what was given until then: what lies
+        beside a row in the cache is written with the row only.
+        """
+        begun = self._had[plan.name] = structs.replace(wanted, table="")
+        self._keep()
+        if self._epoch is not None:
+            self._epoch.mark([plan])
+            self._rid(plan)
+        return begun
 
     def _come(self, brought: _Brought, table: TableVersion) -> None:
         """Notes that a view is where its table is: of its faults, only refused keys are left."""

@@ -420,12 +420,11 @@ def test_a_person_is_shown_with_the_master_key_only_and_can_be_forgotten(
     (tmp_path / "canaries").write_text("canary@example.com\n\n")
     words = ("events", "shred", "c1", "--yes", "--search", str(tmp_path / "canaries"))
     nowhere = run(*words, "--home", str(tmp_path / "state"))
-    assert 0 == nowhere[0], nowhere
     (tmp_path / "state" / "notes.txt").write_text("canary@example.com")
     somewhere = run(*words, "--home", str(tmp_path / "state"), "--json")
 
     assert (0, 3) == (nowhere[0], somewhere[0])
-    assert "found in 0 of" in nowhere[2]
+    assert "found in 0 places" in nowhere[2]
     assert ["notes.txt"] == json.loads(somewhere[1])["found_in"]
     assert 2 == len(list((tmp_path / "state" / "certificates").iterdir()))
     assert {"customer": "c1", "email": "[sealed]"} == sealed

@@ -10,8 +10,10 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pyarrow as pa
 import pytest
+import typer
 from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ from projections.documents import decoded_key, key_text, key_values, source_key
 from projections.errors import RepairRefusedError, VerificationError
 from projections.fault import Fault
 from projections.plan import HistoryPlan, ViewPlan
-from projections.repair import refuse
+from projections.repair import Repaired, refuse
 from projections.row_part import RowPart
 from projections.sinks.sink import Holding
 from projections.sinks.warehouse import WarehouseSink
@@ -248,12 +250,49 @@ def test_what_cannot_be_verified_is_refused_by_name() -> None:
     assert ["HW-P051"] == [fault.code for fault in check(_platform(paused=True), [], None)]
 
 
-def test_a_view_whose_rows_have_no_table_is_not_repaired() -> None:
-    spec: Any = SimpleNamespace(plans=())
+def test_a_view_made_from_others_is_repaired_by_a_job_that_runs_and_by_no_other(
+    tmp_path: Path,
+) -> None:
+    status = tmp_path / "job.json"
+    totals: Any = SimpleNamespace(name="totals")
+    spec: Any = SimpleNamespace(plans=(), derived=(totals,), status_file=status)
     report = ViewReport("totals", Store.CACHE, 1, 1, 0, 0, None)
 
-    with pytest.raises(RepairRefusedError, match="made from others"):
-        refuse(spec, report)
+    for said in (None, '{"state": "ready", "at": 1.0}', '{"state": "stopped", "at": 9e9}'):
+        if said is not None:
+            status.write_text(said)
+        with pytest.raises(RepairRefusedError, match="no job runs") as refused:
+            refuse(spec, report)
+        assert "headwater up" in str(refused.value.hint)
+    status.write_text(f'{{"state": "ready", "at": {time.time()}}}')
+    refuse(spec, report)
+    with pytest.raises(RepairRefusedError, match="is not kept"):
+        refuse(spec, replace(report, view="others"))
+
+
+@pytest.mark.parametrize(("left", "code"), [(0, None), (2, 3)])
+def test_a_repair_of_a_view_made_from_others_exits_3_if_any_row_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], left: int, code: int | None
+) -> None:
+    platform = _platform()
+    totals = SimpleNamespace(name="totals", to=frozenset({Store.CACHE}))
+    platform.project.declarations.derived["totals"] = totals
+    report = ViewReport("totals", Store.TABLE, 9, 0, 0, 20, None)
+    # keys of a table are named as far as they were looked at
+    named = (Finding("1", Verdict.DIFFERENT, 0, ("sum",)),)[:left]
+    done = Repaired("totals", Store.TABLE, 20, 20 - left, named)
+    platform.verify = lambda *_: [report]
+    platform.repair_view = lambda wrong, _: [done] if wrong == [report] else []
+    monkeypatch.setattr(verification, "_platform", lambda *_: platform)
+
+    ended = None
+    try:
+        verification.repair("totals", yes=True, as_json=True)
+    except typer.Exit as error:
+        ended = error.exit_code
+
+    (said,) = orjson.loads(capsys.readouterr().out)
+    assert (code, left, 20 - left) == (ended, said["left"], said["cured"])
 
 
 def test_a_row_of_which_the_log_has_a_newer_change_is_stale(tmp_path: Path) -> None:

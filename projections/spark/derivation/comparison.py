@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import zip_longest
 from operator import and_
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from projections.derivation.errors import DuplicateKeyError
 from projections.search.fields import DELETED_FIELD
+from projections.view_report import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
 
 _ROW: Final = "_headwater_row"
 _STORED: Final = "_headwater_stored"
@@ -56,12 +59,14 @@ class Counts(NamedTuple):
         missing: Rows that are not.
         extra: Rows that are stored and should not be, or more than once.
         different: Rows that are stored otherwise.
+        duplicated: Of those that are extra, rows beside another one of their key.
     """
 
     stored: int
     missing: int
     extra: int
     different: int
+    duplicated: int
 
 
 def counted(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Counts:
@@ -81,7 +86,71 @@ def counted(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Counts
         *numbers, fn.count(fn.when(both, True)) - fn.count_distinct(fn.when(both, key))
     ).collect()[0]
     held, missing, extra, different, twice = row
-    return Counts(held, missing, extra + twice, different)
+    return Counts(held, missing, extra + twice, different, twice)
+
+
+class Wrong(NamedTuple):
+    """A key that is not stored as it should be.
+
+    Attributes:
+        key: Its values, in the order of the keys.
+        verdict: What is wrong.
+        columns: In which columns the rows differ.
+    """
+
+    key: tuple[Any, ...]
+    verdict: Verdict
+    columns: tuple[str, ...] = ()
+
+
+def wrong(
+    result: DataFrame, stored: DataFrame, keys: Sequence[str], counts: Counts, limit: int
+) -> list[Wrong]:
+    """Names some of what `counted` has found, of each kind in turn, in a Spark job for each kind.
+
+    Args:
+        result: What the query gives now.
+        stored: What is stored, with at least the result's columns, of the same types.
+        keys: Columns that identify a row.
+        counts: What was found.
+        limit: How many keys at most.
+    """
+    lacks, had = fn.col(_ROW).isNull(), fn.col(_STORED).isNotNull()
+    pairs = _pairs(result, stored, keys)
+    now, was = (
+        [fn.col(f"{side}{name}").alias(name) for name in keys] for side in ("_is_", "_was_")
+    )
+    unlike = fn.array_compact(
+        fn.array(
+            *(
+                fn.when(~_alike(field), fn.lit(field.name)).otherwise(fn.lit(None))
+                for field in result.schema
+            )
+        )
+    )
+    none = fn.array().cast("array<string>")
+    twice = pairs.where(had & ~lacks).groupBy(*now).count().where("count > 1")
+    kinds = {
+        Verdict.MISSING: (counts.missing, pairs.where(~had).select(*now, none.alias(_EQUAL))),
+        Verdict.EXTRA: (
+            counts.extra - counts.duplicated,
+            pairs.where(lacks).select(*was, none.alias(_EQUAL)),
+        ),
+        Verdict.DIFFERENT: (
+            counts.different,
+            pairs.where(had & ~lacks & ~fn.col(_EQUAL)).select(*now, unlike.alias(_EQUAL)),
+        ),
+        Verdict.DUPLICATED: (counts.duplicated, twice.select(*keys, none.alias(_EQUAL))),
+    }
+    there = [verdict for verdict, (count, _) in kinds.items() if count]
+    found: list[list[Wrong]] = []
+    for verdict in there:
+        rows = kinds[verdict][1].limit(limit).toArrow().to_pylist()
+        found.append(
+            [Wrong(tuple(row[n] for n in keys), verdict, tuple(row[_EQUAL])) for row in rows]
+        )
+    taken = [each for row in zip_longest(*found) for each in row if each is not None]
+    return taken[:limit]
 
 
 def _pairs(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -93,11 +162,14 @@ def _pairs(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataFra
     same_key = reduce(and_, (fn.col(f"_is_{n}").eqNullSafe(fn.col(f"_was_{n}")) for n in keys))
     equal: Column = fn.col(_ROW).isNotNull() & fn.col(_STORED).isNotNull()
     for field in result.schema:
-        is_, was_ = (
-            _comparable(fn.col(side)[field.name], field.dataType) for side in (_ROW, _STORED)
-        )
-        equal &= is_.eqNullSafe(was_)
+        equal &= _alike(field)
     return now.join(was, same_key, "full_outer").withColumn(_EQUAL, equal)
+
+
+def _alike(field: StructField) -> Column:
+    """Whether both rows of a pair have the same value in a column."""
+    is_, was_ = (_comparable(fn.col(side)[field.name], field.dataType) for side in (_ROW, _STORED))
+    return is_.eqNullSafe(was_)
 
 
 def require_unique(rows: DataFrame, keys: Sequence[str], view: str) -> None:

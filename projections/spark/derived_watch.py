@@ -1,0 +1,95 @@
+"""Derived watch: tables of views made from others, verified by the job as it is asked."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+import structlog
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from cdc.errors import CdcError
+from cdc.postgres import session as postgres
+from projections.errors import ProjectionError
+from projections.published import Published
+from projections.spark.derived import DerivedKeeper
+from projections.spark.derived_verification import derived_report
+from projections.spark.table_versions import TableVersions
+from projections.verification import ledger
+from projections.verification.checks import Checks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from projections.spec import JobSpec
+    from projections.view import DerivedView
+
+_TICK_S: Final = 1.0
+_FAILURES: Final = (
+    ProjectionError,
+    CdcError,
+    PySparkException,
+    Py4JError,
+    DeltaError,
+    psycopg.Error,
+    OSError,
+)
+_log = structlog.get_logger(__name__)
+
+
+class DerivedWatch(threading.Thread):
+    """Verifies one table at a time, and publishes what it finds.
+
+    Nothing is asked for as fast as it is answered: whoever asks keeps to a budget. A view that
+    cannot be verified is said to be done, with nothing published.
+
+    Args:
+        session: Where.
+        spec: The job.
+        pool: Which of Spark's pools it works in.
+    """
+
+    def __init__(self, session: SparkSession, spec: JobSpec, pool: str) -> None:
+        super().__init__(name="derived watch", daemon=True)
+        self._session = session
+        self._spec = spec
+        self._pool = pool
+        self._checks = Checks(spec)
+        self._views = {view.name: view for view in spec.derived}
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Answers until stopped."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
+        while not self._stopped.wait(_TICK_S):
+            for name in self._checks.asked():
+                if self._stopped.is_set():
+                    return
+                view = self._views.get(name)
+                try:
+                    if view is not None:
+                        self._check(view)
+                except _FAILURES as error:
+                    if not self._stopped.is_set():
+                        _log.warning("a view is not verified", view=name, kind=type(error).__name__)
+                self._checks.done(name)
+
+    def stop(self) -> None:
+        """Ends the thread after what it is at."""
+        self._stopped.set()
+
+    def _check(self, view: DerivedView) -> None:
+        tables = self._spec.addresses.tables
+        published = Published(tables, self._spec.source)
+        latest, places = published.latest(), published.current()
+        if latest is None:
+            return
+        # of its own, by Delta's own reader: what is verified was made from what the other one reads
+        keeper = DerivedKeeper(tables, view, TableVersions(self._session, tables, files_max=0))
+        report = derived_report(keeper, latest, places, self._spec.source)
+        if report is not None:
+            with postgres.connect(self._spec.source_dsn) as connection:
+                ledger.publish(connection, self._spec.source, [report])
