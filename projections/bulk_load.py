@@ -237,7 +237,10 @@ def _batch(load: Load, text: bytes) -> pa.RecordBatch:
         _array(load.plan, column, table.column(number)) for number, column in enumerate(columns)
     ]
     version = pa.chunked_array([pa.repeat(pa.scalar(load.version, pa.int64()), table.num_rows)])
-    found = pa.Table.from_arrays([*arrays, version], schema=table_schema(load.plan))
+    schema = table_schema(load.plan)
+    # what is read straight from the source has no record: nobody knows when it changed
+    times = [pa.nulls(table.num_rows, schema.field(name).type) for name, _ in load.plan.times]
+    found = pa.Table.from_arrays([*arrays, *times, version], schema=schema)
     return found.combine_chunks().to_batches()[0]
 
 

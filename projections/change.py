@@ -36,6 +36,8 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
         moved_at: Version with which the row left that key: a stored row that is not older is
             another one.
         read_at_us: Of a row that was read, when; only a history is told.
+        sent_at_us: Time of its record at the broker, microseconds since 1970, UTC; 0 where nobody
+            knows, or no view asks.
     """
 
     key: tuple[object, ...]
@@ -46,6 +48,7 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
     base: tuple[object, ...] | None = None
     moved_at: int = 0
     read_at_us: int = 0
+    sent_at_us: int = 0
 
 
 def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool:

@@ -24,6 +24,7 @@ from projections.search.options import DERIVED, SearchOptions
 from projections.view import (
     EVENT_TABLES,
     OUTBOX,
+    ChangeTime,
     DerivedView,
     EventsRef,
     EventsView,
@@ -151,6 +152,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     track_history_except_column_list: Sequence[str] = (),
     apply_as_deletes: str | None = None,
     expect: Iterable[Expectation] = (),
+    times: Mapping[str, str] | None = None,
 ) -> MirrorView:
     """Declares a mirror: the latest row of every key, or with `scd=2` every row that it ever had.
 
@@ -177,18 +179,17 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
         apply_as_deletes: A condition on a row; where it is true, the row counts as deleted, as
             `deleted_at IS NOT NULL` says of one that is only marked.
         expect: What its rows should be like, and what becomes of those that are not.
+        times: Columns with a time of each row's last change, in the table of a mirror: `commit`,
+            `broker` or `processing`; see `ChangeTime`.
 
     Raises:
-        DeclarationError: The name cannot be used or is taken, a store or policy is not known, or
-            what is said of a history does not fit.
+        DeclarationError: A name cannot be used or is taken, a store, policy or time is not known,
+            or what is said of a history does not fit.
     """
     wanted = to if to is not None else [Store.TABLE] if scd == _HISTORY else list(Store)
     stores = stores_of(name, wanted)
-    if cache is not None and Store.CACHE not in stores:
-        raise DeclarationError(f"view {name} has cache options and does not live in the cache")
-    tracked = None if track_history_column_list is None else tuple(track_history_column_list)
-    said = HistoryColumns(tracked, tuple(track_history_except_column_list), sequence_by)
-    marked = [] if apply_as_deletes is None else [deletes(apply_as_deletes)]
+    tracked = _names(track_history_column_list), tuple(track_history_except_column_list)
+    said, marked = HistoryColumns(*tracked, sequence_by), _deletes(apply_as_deletes)
     return _declare(
         MirrorView(
             checked(name, "view"),
@@ -197,13 +198,47 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             tuple(keys),
             stores,
             _policy(f"view {name}", on_schema_change) or table.on_schema_change,
-            cache or DEFAULT_OPTIONS,
+            _cached(name, stores, cache),
             searched(name, stores, search),
             _history(name, scd, stores, said),
             expected(name, [*marked, *expect]),
             tuple(except_column_list),
+            _times(name, stores, scd, times or {}),
         )
     )
+
+
+def _cached(name: str, stores: frozenset[Store], cache: CacheOptions | None) -> CacheOptions:
+    if cache is not None and Store.CACHE not in stores:
+        raise DeclarationError(f"view {name} has cache options and does not live in the cache")
+    return cache or DEFAULT_OPTIONS
+
+
+def _names(said: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if said is None else tuple(said)
+
+
+def _deletes(condition: str | None) -> list[Expectation]:
+    return [] if condition is None else [deletes(condition)]
+
+
+def _times(
+    name: str, stores: frozenset[Store], scd: int, times: Mapping[str, str]
+) -> tuple[tuple[str, ChangeTime], ...]:
+    if times and (Store.TABLE not in stores or scd == _HISTORY):
+        raise DeclarationError(
+            f"view {name}: only the table of a mirror has the times of its changes",
+            hint="a history has recorded_from and recorded_to; search and cache have rows alone",
+        )
+    found = []
+    for column, which in times.items():
+        if which not in set(ChangeTime):
+            raise DeclarationError(
+                f"view {name}: a change has no time {which}",
+                hint=", ".join(map(str, ChangeTime)),
+            )
+        found.append((checked(column, "column"), ChangeTime(which)))
+    return tuple(found)
 
 
 def _history(

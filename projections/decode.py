@@ -171,7 +171,7 @@ class TopicReducer:
         """
         newest, passed = self._newest, self._passed if self._every else None
         for record in records:
-            key, value, epoch, _, _, _ = record
+            key, value, epoch, _, _, _, _ = record
             self.records += 1
             if value is None:
                 self._filtered += 1

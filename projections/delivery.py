@@ -16,6 +16,8 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from projections.change import Applied, RowChange
 from projections.decode import TopicReducer, missing_values
 from projections.errors import (
@@ -28,6 +30,7 @@ from projections.every_change import EveryChangeReducer
 from projections.expectation.expectation import OnFail
 from projections.plan import facts_of
 from projections.record import RecordFailure, canonical, key_text
+from projections.view import ChangeTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -258,6 +261,10 @@ class _ViewDelivery:
 
     def _of_view(self) -> list[RowChange]:
         changes, events = self._reduced.changes, self._plan.events
+        if any(which is ChangeTime.BROKER for _, which in self._plan.times):
+            sent = (raw.own.sent_at_us for raw in self._reduced.raws)
+            pairs = zip(changes, sent, strict=True)
+            return [structs.replace(change, sent_at_us=at_us) for change, at_us in pairs]
         if events is None:
             return changes
         try:

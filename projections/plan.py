@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cdc.table import Column, TableName
     from projections.expectation.expectation import Expectation
     from projections.search.options import SearchOptions
-    from projections.view import HistoryColumns, MirrorView, Store, View
+    from projections.view import ChangeTime, HistoryColumns, MirrorView, Store, View
 
 VERSION_COLUMN = "_version"
 """Column or field in which every store keeps `ChangePosition.version` beside a row."""
@@ -144,6 +144,7 @@ class ViewPlan:
         expectations: What its rows should be like.
         nested: What those of its columns are made of that are no plain values.
         left_out: Columns of its table that it does not have.
+        times: Columns that say when its rows changed; see `MirrorView`.
         shown: Whether readers see it, by the name of its view; else it is kept beside that.
     """
 
@@ -167,6 +168,7 @@ class ViewPlan:
     expectations: tuple[Expectation, ...] = ()
     nested: Mapping[str, Nested] = field(default_factory=dict)
     left_out: tuple[Column, ...] = ()
+    times: tuple[tuple[str, ChangeTime], ...] = ()
     shown: bool = True
 
     @property
@@ -307,6 +309,11 @@ def _plan(
         raise PlanError(f"view {view.name}: source has no table {view.table}")
     schema = _without_left_out(view, table)
     _refuse_reserved(view.name, schema)
+    if taken := sorted({name for name, _ in view.times} & {c.name for c in table.columns}):
+        raise PlanError(
+            f"view {view.name}: its table has a column {taken[0]}",
+            hint="give the time of a change another name",
+        )
     view.search.check(view.name, schema)
     if view.keys and set(view.keys) != set(schema.key):
         raise PlanError(
@@ -327,6 +334,7 @@ def _plan(
         history=None if view.history is None else _history(view.name, view.history, schema, table),
         expectations=view.expectations,
         left_out=tuple(c for c in table.columns if c.name not in schema.by_name),
+        times=view.times,
     )
     plan.inspection()
     if plan.append_only and any(each.on_fail is OnFail.FAIL for each in view.expectations):

@@ -25,6 +25,8 @@ class Record(NamedTuple):
         partition: Where it lies.
         offset: Where it lies.
         old_key: Of a row that came under another key, that key.
+        sent_at_us: Its time at the broker, microseconds since 1970, UTC; 0 where nobody knows, as
+            of one that has waited in quarantine.
     """
 
     key: bytes | None
@@ -33,6 +35,7 @@ class Record(NamedTuple):
     partition: int
     offset: int
     old_key: bytes | None = None
+    sent_at_us: int = 0
 
 
 class RecordFailure(NamedTuple):

@@ -171,6 +171,19 @@ class HistoryColumns:
     sequence_by: str | None = None
 
 
+class ChangeTime(StrEnum):
+    """A time of the change that a row is from, beside those that the row has itself."""
+
+    COMMIT = "commit"
+    """When it was committed at the source; a row that was read from its table has none."""
+
+    BROKER = "broker"
+    """When its record was sent."""
+
+    PROCESSING = "processing"
+    """When it was written into the view; a view that is made anew has another."""
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorView:
     """The latest row of every key of one table (SCD 1), or all that it ever had (SCD 2).
@@ -187,6 +200,8 @@ class MirrorView:
         history: Of a history, what makes its states; None of a mirror of the latest rows.
         expectations: What its rows should be like.
         left_out: Columns of its table that it does not have.
+        times: Columns of its table in the warehouse that say when its rows changed, and which of
+            the times of a change they are.
     """
 
     name: str
@@ -200,6 +215,7 @@ class MirrorView:
     history: HistoryColumns | None = None
     expectations: tuple[Expectation, ...] = ()
     left_out: tuple[str, ...] = ()
+    times: tuple[tuple[str, ChangeTime], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

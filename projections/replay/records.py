@@ -51,6 +51,7 @@ def records(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
             batch.column("partition").to_pylist(),
             batch.column("offset").to_pylist(),
             olds,
+            batch.column("recorded_at").cast(pa.int64()).to_pylist(),
             strict=True,
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time as _clock
 from collections.abc import Callable
 from datetime import UTC, time
 from decimal import Decimal
@@ -15,6 +16,7 @@ from cdc.values import word_of
 from projections.errors import UnholdableValueError
 from projections.plan import ROW_ID_COLUMN, VERSION_COLUMN
 from projections.row_part import RowPart
+from projections.view import ChangeTime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +41,8 @@ _TYPES: Final[dict[ColumnKind, pa.DataType]] = {
     ColumnKind.BYTES: pa.binary(),
 }
 
+_INSTANT: Final = pa.timestamp("us", "UTC")
+
 Convert = Callable[[Any], object]
 
 
@@ -59,6 +63,7 @@ def table_schema(plan: ViewPlan) -> pa.Schema:
     fields = [pa.field(column.name, arrow_type(column)) for column in plan.schema.columns]
     if plan.append_only:
         fields.append(pa.field(ROW_ID_COLUMN, pa.string(), nullable=False))
+    fields += [pa.field(name, _INSTANT) for name, _ in plan.times]
     fields.append(pa.field(VERSION_COLUMN, pa.int64(), nullable=False))
     return pa.schema(fields)
 
@@ -82,8 +87,22 @@ def rows_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
     ]
     if plan.append_only:
         arrays.append(pa.array([change.key[0] for change in changes], pa.string()))
+    arrays += [_times(which, changes) for _, which in plan.times]
     arrays.append(pa.array([change.version for change in changes], pa.int64()))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _times(which: ChangeTime, changes: Sequence[RowChange]) -> pa.Array:
+    """When changes happened, in one of the ways in which that can be said."""
+    if which is ChangeTime.PROCESSING:
+        return pa.repeat(pa.scalar(_now_us(), pa.int64()), len(changes)).cast(_INSTANT)
+    by_commit = which is ChangeTime.COMMIT
+    found = (change.committed_at_us if by_commit else change.sent_at_us for change in changes)
+    return pa.array([at_us or None for at_us in found], pa.int64()).cast(_INSTANT)
+
+
+def _now_us() -> int:
+    return _clock.time_ns() // 1000
 
 
 def keys_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:

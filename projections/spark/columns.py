@@ -28,6 +28,7 @@ def record_columns(records: DataFrame) -> DataFrame:
         "value",
         epoch_column().alias("epoch"),
         old_key.alias("old_key"),
+        fn.unix_micros("timestamp").alias("sent_at_us"),
     )
 
 

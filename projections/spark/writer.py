@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from projections.spec import LedgerAddress, StoreAddresses
     from projections.tenure import Tenure
 
-RECORD_COLUMNS: Final = ("key", "value", "epoch", "partition", "offset", "old_key")
+RECORD_COLUMNS: Final = (
+    *("key", "value", "epoch", "partition", "offset"),
+    *("old_key", "sent_at_us"),
+)
 """Columns of a batch beside the topic, in the order of a `Record`."""
 
 COUNTERS: Final = pa.schema(

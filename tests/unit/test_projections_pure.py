@@ -99,7 +99,7 @@ def by_change_event(taken: list[Record]) -> list[RowChange]:
     """What `ChangeEvent.parse` makes of records: the meaning that bulk decoding must keep."""
     decode = decoder(SCHEMA)
     changes = []
-    for key, value, epoch, _, _, _ in taken:
+    for key, value, epoch, *_ in taken:
         assert value is not None
         event = ChangeEvent.parse(key, value, int(epoch or 0))
         assert event.key is not None

@@ -1,0 +1,153 @@
+"""When a row was changed: at the source, at the broker, and here; whichever a view asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from fix_log import PLAN, TOPIC, Source, numbered
+
+from projections import view_definition
+from projections.declaration import mirror, source
+from projections.delivery import Delivery, Held
+from projections.errors import DeclarationError, PlanError
+from projections.plan import plan_views
+from projections.sinks.table import TableSink
+from projections.view import ChangeTime, Store
+from projections.view_definition import ChangeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from projections.plan import ViewPlan
+    from projections.record import Record
+
+pytestmark = pytest.mark.integration
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+TIMES = (
+    ("committed_at", ChangeTime.COMMIT),
+    ("received_at", ChangeTime.BROKER),
+    ("applied_at", ChangeTime.PROCESSING),
+)
+TIMED = replace(PLAN, to=frozenset([Store.TABLE]), times=TIMES)
+
+
+def after(microseconds: int) -> datetime:
+    return BEGINNING + timedelta(microseconds=microseconds)
+
+
+def sent(records: Iterable[Record], first: int = 5_000_000) -> list[Record]:
+    """Records as a topic has them, each sent a second after the one before."""
+    return [
+        record._replace(sent_at_us=first + 1_000_000 * number)
+        for number, record in enumerate(numbered([*records]))
+    ]
+
+
+def kept(root: Path, plan: ViewPlan, records: list[Record]) -> dict[int, Mapping[str, Any]]:
+    """What a table has once it was given records."""
+    delivery = Delivery([plan], lambda: TableSink(root), {plan.name: Held()})
+    TableSink(root).prepare(plan)
+    delivery.take(TOPIC, records)
+    delivery.finish()
+    rows = DeltaTable(str(root / plan.name)).to_pyarrow_table().to_pylist()
+    return {row["id"]: row for row in rows}
+
+
+def test_a_row_has_the_times_of_its_last_change(tmp_path: Path) -> None:
+    log = Source()
+    log.together([[("insert", 1), ("insert", 2)], [("insert", 3)]], Random(1))  # noqa: S311
+    log.together([[("note", 1), ("delete", 2)]], Random(1))  # noqa: S311  # large values stay
+    records = sent(log.topic)
+    before = datetime.now(UTC)
+
+    rows = kept(tmp_path, TIMED, records)
+
+    last = {number: record for record in records for number in (1, 3) if _key(record) == number}
+    assert [1, 3] == sorted(rows)
+    for number, record in last.items():
+        row = rows[number]
+        assert after(1000 + _lsn(record)) == row["committed_at"]
+        assert after(record.sent_at_us) == row["received_at"]
+        assert before <= row["applied_at"] <= datetime.now(UTC)
+    assert rows[1]["big"] is not None
+
+
+def test_a_row_that_was_read_was_sent_and_nobody_knows_when_it_was_committed(
+    tmp_path: Path,
+) -> None:
+    log = Source()
+    log.together([[("insert", 1)]], Random(1))  # noqa: S311  # an order of its own
+
+    (row,) = kept(tmp_path, TIMED, sent(log.read(-1, -1))).values()
+
+    assert row["committed_at"] is None
+    assert after(5_000_000) == row["received_at"]
+
+
+def test_what_comes_twice_or_late_leaves_the_times_of_the_newest_change(tmp_path: Path) -> None:
+    log = Source(whole_rows=True)
+    log.together([[("insert", 1)]], Random(1))  # noqa: S311  # an order of its own
+    log.together([[("note", 1)]], Random(1))  # noqa: S311
+    first, second = sent(log.topic)
+
+    newest = kept(tmp_path, TIMED, [first, second])
+    again = kept(tmp_path, TIMED, [second, first, first])
+
+    assert newest == again
+
+
+def test_a_view_without_times_has_the_columns_that_it_had(tmp_path: Path) -> None:
+    log = Source()
+    log.together([[("insert", 1)]], Random(1))  # noqa: S311  # an order of its own
+
+    (row,) = kept(tmp_path, replace(TIMED, times=()), sent(log.topic)).values()
+
+    assert {"id", "note", "big", "_version"} == row.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"times": {"at": "arrival"}}, "no time arrival"),
+        ({"times": {"at": "commit"}, "to": ["cache"]}, "only the table"),
+        ({"times": {"at": "commit"}, "scd": 2}, "only the table"),
+        ({"times": {"At": "commit"}}, "column name"),
+    ],
+)
+def test_times_that_a_view_cannot_have_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        mirror("things", source("shop", tables=["public.things"]).things, **options)
+
+
+def test_a_time_may_not_have_the_name_of_a_column() -> None:
+    table = source("shop", tables=["public.things"]).things
+    view = mirror("things", table, times={"note": "commit"})
+
+    with pytest.raises(PlanError, match="has a column note"):
+        plan_views([view], {view.table: PLAN.schema})
+
+
+def test_another_time_asks_for_another_version_of_the_view() -> None:
+    plain = mirror("things", source("shop", tables=["public.things"]).things)
+    timed = replace(plain, times=TIMES)
+
+    change = view_definition.difference(plain, timed, gone=lambda _: False)
+
+    assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
+    assert timed == view_definition.decoded(view_definition.encoded(timed))
+
+
+def _key(record: Record) -> int:
+    return int((record.key or b"").decode().split(":")[1].rstrip("}"))
+
+
+def _lsn(record: Record) -> int:
+    value = (record.value or b"").decode()
+    return int(value.split('"lsn":')[1].split("}")[0])
