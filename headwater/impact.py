@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from cdc.postgres import session
 from cdc.schema_change.trial import try_migration
 from cdc.upkeep.difference import Difference, Part
-from eventstore.errors import UndeclaredError
 from headwater.wiring import job_spec
 from projections import impact, view_versions
 from projections.errors import ViewPausedError
 from projections.evolution import Outcome
 from projections.published import Published
+from projections.replay import unread_events
 from projections.view import EventsView
 
 if TYPE_CHECKING:
@@ -40,12 +40,6 @@ _DOES: Final = {
     Outcome.PAUSED: "stands still",
     Outcome.RESUMED: "follows",
 }
-_STORED: Final = """
-SELECT EXISTS (SELECT FROM eventstore.events
-                WHERE type = %(type)s AND schema_version = %(version)s)
-    OR EXISTS (SELECT FROM eventstore.archived_events
-                WHERE type = %(type)s AND schema_version = %(version)s)
-"""
 _RESUME: Final = "headwater view resume"
 _BROKEN: Final = frozenset({Outcome.PAUSED, Outcome.WAITING})
 
@@ -181,35 +175,20 @@ def _difference(effect: Effect) -> Difference:
 
 def _unread_events(dsn: str, views: Iterable[EventsView]) -> list[Difference]:
     """Events that are in the store in a version that nothing brings to the declared one."""
-    found = []
-    gaps = [(view, *gap) for view in views for gap in _gaps(view)]
-    if not gaps:
+    lacking = [view for view in views if any(unread_events.gaps(view))]
+    if not lacking:
         return []
     with session.connect(dsn) as connection:
-        for view, name, version, error in gaps:
-            there = connection.execute(_STORED, {"type": name, "version": version}).fetchone()
-            if there and there[0]:
-                have, want = f"version {version} of {name} is in the store", error.message
-                found.append(
-                    Difference(
-                        Part.VIEW,
-                        view.name,
-                        "events",
-                        have,
-                        want,
-                        repaired=False,
-                        hint=error.hint,
-                    )
-                )
-    return found
-
-
-def _gaps(view: EventsView) -> Iterator[tuple[str, int, UndeclaredError]]:
-    """Versions of a view's events that cannot be read: the type, the version, and why."""
-    registry = view.events.registry
-    for name in view.events.types:
-        for version in range(1, registry.named(name).version):
-            try:
-                registry.path(name, version)
-            except UndeclaredError as error:
-                yield name, version, error
+        return [
+            Difference(
+                Part.VIEW,
+                view.name,
+                "events",
+                f"version {each.version} of {each.name} is in the store",
+                each.error.message,
+                repaired=False,
+                hint=each.error.hint,
+            )
+            for view in lacking
+            for each in unread_events.unread_events(connection, view)
+        ]

@@ -27,6 +27,7 @@ from projections.errors import (
     VersionBehindError,
     VersionDiffersError,
 )
+from projections.fault import Fault
 from projections.rebuild import Filling
 from projections.view_versions import VersionState
 
@@ -95,6 +96,7 @@ class Versions:
 
         Raises:
             UsageError: No view of that name can be rebuilt.
+            RebuildRefusedError: Events of it that are stored cannot be read.
         """
         view = self._view(name)
         with self._connected() as connection:
@@ -123,6 +125,7 @@ class Versions:
 
         Raises:
             UsageError: No view of that name can be rebuilt.
+            ArchiveIncompleteError: The archive does not go back to the first change.
             RebuildRefusedError: It cannot be rebuilt, or not like that.
             RebuildStoppedError: It was paused, or the job does not run: given again, it goes on.
             VersionBusyError: Somebody else is at it.
@@ -144,6 +147,7 @@ class Versions:
                 version,
                 stopped=filling.stopped.is_set,
                 running=self._platform.job_runs,
+                told=filling.waits,
             )
 
     def plan_rows(self, name: str, bounds: Bounds) -> RebuildPlan:
@@ -218,7 +222,8 @@ class Versions:
                 hint=f"headwater view rebuild {version.view} goes on with it",
             ) from None
         except (CdcError, ProjectionError) as error:
-            rebuild.note_failed(connection, spec, version, error)
+            fault = Fault.of(error)
+            view_versions.note_fault(connection, self._source, version.place, fault)
             raise
         rebuild.join(connection, spec, version)
 
@@ -413,7 +418,13 @@ class Versions:
 
 
 def _differs(target: ViewVersion, compared: VersionDifference) -> VersionDiffersError:
-    found = compared.found
+    view, found = target.view, compared.found
+    if compared.incomparable is not None:
+        return VersionDiffersError(
+            f"version {target.number} of view {view} cannot be compared with what readers see",
+            detail=compared.incomparable,
+            hint=f"headwater view cutover {view} --accept-differences shows it all the same",
+        )
     counts = {
         "only in the new one": found.appeared,
         "only in the present one": found.gone,
@@ -424,9 +435,7 @@ def _differs(target: ViewVersion, compared: VersionDifference) -> VersionDiffers
     said += [f"column {name} is gone" for name in found.columns_gone]
     said += [f"{column}: {rows} rows" for column, rows in found.by_column.most_common()]
     return VersionDiffersError(
-        f"version {target.number} of view {target.view} differs in what its definition does not"
-        " explain",
+        f"version {target.number} of view {view} differs in what its definition does not explain",
         detail="; ".join(said),
-        hint=f"headwater view compare {target.view} shows examples; --accept-differences accepts"
-        " them",
+        hint=f"headwater view compare {view} shows examples; --accept-differences accepts them",
     )

@@ -15,7 +15,7 @@ from projections.expectation.inspection import Inspection, types_of
 from projections.search.fields import DELETED_FIELD
 from projections.search.options import DERIVED
 from projections.shape import TableShapes
-from projections.view import ARCHIVED_EVENTS, EVENT_TABLES, EVENTS, EventsView
+from projections.view import ARCHIVED_EVENTS, EVENT_TABLES, EVENTS, ChangeTime, EventsView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cdc.table import Column, TableName
     from projections.expectation.expectation import Expectation
     from projections.search.options import SearchOptions
-    from projections.view import ChangeTime, HistoryColumns, MirrorView, Store, View
+    from projections.view import HistoryColumns, MirrorView, Store, View
 
 VERSION_COLUMN = "_version"
 """Column or field in which every store keeps `ChangePosition.version` beside a row."""
@@ -211,6 +211,11 @@ class ViewPlan:
     def inspection(self) -> Inspection:
         """Begins an inspection of its rows."""
         return Inspection(self.name, self.expectations, types_of(self.schema))
+
+    @property
+    def times_of_delivery(self) -> frozenset[str]:
+        """Columns that depend on how a row came here, not on what happened to it."""
+        return frozenset(name for name, which in self.times if which is not ChangeTime.COMMIT)
 
     @property
     def append_only(self) -> bool:

@@ -16,26 +16,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError
-
-from cdc.broker import extent, topics
+from cdc.postgres import session, table_size
 from cdc.snapshot import reads
-from projections import binding, store_turn, sweeps, switch, view_versions
-from projections.archive import Archive
+from projections import binding, positions, store_turn, sweeps, switch, view_versions
 from projections.errors import (
+    ArchiveIncompleteError,
     RebuildRefusedError,
     RebuildStoppedError,
     VersionBehindError,
     VersionUnknownError,
 )
-from projections.fault import Fault
 from projections.quarantine import ledger
+from projections.replay import reach
+from projections.replay.noting import Noting
 from projections.replay.replay import replay
-from projections.replay.task import ReplayOptions, ReplayState, Target
+from projections.replay.task import ReplayOptions, Target
+from projections.replay.unread_events import refuse_unread
 from projections.sinks.open import open_sink
-from projections.view import EVENT_TABLES, MirrorView, Store
+from projections.view import Store
 from projections.view_versions import KEPT, Replayed, VersionState
 
 if TYPE_CHECKING:
@@ -60,6 +58,8 @@ _CHANGES_PER_S: Final = 20_000
 """What a rebuild takes of a small machine's time where nothing was ever rebuilt."""
 DISK_SPARE: Final = 1.5
 """How much more room than the present version has is wanted: files are compacted on the way."""
+TOLD_EVERY_S: Final = 5.0
+"""How often it is told what a version waits for that is filled."""
 _POLL_S: Final = 0.2
 AT_ONCE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
 """Changes that are written at once, each as many as its store takes best."""
@@ -74,13 +74,15 @@ class RebuildPlan:
         view: The view.
         differs: What of its definition is not as the current version's; empty if it is the same.
         source: What it is filled from: `archive`, or `source` for a whole read of its table.
-        changes: Changes that are replayed.
+        changes: Changes that are replayed; of a read of its table, about how many rows.
         seconds: About how long that takes.
         disk_bytes: About how much room it needs beside what is there.
         disk_free_bytes: How much there is.
         followers: Views that are made from it: they follow it when readers do.
         within: Of a part of the view, its bounds in words; empty for all of it.
         rows: Of a part, how many rows are within; None for all.
+        lacking: Why it cannot be filled from the archive; None if it can, or is not.
+        instead: What to do then; None if there is nothing to be done.
     """
 
     view: str
@@ -93,6 +95,8 @@ class RebuildPlan:
     followers: tuple[str, ...]
     within: tuple[str, ...] = ()
     rows: int | None = None
+    lacking: str | None = None
+    instead: str | None = None
 
 
 def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str) -> RebuildPlan:
@@ -105,22 +109,30 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str)
         source: `archive` or `source`.
 
     Raises:
-        RebuildRefusedError: The archive cannot be read.
+        RebuildRefusedError: The archive cannot be read, or events that are stored cannot.
     """
+    refuse_unread(connection, view)
     versions = view_versions.read(connection, spec.source)
     own = [each for each in versions if each.view == view.name]
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
     differs = () if current is None else view_versions.changed(connection, current, view).said
-    changes = _changes(spec, _topics(spec, view)) if source == "archive" else 0
+    size = table_size.of_tables(connection, reach.tables_of(view))
+    changes, lacking = size.rows, None
+    if source == "archive":
+        place = view.name if current is None else current.place
+        there = reach.of_view(connection, spec, view, place, whole_reads(connection, spec))
+        changes, lacking = there.records, there.lacking
     return RebuildPlan(
         view.name,
         differs,
         source,
         changes,
         round(changes / rate(versions), 1),
-        int(size_bytes(spec, current) * DISK_SPARE),
+        int((_parquet_bytes(spec, current) or size.size_bytes) * DISK_SPARE),
         shutil.disk_usage(spec.home).free,
         followers(spec, view),
+        lacking=lacking,
+        instead=None if lacking is None else reach.instead(view),
     )
 
 
@@ -149,6 +161,7 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
         held_too: A version that is built already is found as well.
 
     Raises:
+        ArchiveIncompleteError: It is to be filled from the archive, which lacks records.
         RebuildRefusedError: There is such a version already, another one is being built, or the
             disk is too small.
     """
@@ -168,6 +181,12 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
         raise RebuildRefusedError(
             f"version {held[-1].number} of view {view.name} is built and held",
             hint=f"headwater view cutover {view.name}; or drop it, to build it again",
+        )
+    if planned.lacking is not None:
+        raise ArchiveIncompleteError(
+            f"view {view.name} cannot be filled from the archive",
+            detail=planned.lacking,
+            hint=planned.instead,
         )
     refuse_small(view, planned.disk_bytes, planned.disk_free_bytes, spare_bytes)
     if not own:  # the job has not noted it yet
@@ -227,11 +246,13 @@ class Filling:
         share: Of the time, how much it takes at most, above 0 to 1.
         stopped: Set to pause it.
         progress: Is told how far it is, about twice a second.
+        waits: Is told, every few seconds, what a version waits for that is filled.
     """
 
     share: float = 1.0
     stopped: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[ReplayProgress], None] = lambda _: None
+    waits: Callable[[str], None] = lambda _: None
 
 
 def fill(
@@ -259,15 +280,17 @@ def fill(
         replayed = Replayed(ends, progress, records, seconds)
         view_versions.note_replayed(connection, source, version.place, replayed)
 
-    state = before.progress
+    noting = Noting(
+        before.progress, lambda now: noted(before.ends, now, before.records), filling.progress
+    )
     options = ReplayOptions(
         archived=archived(spec, plan),
         whole=whole_reads(connection, spec),
         share=filling.share,
         stopped=filling.stopped,
-        progress=filling.progress,
-        note=lambda now: noted(before.ends, msgspec.to_builtins(now), before.records),
-        resume=None if state is None else msgspec.convert(state, ReplayState),
+        progress=noting.told,
+        note=noting.note,
+        resume=noting.resumes,
         scratch=spec.home,
     )
     targets = [
@@ -290,12 +313,7 @@ def fill(
 
 def archived(spec: JobSpec, plan: ViewPlan) -> Offsets:
     """Returns how far the archive says that it has had each partition of a view's topics."""
-    if not DeltaTable.is_deltatable(str(spec.archive)):
-        return {}
-    wanted = frozenset(plan.topics)
-    identities = topics.identities(spec.bootstrap, wanted)
-    places = extent.bounds(spec.bootstrap, wanted)
-    return Archive(spec.archive).ends({place: identities.get(place[0], "") for place in places})
+    return reach.archived(spec, frozenset(plan.topics))
 
 
 def whole_reads(connection: Connection, spec: JobSpec) -> dict[str, Read]:
@@ -314,21 +332,23 @@ def join(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
     view_versions.move(connection, spec.source, version.place, VersionState.JOINING, before)
 
 
-def await_held(
+def await_held(  # noqa: PLR0913  # a wait, and all that may end it
     connection: Connection,
     spec: JobSpec,
     version: ViewVersion,
     *,
     stopped: Callable[[], bool],
     running: Callable[[], bool],
+    told: Callable[[str], None] = lambda _: None,
 ) -> ViewVersion:
-    """Waits until the job holds a version.
+    """Waits until the job holds a version; tells now and then what it waits for.
 
     Raises:
         RebuildStoppedError: It was told to stop, or the job does not run: it goes on by itself.
         RebuildRefusedError: The job cannot take it over.
     """
-    deadline = time.monotonic() + SECONDS_MAX
+    began = time.monotonic()
+    deadline, tell_at = began + SECONDS_MAX, began + TOLD_EVERY_S
     while True:
         now = numbered(connection, spec, version.view, version.number)
         if now.state not in _COMING:
@@ -343,7 +363,19 @@ def await_held(
                 detail=None if running() else "the job does not run",
                 hint="the job takes it over as soon as it can: headwater view list --versions",
             )
+        if time.monotonic() > tell_at:
+            told(_awaited(connection, now, time.monotonic() - began))
+            tell_at += TOLD_EVERY_S
         time.sleep(_POLL_S)
+
+
+def _awaited(connection: Connection, version: ViewVersion, waited_s: float) -> str:
+    there = {p.store for p in positions.read(connection) if p.view == version.place}
+    lacking = ", ".join(sorted(version.declared().to - there)) or "no store"
+    return (
+        f"version {version.number} of view {version.view} is filled; the job takes it over:"
+        f" {waited_s:,.0f} s, not yet in {lacking}"
+    )
 
 
 def chosen(
@@ -422,11 +454,6 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
     view_versions.forget(connection, spec.source, version.place)
 
 
-def note_failed(connection: Connection, spec: JobSpec, version: ViewVersion, error: Any) -> None:
-    """Notes why a version could not be filled."""
-    view_versions.note_fault(connection, spec.source, version.place, Fault.of(error))
-
-
 def _same(version: ViewVersion, view: View) -> bool:
     return view_versions.made_for([replace(version, state=VersionState.HELD)], view) is not None
 
@@ -443,26 +470,6 @@ def numbered(connection: Connection, spec: JobSpec, view: str, number: int) -> V
     raise VersionUnknownError(f"view {view} has no version {number}")
 
 
-def _topics(spec: JobSpec, view: View) -> list[str]:
-    tables = (view.table,) if isinstance(view, MirrorView) else EVENT_TABLES
-    return [table.topic(spec.source) for table in tables]
-
-
-def _changes(spec: JobSpec, topics: Iterable[str]) -> int:
-    """Records of some topics in the archive."""
-    if not DeltaTable.is_deltatable(str(spec.archive)):
-        return 0
-    listed = ", ".join("'" + topic.replace("'", "''") + "'" for topic in topics)
-    try:
-        engine = QueryBuilder().register("archive", DeltaTable(str(spec.archive)))
-        query = f"SELECT count(*) AS n FROM archive WHERE topic IN ({listed})"  # noqa: S608
-        return int(engine.execute(query).read_all()["n"][0].as_py())
-    except (DeltaError, OSError) as error:
-        raise RebuildRefusedError(
-            "the archive cannot be read", detail=type(error).__name__
-        ) from None
-
-
 def rate(versions: Iterable[ViewVersion]) -> float:
     """Returns the changes per second that the last rebuild took."""
     done = [v.replayed for v in versions if v.replayed and v.replayed.seconds > 1]
@@ -470,7 +477,18 @@ def rate(versions: Iterable[ViewVersion]) -> float:
 
 
 def size_bytes(spec: JobSpec, version: ViewVersion | None) -> int:
-    """Returns the size of a version's tables; what other stores have of it is of that order."""
+    """Returns about how much room a version takes; what other stores have of it is of that order.
+
+    That is the size of its table; of one that has none, that of the table that it is made from.
+    """
+    found = _parquet_bytes(spec, version)
+    if found or version is None:
+        return found
+    with session.connect(spec.source_dsn) as connection:
+        return table_size.of_tables(connection, reach.tables_of(version.declared())).size_bytes
+
+
+def _parquet_bytes(spec: JobSpec, version: ViewVersion | None) -> int:
     if version is None:
         return 0
     names = (version.place, f"{version.place}.deleted", f"{version.place}.changes")

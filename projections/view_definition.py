@@ -24,6 +24,7 @@ from projections.errors import DefinitionUnreadableError
 from projections.expectation.expectation import Expectation, OnFail
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.view import (
+    ChangeTime,
     EventsRef,
     EventsView,
     HistoryColumns,
@@ -43,7 +44,7 @@ _KNOWN: Final[Mapping[str, type[Any]]] = MappingProxyType(
         for known in (
             *(MirrorView, EventsView, EventsRef, HistoryColumns, Expectation, TableName, Column),
             *(CacheOptions, SearchOptions, Text, Keyword, Stored),
-            *(Store, SchemaPolicy, OnFail, CacheLayout, ColumnKind),
+            *(Store, SchemaPolicy, OnFail, CacheLayout, ColumnKind, ChangeTime),
         )
     }
 )
@@ -66,8 +67,9 @@ class DefinitionChange(NamedTuple):
     Attributes:
         kind: What that asks for.
         said: What differs, in words.
-        columns: Columns whose appearance or absence it explains.
-        rows: Whether it explains that rows appear or are gone.
+        columns: Columns of which it explains that they appear, are gone, or have another type.
+        rows: Whether it explains that rows appear or are gone: those that only one of the two
+            definitions lets in, as far as a row tells that.
     """
 
     kind: ChangeKind
@@ -174,6 +176,9 @@ def _of_rows(old: View, new: View, gone: Callable[[TableName], bool]) -> Iterato
     if changed := frozenset(old.left_out) ^ frozenset(new.left_out):
         said = f"columns left out: {_listed(old.left_out)} -> {_listed(new.left_out)}"
         yield DefinitionChange(ChangeKind.REBUILD, (said,), changed)
+    if names := frozenset(name for name, _ in {*old.times} ^ {*new.times}):
+        said = f"times of changes: {_listed(names)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (said,), names)
     if old.history != new.history:
         yield DefinitionChange(
             ChangeKind.REBUILD, ("what makes a state of its history",), rows=True

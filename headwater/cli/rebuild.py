@@ -136,10 +136,14 @@ def _filling(name: str, share: float, *, as_json: bool) -> Iterator[Filling]:
 
     with _interrupted() as stopped, _bar(name, shown=not as_json) as told:
         try:
-            yield rebuilding.Filling(share, stopped, told)
+            yield rebuilding.Filling(share, stopped, told, (lambda _: None) if as_json else _tell)
         except RebuildStoppedError as error:
             print_error(error, as_json=as_json)
             raise typer.Exit(EXIT_INTERRUPTED if stopped.is_set() else 1) from None
+
+
+def _tell(waits: str) -> None:
+    stderr.print(f"[dim]{escape(waits)}[/]", soft_wrap=True)
 
 
 def bounds_of(
@@ -259,19 +263,24 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         "followed_by": planned.followers,
     }
     if as_json:
-        within = {"within": planned.within, "rows": planned.rows}
-        print_json({**said, **within} if planned.within else said)
+        within = {"within": planned.within, "rows": planned.rows} if planned.within else {}
+        lacking = {"lacking": planned.lacking, "instead": planned.instead}
+        print_json({**said, **within, **lacking})
         return
+    archived = planned.source == "archive"
+    counted = f"{planned.changes:,} changes" if archived else f"about {planned.changes:,} rows"
     lines = [
         ("changes", "; ".join(planned.differs) or "nothing: it is built again as it is"),
-        ("filled from", "the archive" if planned.source == "archive" else "a read of its table"),
-        ("to replay", f"{planned.changes:,} changes, about {planned.seconds:,.0f} s"),
+        ("filled from", "the archive" if archived else "a read of its table"),
+        ("to replay" if archived else "to read", f"{counted}, about {planned.seconds:,.0f} s"),
         ("disk", f"{_mib(planned.disk_bytes)} of {_mib(planned.disk_free_bytes)} free"),
         ("followed by", ", ".join(planned.followers) or "no other view"),
     ]
     if planned.within:
         rows = f"{planned.rows:,} rows: {', '.join(planned.within)}; in their place"
         lines[0] = ("within", rows)
+    if planned.lacking is not None:
+        lines += [("refused", planned.lacking), ("instead", planned.instead or "")]
     for what, text in lines:
         stderr.print(f"{what:<12}{escape(text)}", soft_wrap=True)
 

@@ -112,16 +112,35 @@ def drop(
 
 
 def row_of(version: ViewVersion) -> dict[str, Any]:
-    """What a listing shows of a version."""
+    """What a program is told of a version; see `line_of`."""
+    from projections.replay.noting import figures_of  # noqa: PLC0415  # loads what replays need
+
+    replayed = version.replayed if version.state == "building" else None
+    figures = None if replayed is None else figures_of(replayed.progress)
     return {
         "view": version.view,
         "version": version.number,
         "state": "switching" if version.switching else str(version.state),
         "place": version.place,
+        "progress": None if figures is None else figures._asdict(),
         "made_at": None if version.made_at is None else version.made_at.isoformat("T", "seconds"),
         "why": "; ".join(version.reasons) or None,
         "fault": None if version.fault is None else version.fault.code,
     }
+
+
+def line_of(version: ViewVersion) -> dict[str, Any]:
+    """What a listing shows a person of a version."""
+    row = row_of(version)
+    return {**row, "progress": None if row["progress"] is None else _far(**row["progress"])}
+
+
+def _far(done: int, total: int, share: float | None, seconds_left: float | None) -> str:
+    said = f"{done:,} of {total:,}"
+    if share is None:
+        return f"{said}, looked through"
+    left = "" if seconds_left is None else f", about {seconds_left:,.0f} s left"
+    return f"{said} ({share:.0%}){left}"
 
 
 def document(version: ViewVersion) -> dict[str, Any]:
@@ -149,6 +168,9 @@ def _told(switched: Switched, *, as_json: bool) -> None:
 
 def show_difference(found: VersionDifference) -> None:
     """Shows a person how two versions differ."""
+    if found.incomparable is not None:
+        stderr.print(f"they are not compared: {found.incomparable}", markup=False, soft_wrap=True)
+        return
     show(found.found)
     stderr.print(f"compared in {found.store} at {found.at}")
     if found.stands_since:
@@ -167,7 +189,8 @@ def compared(found: VersionDifference) -> dict[str, Any]:
     return {
         "same": found.same,
         "at": found.at,
-        "store": str(found.store),
+        "store": None if found.store is None else str(found.store),
+        "incomparable": found.incomparable,
         "only_new": of_rows.appeared,
         "only_old": of_rows.gone,
         "changed": of_rows.changed,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from headwater.cli import difference, rebuild, state, token, verification, version
+from headwater.cli import difference, rebuild, replay, state, token, verification, version
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.platform import Platform
@@ -26,6 +26,7 @@ app.command("diff")(difference.diff)
 app.command("state")(state.state)
 app.command("wait")(token.wait)
 app.command("rebuild")(rebuild.rebuild)
+app.command("replay")(replay.replay)
 version.register(app)
 app.command("verify")(verification.verify)
 app.command("repair")(verification.repair)
@@ -47,7 +48,8 @@ def list_views(
 ) -> None:
     """List the declared views and the stores they live in."""
     if versions:
-        rows = [version.row_of(each) for each in version.opened(config, home, profile).all()]
+        shown = version.row_of if as_json else version.line_of
+        rows = [shown(each) for each in version.opened(config, home, profile).all()]
         print_rows(rows, as_json=as_json, title="", empty="the job has kept no view yet")
         return
     project = open_project(config, home=home, profile=profile)

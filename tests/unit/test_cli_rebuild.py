@@ -1,13 +1,15 @@
-"""What of `headwater view rebuild` is refused before anything is looked at."""
+"""What `headwater view rebuild` refuses before anything is looked at, and what it tells."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headwater.cli import main
 from headwater.cli import rebuild as command
+from projections.rebuild import RebuildPlan
 from projections.replay.bounds import Bounds
 
 if TYPE_CHECKING:
@@ -58,3 +60,44 @@ def test_bounds_are_read_as_they_are_given() -> None:
     expected = Bounds(frozenset(['{"id":5}', '{"id":6}']), ("tenant", "a=b"), at, at + 1_500_000)
     assert expected == found
     assert command.bounds_of(None, None, None, None) is None
+
+
+def planned(source: str, **said: Any) -> RebuildPlan:
+    return RebuildPlan("orders", (), source, 3000, 0.2, 1 << 20, 1 << 30, (), **said)
+
+
+def test_a_plan_says_that_the_archive_will_not_do_and_what_to_do_instead(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    why, then = "partition 0 begins at 7", "headwater view rebuild orders --from-source reads it"
+    command._show_plan(planned("archive", lacking=why, instead=then), as_json=False)
+    told = capsys.readouterr().err
+    assert f"refused     {why}" in told
+    assert f"instead     {then}" in told
+
+    command._show_plan(planned("archive", lacking=why, instead=then), as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert (why, then) == (document["lacking"], document["instead"])
+
+
+def test_a_plan_of_a_read_tells_rows_and_how_long_they_take(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command._show_plan(planned("source"), as_json=False)
+
+    told = capsys.readouterr().err
+    assert "to read     about 3,000 rows, about 0 s" in told
+    assert "refused" not in told
+
+
+def test_what_is_waited_for_is_told_beside_what_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with command._filling("orders", 1.0, as_json=False) as filling:
+        filling.waits("version 2 of view orders is filled; not yet in cache")
+    with command._filling("orders", 1.0, as_json=True) as quiet:
+        quiet.waits("nothing of this is printed")
+
+    told = capsys.readouterr()
+    assert "version 2 of view orders is filled; not yet in cache" in told.err
+    assert "nothing of this" not in told.err

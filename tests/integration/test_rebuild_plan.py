@@ -1,0 +1,224 @@
+"""What a rebuild needs is asked before anything starts; what comes to no good end is refused."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import psycopg
+import pytest
+from fix_archive import archived
+from fix_log import envelope
+
+from cdc.postgres import own_schema
+from cdc.table import TableName
+from eventstore.codec import Codec
+from eventstore.event import AppendRequest, StreamAppend
+from eventstore.keyring import MemoryKeyRing
+from eventstore.registry import EventData, EventTypes
+from projections import bounded_rebuild, rebuild, view_versions
+from projections.binding import bind
+from projections.change import RowChange
+from projections.errors import ArchiveIncompleteError, RebuildRefusedError, RebuildStoppedError
+from projections.expectation.expectation import deletes
+from projections.record import Record
+from projections.replay.bounds import Bounds
+from projections.sinks.cache import CacheSink
+from projections.spec import JobSpec
+from projections.version_difference import compare_versions
+from projections.view import EventsRef, EventsView, MirrorView, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from eventstore.postgres.log import PostgresEventLog
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+ORDERS = TableName("public", "orders")
+TABLE = """
+CREATE TABLE orders (id int PRIMARY KEY, status text);
+INSERT INTO orders SELECT n, 'placed' FROM generate_series(1, 3000) n;
+CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE parted_low PARTITION OF parted FOR VALUES FROM (1) TO (1000);
+CREATE TABLE parted_high PARTITION OF parted FOR VALUES FROM (1000) TO (9000);
+INSERT INTO parted SELECT generate_series(1, 2000);
+"""
+CACHED = MirrorView("orders", "shop", ORDERS, (), frozenset({Store.CACHE}))
+PLACED = replace(CACHED, expectations=(deletes("status = 'cancelled'"),))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A source whose view lives in the cache alone."""
+
+    connection: psycopg.Connection[Any]
+    spec: JobSpec
+
+    def versions(self) -> list[int]:
+        return [each.number for each in view_versions.read(self.connection, self.spec.source)]
+
+
+@pytest.fixture
+def place(database: str, kafka_bootstrap: str, cache_url: str, tmp_path: Path) -> Iterator[Place]:
+    source = f"s_{secrets.token_hex(4)}"
+    spec = JobSpec.of_tables(source, tmp_path, ())
+    spec = replace(
+        spec, source_dsn=database, bootstrap=kafka_bootstrap, cache_url=cache_url, views=(CACHED,)
+    )
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLE)
+        own_schema.ensure(connection)
+        bound = bind(connection, source, [CACHED], decides=True)
+        view_versions.register(connection, source, [CACHED])
+        yield Place(connection, replace(spec, plans=bound.plans))
+
+
+def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+
+
+def test_a_view_without_a_table_is_refused_on_a_disk_that_is_too_small(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, spec = place.connection, place.spec
+    planned = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+    assert planned.disk_bytes > 3000 * 8
+
+    with_free(monkeypatch, planned.disk_bytes - 1)
+    again = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+    with pytest.raises(RebuildRefusedError, match="too small"):
+        rebuild.begin(connection, spec, PLACED, again, 0)
+    assert [1] == place.versions()
+
+    with_free(monkeypatch, planned.disk_bytes)
+    enough = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+    assert 2 == rebuild.begin(connection, spec, PLACED, enough, 0).number
+
+
+def test_some_rows_of_a_view_without_a_table_are_refused_on_such_a_disk(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_free(monkeypatch, 10_000)
+    bounds = Bounds(frozenset(['{"id":5}']))
+
+    with pytest.raises(RebuildRefusedError, match="too small"):
+        bounded_rebuild.rebuild_rows(
+            place.connection, place.spec, CACHED, bounds, rebuild.Filling(), lambda: True
+        )
+
+
+def test_a_read_of_the_table_is_planned_by_what_the_source_says_of_it(place: Place) -> None:
+    connection, spec = place.connection, place.spec
+    unknown = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+    assert (unknown.changes > 0, unknown.lacking) == (True, None)
+    connection.execute("ANALYZE")
+    parted = replace(CACHED, name="parted", table=TableName("public", "parted"))
+
+    planned = [rebuild.plan_rebuild(connection, spec, view, "source") for view in (PLACED, parted)]
+
+    assert [3000, 2000] == [each.changes for each in planned]
+    assert all(each.seconds > 0 and each.disk_bytes > 0 for each in planned)
+
+
+def test_an_archive_that_is_cut_off_is_told_in_the_plan_and_nothing_starts(place: Place) -> None:
+    connection, spec = place.connection, place.spec
+    topic = ORDERS.topic(spec.source)
+    row = {"id": 1, "note": "n", "big": "b"}
+    lost = Record(b'{"id":1}', envelope("u", 0x1000, row, order=1), "1", 0, 7)
+    archived(spec.archive, topic, [lost._replace(key=orjson.dumps({"id": 1}))])
+
+    planned = rebuild.plan_rebuild(connection, spec, PLACED, "archive")
+    assert f"topic {topic}: partition 0 begins at 7" in (planned.lacking or "")
+    assert "headwater view rebuild orders --from-source" in (planned.instead or "")
+    with pytest.raises(ArchiveIncompleteError) as refused:
+        rebuild.begin(connection, spec, PLACED, planned, 0)
+    assert ("HW-P107", planned.instead) == (refused.value.code, refused.value.hint)
+    assert [1] == place.versions()
+
+
+def test_whoever_waits_for_a_version_is_told_for_which_stores(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, spec = place.connection, place.spec
+    begun = rebuild.begin(
+        connection, spec, PLACED, rebuild.plan_rebuild(connection, spec, PLACED, "source"), 0
+    )
+    rebuild.join(connection, spec, begun)
+    monkeypatch.setattr(rebuild, "TOLD_EVERY_S", 0.0)
+    told: list[str] = []
+
+    with pytest.raises(RebuildStoppedError):
+        rebuild.await_held(
+            connection,
+            spec,
+            begun,
+            stopped=lambda: len(told) > 1,
+            running=lambda: True,
+            told=told.append,
+        )
+
+    assert [
+        "version 2 of view orders is filled; the job takes it over: 0 s, not yet in cache"
+    ] == told[:1]
+
+
+def test_events_that_nothing_can_read_any_more_are_told_before_a_view_is_built_without_them(
+    store_dsn: str, pg_log: PostgresEventLog, tmp_path: Path
+) -> None:
+    written = EventTypes()
+    written.untyped("order.placed")
+    stored = Codec(written, MemoryKeyRing()).encode(
+        EventData("order.placed", {"total": 5}), tenant="t", stream="order-1", stream_position=1
+    )
+    pg_log.append(AppendRequest((StreamAppend("order-1", (stored,), 0),), tenant="t"))
+    types = EventTypes()
+    types.untyped("order.placed", version=2)
+    view = EventsView(
+        "placed", "shop", EventsRef("shop", ("order.placed",), types), frozenset({Store.TABLE})
+    )
+    spec = replace(JobSpec.of_tables("shop", tmp_path, ()), source_dsn=store_dsn)
+
+    with psycopg.connect(store_dsn, autocommit=True) as connection:
+        own_schema.ensure(connection)
+        with pytest.raises(RebuildRefusedError) as refused:
+            rebuild.plan_rebuild(connection, spec, view, "archive")
+        types.upcaster("order.placed", 1)(lambda data: data)
+        assert "source" == rebuild.plan_rebuild(connection, spec, view, "source").source
+
+    assert "HW-P136" == refused.value.code
+    assert "version 1 of order.placed is in the store" in (refused.value.detail or "")
+    assert "upcaster" in (refused.value.hint or "")
+
+
+def test_a_view_in_the_cache_that_deletes_some_rows_by_now_differs_in_those_alone(
+    place: Place,
+) -> None:
+    connection, spec = place.connection, place.spec
+    plans = bind(connection, spec.source, [CACHED, replace(PLACED, name="orders.v2")]).plans
+    old, new = plans
+    rows = [{"id": n, "status": "cancelled" if n % 5 == 0 else "placed"} for n in range(1, 51)]
+    sink = CacheSink(spec.cache_url, spec.addresses.cache_prefix)
+    for plan in plans:
+        sink.prepare(plan)
+        kept = [row for row in rows if plan is old or row["status"] == "placed"]
+        sink.apply(plan, [RowChange((row["id"],), row["id"], row, 1) for row in kept])
+    (current,) = view_versions.read(connection, spec.source)
+    change = view_versions.changed(connection, current, PLACED)
+
+    found = compare_versions(connection, spec, old, new, change)
+    assert (True, {"rows that orders.v2 keeps out: apply_as_deletes": 10}) == (
+        found.same,
+        found.explained,
+    )
+    sink.apply(new, [RowChange((7,), 99, {"id": 7, "status": "lost"}, 1)])
+    sink.close()
+    differing = compare_versions(connection, spec, old, new, change).found
+    assert {"status": 1} == dict(differing.by_column)
+    assert [("7",)] == [each.key for each in differing.examples_changed]
+    assert {"status": ("placed", "lost")} == differing.examples_changed[0].values

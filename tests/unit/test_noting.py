@@ -1,0 +1,86 @@
+"""How far a rebuild is stands beside what it goes on with, and a listing shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headwater.cli.version import compared, line_of, row_of, show_difference
+from headwater.versions import _differs
+from projections.replay import noting
+from projections.replay.noting import Noting, figures_of
+from projections.replay.pace import ReplayProgress
+from projections.replay.task import ReplayState
+from projections.table_difference import TableDifference
+from projections.version_difference import VersionDifference
+from projections.view_versions import Replayed, VersionState, ViewVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STATE = ReplayState(7, [("shop.public.orders", 0, 12_000)], 1, 3)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noting, "NOTED_EVERY_S", 0.0)
+
+
+def version(progress: Mapping[str, Any] | None, state: VersionState) -> ViewVersion:
+    return ViewVersion("orders", 2, "orders.v2", state, None, replayed=Replayed({}, progress))
+
+
+def test_figures_are_noted_beside_what_a_replay_goes_on_with() -> None:
+    written: list[Mapping[str, Any]] = []
+    told: list[ReplayProgress] = []
+    made = Noting(None, written.append, told.append)
+    assert made.resumes is None
+
+    looked = ReplayProgress(looked_at=500, rows=6000)
+    made.told(looked)
+    assert (500, 6000, None, None) == figures_of(written[-1])
+    assert Noting(written[-1], written.append, told.append).resumes is None
+
+    made.note(STATE)
+    now = ReplayProgress(6000, 6000, 1500, 4000, seconds_left=12.34)
+    made.told(now)
+    assert (7500, 10_000, 0.75, 12.3) == figures_of(written[-1])
+    assert STATE == Noting(written[-1], written.append, told.append).resumes
+    assert [looked, now] == told
+
+    # one that goes on looks through the archive anew, and is not forgotten meanwhile
+    again = Noting(written[-1], written.append, told.append)
+    again.told(looked)
+    assert STATE == Noting(written[-1], written.append, told.append).resumes
+
+
+def test_a_listing_shows_how_far_a_version_is_that_is_being_built() -> None:
+    progress = {"figures": [7500, 10_000, 0.75, 12.3]}
+    building = version(progress, VersionState.BUILDING)
+
+    assert {"done": 7500, "total": 10_000, "share": 0.75, "seconds_left": 12.3} == (
+        row_of(building)["progress"]
+    )
+    assert "7,500 of 10,000 (75%), about 12 s left" == line_of(building)["progress"]
+    begun = version({"figures": [500, 6000, None, None]}, VersionState.BUILDING)
+    assert "500 of 6,000, looked through" == line_of(begun)["progress"]
+    for other in (version(None, VersionState.BUILDING), version(progress, VersionState.HELD)):
+        assert row_of(other)["progress"] is None
+        assert line_of(other)["progress"] is None
+
+
+def test_versions_that_cannot_be_compared_are_said_to_be_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    why = "no store has both: cache; table"
+    found = VersionDifference(TableDifference(()), "", None, incomparable=why)
+
+    assert (False, None, why) == tuple(
+        compared(found)[name] for name in ("same", "store", "incomparable")
+    )
+    show_difference(found)
+    assert f"they are not compared: {why}" in capsys.readouterr().err
+    refused = _differs(version(None, VersionState.HELD), found)
+    assert ("HW-P134", why) == (refused.code, refused.detail)
+    assert "--accept-differences" in (refused.hint or "")
