@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from contextlib import contextmanager
@@ -41,6 +42,9 @@ _SHARE = 0.5
 """Half of a core: live views are hardly slower beside it."""
 
 _SHARE_MIN = 0.0001
+
+_NICENESS = 10
+"""It gives way to whatever else wants the same core: readers wait for that, nobody for a rebuild."""
 
 
 class CutoverRule(StrEnum):
@@ -116,6 +120,7 @@ def rebuild(
         _show_plan(planned, as_json=as_json)
     if only_plan:
         return
+    os.nice(_NICENESS)
     if bounds is not None:
         with _filling(name, share, as_json=as_json) as filling:
             found = versions.rebuild_rows(name, bounds, filling)
