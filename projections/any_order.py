@@ -21,17 +21,22 @@ class Rows:
 
     Args:
         times: How many rows each step takes.
+
+    Attributes:
+        tried: How often a step was looked for, for one row or another: what it has cost.
     """
 
     def __init__(self, times: Sequence[int]) -> None:
         self._times = times
+        self._wanted = sum(times)
         self._of: list[list[int]] = [[] for _ in times]
         self._fits: dict[int, Sequence[bool]] = {}
+        self.tried = 0
 
     @property
     def full(self) -> bool:
         """Whether no step waits for a row."""
-        return len(self._fits) == sum(self._times)
+        return len(self._fits) == self._wanted
 
     @property
     def given(self) -> list[tuple[int, int]]:
@@ -52,6 +57,7 @@ class Rows:
         return False
 
     def _give(self, place: int, tried: set[int]) -> bool:
+        self.tried += 1
         for step, fits in enumerate(self._fits[place]):
             if not fits or step in tried:
                 continue

@@ -7,8 +7,8 @@ that appears when the last of its rows comes, late ones included, and goes when 
 Which rows a match has (what complex event processing calls selection): from each row that fits the
 first step, each further step takes the first row that fits it, and what lies between is passed over
 (`strict`: nothing lies between). So a row begins one match at most. Of an absent step no row may be
-there between its neighbours, or, if it is the last, until the time is up; where a row fits the step
-that is waited for as well, it is taken for that.
+there until the step behind it has all of its rows, or, if it is the last, until the time is up;
+where a row fits the step that is waited for as well, it is taken for that.
 
 Steps may be there in any order: a match begins with a row that fits any of them, and takes each row
 that one still waits for; see `projections.any_order`.
@@ -18,28 +18,28 @@ Rows of one time are in the order of what steps they fit and of their values.
 
 from __future__ import annotations
 
-import operator
 import re
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from projections.any_order import Rows
 from projections.errors import DeclarationError
-from projections.event_window import duration, micros
+from projections.event_window import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _BESIDE: Final = re.compile(r"\s*(\w+)\s*(=|<>|<=|>=|<|>)\s*(\w+)\.(\w+)\s*")
-_COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
+_ALLOWED: Final[Mapping[str, frozenset[str]]] = {
+    "=": frozenset({"equal"}),
+    "<>": frozenset({"less", "greater"}),
+    "<": frozenset({"less"}),
+    "<=": frozenset({"less", "equal"}),
+    ">": frozenset({"greater"}),
+    ">=": frozenset({"greater", "equal"}),
 }
+"""What two values may be to each other."""
 TIMES_MAX: Final = 1_000
 
 
@@ -57,11 +57,6 @@ class Beside(NamedTuple):
     compared: str
     step: str
     other: str
-
-    def holds(self, row: Mapping[str, Any], matched: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Tells whether it is so."""
-        one, two = row[self.column], matched[self.step][self.other]
-        return one is not None and two is not None and _COMPARED[self.compared](one, two)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +95,7 @@ class Step:
                     detail=text,
                     hint="a column, = <> < <= > or >=, a column of a step: amount > first.amount",
                 )
+        _require_possible(self.name, self.conditions)
 
     @property
     def conditions(self) -> tuple[Beside, ...]:
@@ -122,12 +118,18 @@ class Pattern:
     """
 
     steps: Sequence[Step]
-    within: str
+    within: str = ""  # none is refused below, with the reason
     strict: bool = False
     overlapping: bool = False
     any_order: bool = False
 
     def __post_init__(self) -> None:
+        if not self.within:
+            raise DeclarationError(
+                "a pattern says within which time it is looked for",
+                detail="without it, no row would ever be done with",
+                hint='within="1 hour"',
+            )
         duration(self.within)
         _require_matchable(self.steps, strict=self.strict)
         if self.any_order:
@@ -140,145 +142,23 @@ class Pattern:
         return tuple(dict.fromkeys(name for pair in pairs for name in pair))
 
 
-class Event(NamedTuple):
-    """A row of a group.
-
-    Attributes:
-        at: Its time, microseconds.
-        fits: Of each step, whether the row alone fits it.
-        row: Those of its columns that are compared.
-    """
-
-    at: int
-    fits: Sequence[bool]
-    row: Mapping[str, Any]
-
-
-class Match(NamedTuple):
-    """What was found.
-
-    Attributes:
-        taken: Step and place of each row, in order.
-        due: Until when nothing absent may come, microseconds; None if the last step is not absent.
-            What comes until then takes the match back.
-    """
-
-    taken: tuple[tuple[str, int], ...]
-    due: int | None
-
-
-def matches(pattern: Pattern, events: Sequence[Event]) -> list[Match]:
-    """Finds all matches in the rows of a group.
-
-    Args:
-        pattern: What is looked for.
-        events: The rows, in order of their time.
-    """
-    parts = [_Part(step, step.conditions) for step in pattern.steps]
-    width = micros(pattern.within)
-    found: list[Match] = []
-    place = 0
-    while place < len(events):
-        end = events[place].at + width
-        match = (
-            _in_any_order(pattern, events, place, end)
-            if pattern.any_order
-            else _from(pattern, parts, events, place, end)
-        )
-        if match is not None:
-            found.append(match)
-        place = place + 1 if match is None or pattern.overlapping else match.taken[-1][1] + 1
-    return found
-
-
-class _Part(NamedTuple):
-    step: Step
-    conditions: tuple[Beside, ...]
-
-
-def _from(
-    pattern: Pattern, parts: Sequence[_Part], events: Sequence[Event], start: int, end: int
-) -> Match | None:
-    """The match that begins with a row and ends in time, if one does."""
-    run = _Run(parts)
-    if not run.takes(events[start], start):
-        return None
-    for place in range(start + 1, len(events)):
-        event = events[place]
-        if run.complete or event.at > end:
-            break
-        if run.takes(event, place):
-            continue
-        if run.refuses(event) or (pattern.strict and run.waits):
-            return None
-    if run.waits:
-        return None
-    return Match(tuple(run.taken), end if parts[-1].step.absent else None)
-
-
-def _in_any_order(pattern: Pattern, events: Sequence[Event], start: int, end: int) -> Match | None:
-    """The match that begins with a row that fits any step, and ends in time, if one does."""
-    rows = Rows([step.times for step in pattern.steps])
-    for place in range(start, len(events)):
-        event = events[place]
-        if event.at > end:
-            return None
-        if not rows.takes(place, event.fits):
-            if place == start or pattern.strict:
-                return None
-        elif rows.full:
-            names = [step.name for step in pattern.steps]
-            return Match(tuple((names[step], place) for place, step in rows.given), None)
-    return None
-
-
-class _Run:
-    """A match that is being made."""
-
-    def __init__(self, parts: Sequence[_Part]) -> None:
-        self._parts = parts
-        self._next = self._count = 0
-        self._matched: dict[str, Mapping[str, Any]] = {}
-        self._forbidden: list[int] = []
-        self.taken: list[tuple[str, int]] = []
-
-    @property
-    def waits(self) -> bool:
-        """Whether a row is still to come."""
-        return self._next < len(self._parts)
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing that comes makes a difference."""
-        return not self.waits and not self._forbidden
-
-    def takes(self, event: Event, place: int) -> bool:
-        """Takes a row, if it is the one that is waited for."""
-        if not self.waits or not self._fits(self._next, event):
-            return False
-        step = self._parts[self._next].step
-        self.taken.append((step.name, place))
-        self._matched[step.name] = event.row
-        self._count += 1
-        if self._count == step.times:
-            self._advance()
-        return True
-
-    def refuses(self, event: Event) -> bool:
-        """Tells whether a row is one that must not be there."""
-        return any(self._fits(number, event) for number in self._forbidden)
-
-    def _fits(self, number: int, event: Event) -> bool:
-        return event.fits[number] and all(
-            each.holds(event.row, self._matched) for each in self._parts[number].conditions
-        )
-
-    def _advance(self) -> None:
-        self._count, self._forbidden = 0, []
-        self._next += 1
-        while self.waits and self._parts[self._next].step.absent:
-            self._forbidden.append(self._next)
-            self._next += 1
+def _require_possible(step: str, conditions: Sequence[Beside]) -> None:
+    """Refuses comparisons of the same values that cannot hold together."""
+    allowed: dict[tuple[str, str, str], frozenset[str]] = defaultdict(
+        lambda: _ALLOWED["<>"] | {"equal"}
+    )
+    for each in conditions:
+        pair = (each.column, each.step, each.other)
+        allowed[pair] &= _ALLOWED[each.compared]
+        if not allowed[pair]:
+            raise DeclarationError(
+                f"step {step} is compared with {each.step} so that no row fits it",
+                detail=", ".join(
+                    f"{one.column} {one.compared} {one.step}.{one.other}"
+                    for one in conditions
+                    if (one.column, one.step, one.other) == pair
+                ),
+            )
 
 
 def _require_matchable(steps: Sequence[Step], *, strict: bool) -> None:

@@ -44,7 +44,7 @@ _SHARE = 0.5
 _SHARE_MIN = 0.0001
 
 _NICENESS = 10
-"""It gives way to whatever else wants the same core: readers wait for that, nobody for a rebuild."""
+"""It gives way to whatever else wants its core: readers wait for that, nobody for a rebuild."""
 
 
 class CutoverRule(StrEnum):

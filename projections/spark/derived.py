@@ -365,7 +365,7 @@ def definition_of(view: DerivedView, session: SparkSession) -> Any:
         return definition_of_sql(session, view.sql)
     if view.pattern is not None:
         query, (rows,) = view.pattern, view.inputs
-        return lambda frames: matches_of(frames[rows], query)
+        return lambda frames: matches_of(frames[rows], query, view.name)
     if view.percolation is not None:
         percolation, (documents, queries) = view.percolation, view.inputs
         return lambda frames: percolated(frames[documents], frames[queries], percolation)

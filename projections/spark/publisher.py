@@ -35,7 +35,7 @@ _INTERVAL_S: Final = (0.2, 0.7)
 """Shortest and longest rest between two rounds: what was not sampled waits for a later boundary."""
 
 _RESTS: Final = 9
-"""Times as long as a round it rests after it, within these: it works a tenth of the time at most."""
+"""Times as long as a round it rests after it, within these: it works a tenth of the time."""
 
 _CONNECT_S: Final = 5
 _log = structlog.get_logger(__name__)

@@ -1,9 +1,9 @@
-"""Patterns: which rows follow each other, by examples and beside a definition without a machine."""
+"""Patterns: which rows follow each other, by examples and beside definitions without an index."""
 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations, permutations
+from itertools import combinations, permutations, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -11,14 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.declaration import load
-from projections.errors import DeclarationError
-from projections.pattern import Event, Match, Pattern, Step, matches
+from projections.errors import DeclarationError, ProjectionError
+from projections.pattern import Pattern, Step
+from projections.pattern_index import Effort
+from projections.pattern_search import Match
+from projections.pattern_search import matches as searched
+from tests.walked_pattern import Event, episode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 MINUTE = 60_000_000
+REFUSED = ProjectionError("too much")
+
+
+def matches(pattern: Pattern, given_rows: Sequence[Event]) -> list[Match]:
+    return list(searched(pattern, episode(pattern, given_rows), Effort(1_000_000, REFUSED)))
 
 
 def events(pattern: Pattern, rows: Iterable[tuple[int, dict[str, Any]]]) -> list[Event]:
@@ -84,6 +93,14 @@ def test_what_must_not_lie_between_takes_a_match_back() -> None:
     assert [[2, 3]] == found(pattern, (0, "in"), (1, "out"), (2, "in"), (3, "buy"))
 
 
+def test_what_must_not_lie_between_counts_until_the_step_behind_it_has_all_its_rows() -> None:
+    steps = [Step("in", "in"), Step("out", "out", absent=True), Step("buy", "buy", times=2)]
+    pattern = Pattern(steps, within="1 hour")
+
+    assert [[0, 1, 3]] == found(pattern, (0, "in"), (1, "buy"), (2, "look"), (3, "buy"))
+    assert [] == found(pattern, (0, "in"), (1, "buy"), (2, "out"), (3, "buy"))
+
+
 class Row(NamedTuple):
     minute: int
     kind: str
@@ -132,15 +149,15 @@ def _expected(pattern: Pattern, given_rows: Sequence[Row], start: int) -> Match 
         return row.kind == step.where and (not step.beside or size is None or row.size >= size)
 
     wanted = [step for step in pattern.steps for _ in range(step.times) if not step.absent]
-    for number, step in enumerate(wanted):
+    for step in wanted:
         before = taken[-1][1] if taken else start - 1
         places = [place for place in inside if place > before and fits(step, place)]
         if not places or ((pattern.strict or not taken) and places[0] != before + 1):
             return None
-        if taken and step is not wanted[number - 1]:
-            between = pattern.steps[_at(pattern, wanted[number - 1]) + 1 : _at(pattern, step)]
-            if any(fits(no, place) for no in between for place in range(before + 1, places[0])):
-                return None
+        ahead = reversed(pattern.steps[: _at(pattern, step)])
+        between = list(takewhile(lambda each: each.absent, ahead))
+        if any(fits(no, place) for no in between for place in range(before + 1, places[0])):
+            return None
         taken.append((step.name, places[0]))
         if step is pattern.steps[0]:
             size = given_rows[places[0]].size
@@ -248,6 +265,11 @@ def test_a_card_is_reported_and_used_and_its_address_changed_in_any_order() -> N
         ('Pattern([Step("a", "x", absent=True)], "1 hour")', "begins with a row"),
         ('Pattern([Step("a", "x"), Step("a", "y")], "1 hour")', "are called a"),
         ('Pattern([Step("a", "x")], "a while")', "no duration"),
+        ('Pattern([Step("a", "x")])', "within which time"),
+        (
+            'Pattern([Step("a", "x"), Step("b", "y", beside=["u < a.u", "u >= a.u"])], "1 day")',
+            "so that no row fits it",
+        ),
         ('Pattern([Step("A b", "x")], "1 hour")', "name of a step"),
         ('Pattern([Step("a", "x", times=0)], "1 hour")', "0 times"),
         ('Pattern([Step("a", "x"), Step("b", "y", 2, True)], "1 hour")', "2 times"),

@@ -1,13 +1,19 @@
 """Views of patterns: the rows of each group are put in order, and matches are found in them.
 
-Values of rows do not pass through Python: what is found are places in the ordered rows.
+Of a group those rows are put together that a match can have in common: where nothing happens for
+longer than a pattern's time, no match goes on, and another part of the group begins. So a group may
+have rows of years, as long as what lies together can be held.
+
+Values of rows do not pass through Python, but for those that are compared: what is found are places
+in the ordered rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
     ArrayType,
@@ -20,13 +26,30 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from projections.derivation.errors import DerivationError, ViewQueryError
+from projections.errors import ProjectionError
+from projections.event_window import micros
+from projections.fault import FaultError
 from projections.measure import quoted
-from projections.pattern import Event, Pattern, PatternQuery, matches
+from projections.pattern_index import Effort
+from projections.pattern_search import Episode, matches
+from projections.spark.derivation.catalyst import INPUT_MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame
+
+    from projections.pattern import PatternQuery
+
+ROWS_MAX: Final = 2_000_000
+"""Rows of one group that lie together: they are held in one row of Spark, and in its worker."""
+ROW_BYTES: Final = 4_096
+"""Of the driver's heap for each of them, or fewer are held: Spark copies them some ten times, and
+where its heap is at an end the whole job is. A million were seen to need 2.4 KB each."""
+LOOKUPS_MAX: Final = 50_000_000
+"""What may be looked up in them: about a minute's work, some twenty for each of so many rows. Most
+patterns need one or two for each step; only several comparisons of one step may need any number."""
 
 _TAKEN = StructType([StructField("step", StringType()), StructField("place", IntegerType())])
 _FOUND = ArrayType(
@@ -40,41 +63,55 @@ _FOUND = ArrayType(
 )
 
 
-def matches_of(frame: DataFrame, query: PatternQuery) -> DataFrame:
+def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFrame:
     """Returns a row for each match of a pattern.
 
     Args:
         frame: The rows.
         query: The pattern, and where it is looked for.
+        view: Name of the view, for errors.
 
     Returns:
         The columns of the group, `match_start`, `match_end`, `match_number` among those of a group
         that begin at the same time, `due_at` and `rows`: of each row its step, its time and the
         columns that are kept.
+
+    Raises:
+        ViewQueryError: A step's condition is true of no row at all.
     """
+    _require_possible(frame, query)
     by = [fn.col(quoted(name)) for name in query.by]
+    jvm: Any = frame.sparkSession._jvm  # noqa: SLF001  # Java's heap has no other way from here
+    heap_bytes = jvm.java.lang.Runtime.getRuntime().maxMemory()
+    rows_max = min(ROWS_MAX, heap_bytes // ROW_BYTES)
     groups = (
-        _ordered(frame, query)
-        .groupBy(*by)
+        _together(_fitting(frame, query), query, rows_max)
+        .groupBy(*by, "_first")
         .agg(fn.sort_array(fn.collect_list("_event")).alias("_events"))
     )
-    find = fn.udf(_finder(query.pattern), _FOUND, useArrow=False)
-    seen = fn.transform("_events", lambda event: fn.struct(event.at, event.misses, event.compared))
-    found = groups.select(*by, "_events", fn.explode(find(seen)).alias("_match"))
-    rows = found.withColumn("rows", fn.transform("_match.taken", _shown(query)))
-    due = fn.timestamp_micros("_match.due")
+    find = fn.udf(_finder(query, view, rows_max), _FOUND, useArrow=False)
+    # columns, not rows: Python takes those in a tenth of the memory
+    seen = [
+        fn.transform("_events", lambda event: event.at),
+        *(_compared(name) for name in query.pattern.compared),
+        *(_misses(number) for number in range(len(query.pattern.steps))),
+    ]
+    found = groups.select(*by, "_events", find(*seen).alias("_found"))
+    # shown before they are taken apart: each would have all rows of its group beside it
+    shown = fn.transform("_found", _shown(query))
+    rows = found.select(*by, fn.explode(shown).alias("_match"))
     return rows.select(
         *by,
-        fn.col("rows")[0]["at"].alias("match_start"),
-        fn.element_at("rows", -1)["at"].alias("match_end"),
+        fn.col("_match.rows")[0]["at"].alias("match_start"),
+        fn.element_at("_match.rows", -1)["at"].alias("match_end"),
         fn.col("_match.number").alias("match_number"),
-        due.alias("due_at"),
-        "rows",
+        fn.timestamp_micros("_match.due").alias("due_at"),
+        fn.col("_match.rows").alias("rows"),
     )
 
 
-def _ordered(frame: DataFrame, query: PatternQuery) -> DataFrame:
-    """Each row with what its place among others depends on, in that order."""
+def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
+    """Each row that may have a part in a match, with what its place among others depends on."""
     time = fn.col(quoted(query.time))
     misses = [fn.expr(f"NOT coalesce({step.where}, false)") for step in query.pattern.steps]
     compared = [_comparable(frame, name).alias(name) for name in query.pattern.compared] or [
@@ -90,7 +127,28 @@ def _ordered(frame: DataFrame, query: PatternQuery) -> DataFrame:
     wanted = frame.where(time.isNotNull())
     if query.where:
         wanted = wanted.where(query.where)
+    if not query.pattern.strict:  # else what fits nothing ends a match
+        wanted = wanted.where(" OR ".join(f"({step.where})" for step in query.pattern.steps))
     return wanted.select(*(fn.col(quoted(name)) for name in query.by), event.alias("_event"))
+
+
+def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
+    """Adds to each row the number of the first of those that it lies together with.
+
+    Of more than can be held the last are NULL, and so not collected: enough to see that they are
+    too many.
+    """
+    at, before, number = fn.col("_at"), fn.col("_before"), fn.col("_number")
+    order = Window.partitionBy(*(fn.col(quoted(name)) for name in query.by)).orderBy(at)
+    numbered = rows.withColumn("_at", fn.col("_event.at")).withColumns(
+        {"_number": fn.row_number().over(order), "_before": fn.lag(at).over(order)}
+    )
+    # NULL of the first row, and between times of which one is absurd
+    apart = fn.try_subtract(at, before) > micros(query.pattern.within)
+    begins = fn.when(fn.coalesce(apart, fn.lit(True)), number)
+    first = numbered.withColumn("_first", fn.max(begins).over(order))
+    event = fn.when(number - fn.col("_first") <= rows_max, fn.col("_event"))
+    return first.withColumn("_event", event).drop("_at", "_number", "_before")
 
 
 def _comparable(frame: DataFrame, name: str) -> Column:
@@ -102,24 +160,77 @@ def _comparable(frame: DataFrame, name: str) -> Column:
     return column
 
 
+def _compared(name: str) -> Column:
+    return fn.transform("_events", lambda event: event.compared[name])
+
+
+def _misses(number: int) -> Column:
+    return fn.transform("_events", lambda event: event.misses[number])
+
+
 def _shown(query: PatternQuery) -> Callable[[Column], Column]:
-    def of(taken: Column) -> Column:
+    def row_of(taken: Column) -> Column:
         row = fn.element_at("_events", taken.place + 1)["row"]
         kept = [row[name].alias(name) for name in query.keep]
         return fn.struct(taken.step.alias("step"), row["at"].alias("at"), *kept)
 
+    def of(match: Column) -> Column:
+        rows = fn.transform(match.taken, row_of)
+        return fn.struct(match.number.alias("number"), match.due.alias("due"), rows.alias("rows"))
+
     return of
 
 
-def _finder(pattern: Pattern) -> Callable[[Sequence[Any]], list[Any]]:
-    def find(rows: Sequence[Any]) -> list[Any]:
-        events = [Event(at, [not miss for miss in misses], row) for at, misses, row in rows]
+def _finder(query: PatternQuery, view: str, rows_max: int) -> Callable[..., list[Any]]:
+    pattern, lookups_max = query.pattern, LOOKUPS_MAX
+    names = pattern.compared
+    many = _refusal(query, view, f"{rows_max:,} rows")
+    dear = _refusal(query, view, f"{lookups_max:,} lookups")
+
+    def find(at: Sequence[int], *columns: Sequence[Any]) -> list[Any]:
+        if len(at) > rows_max:
+            raise FaultError(many)
+        compared = dict(zip(names, columns, strict=False))
+        fits = [[not miss for miss in misses] for misses in columns[len(names) :]]
         numbers: Counter[int] = Counter()
         found = []
-        for match in matches(pattern, events):
-            begins = events[match.taken[0][1]].at
-            numbers[begins] += 1
-            found.append((numbers[begins], match.due, list(match.taken)))
+        try:
+            for match in matches(pattern, Episode(at, fits, compared), Effort(lookups_max, dear)):
+                begins = at[match.taken[0][1]]
+                numbers[begins] += 1
+                found.append((numbers[begins], match.due, list(match.taken)))
+        except ProjectionError as error:
+            raise FaultError(error) from None
         return found
 
     return find
+
+
+def _refusal(query: PatternQuery, view: str, most: str) -> DerivationError:
+    """Says what has too much in it; of which group it is, rows' values would say."""
+    named = f"view {view}" if view else "a view"
+    return DerivationError(
+        f"{named}: more rows of one group lie within its pattern's time than are searched",
+        detail=f"more than {most}; grouped by {', '.join(query.by)}, "
+        f"within {query.pattern.within} of each other",
+        hint="leave out rows that fit no step or one group that is none with where=, group by "
+        "more columns, say a shorter within=, or, of too many rows, give the driver more memory; "
+        "until then the view stays at its last boundary",
+    )
+
+
+def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
+    """Refuses conditions that Spark's optimizer finds to be true of no row, whatever is in it."""
+    if INPUT_MARK not in frame.schema[0].metadata:  # looked at once, before there are rows
+        return
+    steps = [step for step in query.pattern.steps if not step.absent]
+    asked = frame.select(*(fn.expr(step.where).alias(step.name) for step in steps))
+    found = asked._jdf.queryExecution().optimizedPlan().expressions()  # noqa: SLF001
+    for number, step in enumerate(steps):
+        said = found.apply(number).children().apply(0)
+        if said.nodeName() == "Literal" and said.value() in (None, False):
+            raise ViewQueryError(
+                f"step {step.name} of a pattern is true of no row",
+                detail=f"where: {step.where}",
+                hint="correct its where",
+            )
