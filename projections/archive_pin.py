@@ -1,12 +1,14 @@
 """Archive pins: versions of an archive that somebody reads, so that their files stay.
 
-A pin is a file beside the archive's folder that names a version. Whoever reads touches it while it
-lives; a pin that nobody has touched for a while is one of a reader that was killed, and counts no
-more. The archive's upkeep keeps the files of every version that is pinned.
+A pin is a file beside the archive's folder that names a version. Whoever reads has it locked, and
+touches it, while it lives: a pin that nobody has locked is one of a reader that was killed, and
+counts no more; nor does one that nobody has touched for a while. The archive's upkeep keeps the
+files of every version that is pinned.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -36,16 +38,19 @@ def pinned(archive: Path, version: int) -> Iterator[None]:
     folder = _folder(archive)
     folder.mkdir(parents=True, exist_ok=True)
     pin = folder / f"{version}-{uuid.uuid4().hex}"
-    pin.touch()
+    draft = pin.with_name(f".{pin.name}")
     ended = threading.Event()
     thread = threading.Thread(target=_touch, args=(pin, ended), name="archive-pin", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        pin.unlink(missing_ok=True)
+    with draft.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        draft.rename(pin)  # whoever sees it sees it locked
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            pin.unlink(missing_ok=True)
 
 
 def pinned_versions(archive: Path) -> list[int]:
@@ -60,15 +65,26 @@ def pinned_versions(archive: Path) -> list[int]:
         return []
     found, now = set(), time.time()
     for pin in pins:
+        draft = pin.name.startswith(".")  # it is being made, or its reader was killed amid that
         try:
-            touched = pin.stat().st_mtime
+            expired = now - pin.stat().st_mtime > EXPIRED_AFTER_S
+            if expired or (not draft and _left(pin.path)):
+                os.unlink(pin.path)  # noqa: PTH108  # what scandir gives
+            elif not draft:
+                found.add(int(pin.name.partition("-")[0]))
         except FileNotFoundError:  # let go of meanwhile
             continue
-        if now - touched > EXPIRED_AFTER_S:
-            os.unlink(pin.path)  # noqa: PTH108  # what scandir gives
-        else:
-            found.add(int(pin.name.partition("-")[0]))
     return sorted(found)
+
+
+def _left(pin: str) -> bool:
+    """Whether the reader of a pin has ended without letting go of it."""
+    with open(pin, "rb") as looked_at:  # noqa: PTH123  # what scandir gives
+        try:
+            fcntl.flock(looked_at, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def _touch(pin: Path, ended: threading.Event) -> None:

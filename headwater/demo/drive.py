@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from headwater.demo.chaos import Chaos
-from headwater.demo.errors import ChaosError, TrafficError
+from headwater.demo.errors import ChaosError, RebuildError, TrafficError
 from headwater.demo.freshness import FreshnessMeter
 from headwater.demo.memory import everything_mib
 from headwater.demo.screen import Moving
@@ -86,6 +86,7 @@ class Drive:
         Raises:
             TrafficError: The traffic failed.
             ChaosError: What was killed did not come back.
+            RebuildError: A view that should be rebuilt was not.
             UnhealthyError: Views did not catch up.
         """
         found, dsn, probe = self._found, self._stack.source_dsn, self._workload.probe
@@ -99,12 +100,10 @@ class Drive:
             self._watch(traffic, meter, began)
             found.written = traffic.stop()
             found.seconds = found.written.seconds
-            if self._rebuilt is not None:
-                with self._screen.waiting("readers are moved to and fro"):
-                    found.rebuilt = self._rebuilt.result()
+            self._end_rebuild(meter, began)
             meter.stop_probing()
             self._catch_up(meter)
-            found.freshness = meter.stop()
+            found.freshness = self._fresh(meter, began)
             self._weigh(wait=True)
         self._screen.say(
             f"{found.written.changes:,} row changes committed; views had them all "
@@ -114,7 +113,13 @@ class Drive:
             found.recovery = self._striking.result()
         return found
 
-    def _rebuild(self, meter: FreshnessMeter, *, begin: bool) -> None:
+    def _fresh(self, meter: FreshnessMeter, began: float) -> dict[str, Freshness]:
+        """What readers saw, but for the time in which a rebuild had the job killed."""
+        every = meter.stop()
+        until = None if self._rebuilding is None else self._rebuilding.undisturbed_until
+        return every if until is None else meter.within(began, until)
+
+    def _rebuild(self, meter: FreshnessMeter, began: float, *, begin: bool) -> None:
         """Has readers look as soon as there is something to see, and rebuilds when it is time."""
         column = self._workload.spare_column
         if not self._options.rebuild or column is None or not meter.sighted():
@@ -123,11 +128,24 @@ class Drive:
             from headwater.demo.rebuild import Rebuilding  # noqa: PLC0415  # loads every driver
 
             probe, stack = self._workload.probe, cast("Platform", self._stack)
-            told = meter, self._screen.say
+            told = meter, self._screen.say, began
             self._rebuilding = Rebuilding(stack, probe, column, self._places, *told)
             self._rebuilding.watch()
         if begin and self._rebuilt is None:
             self._rebuilt = Task(self._rebuilding.run)
+
+    def _end_rebuild(self, meter: FreshnessMeter, began: float) -> None:
+        """Waits for the rebuild, which begins now if traffic was over too soon."""
+        if not self._options.rebuild or self._workload.spare_column is None:
+            return
+        deadline = time.monotonic() + _APPLIED_S
+        with self._screen.waiting("readers are moved to and fro"):
+            while self._rebuilt is None:
+                if time.monotonic() > deadline:
+                    raise RebuildError("no store shows the row that is watched")
+                time.sleep(_POLL_S)
+                self._rebuild(meter, began, begin=True)
+            self._found.rebuilt = self._rebuilt.result()
 
     def _watch(self, traffic: Traffic, meter: FreshnessMeter, began: float) -> None:
         seconds, memory_due = self._options.seconds, 0.0
@@ -138,7 +156,7 @@ class Drive:
             ):
                 written = traffic.written()
                 now = written.seconds > _STRIKE_AT * seconds
-                self._rebuild(meter, begin=now)
+                self._rebuild(meter, began, begin=now)
                 if now:
                     self._strike(began)
                 if elapsed_s >= memory_due:

@@ -128,7 +128,11 @@ class FreshnessMeter:
 
     def all_seen(self) -> bool:
         """Whether every reader has seen the last commit."""
-        last = self._commits[-1].count if self._commits else 0
+        return self.seen_until(math.inf)
+
+    def seen_until(self, until_s: float) -> bool:
+        """Whether every reader has seen all that was committed until then, by `time.monotonic`."""
+        last = max((each.count for each in list(self._commits) if each.at_s < until_s), default=0)
         seen = (moments[-1].count if moments else 0 for moments in self._sightings.values())
         return all(count >= last for count in seen)
 

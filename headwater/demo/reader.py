@@ -16,6 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from projections.documents import key_text
+from projections.published import sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,21 +83,47 @@ class Places:
         return total
 
 
+class CacheRow:
+    """Gets the row where readers of the view get it: the place and the row in one transaction."""
+
+    def __init__(self, places: Places, probe: Probe, timeout_s: float = _TIMEOUT_S) -> None:
+        self._client = redis.Redis.from_url(places.cache_url, socket_timeout=timeout_s)
+        self._prefix, self._view = places.cache_prefix, probe.view
+        self._key = key_text(list(probe.key.values()))
+        self._place = probe.view
+
+    def __call__(self) -> dict[str, Any] | None:
+        """Returns the row.
+
+        Raises:
+            redis.RedisError: The cache refuses or does not answer.
+        """
+        while True:
+            with self._client.pipeline(transaction=True) as pipeline:
+                pipeline.hget(f"{self._prefix}_current", self._view)
+                pipeline.get(f"{self._prefix}{self._place}:{self._key}")
+                current, value = pipeline.execute()
+            place = current.decode() if current else self._view
+            if place == self._place:
+                row: dict[str, Any] | None = json.loads(value) if value else None
+                return row
+            self._place = place  # readers have been moved, which is rare
+
+
 class CacheProbe:
-    """Gets the row's key."""
+    """Gets the row by its key, in the version that readers see."""
 
     def __init__(self, places: Places, probe: Probe) -> None:
-        self._client = redis.Redis.from_url(places.cache_url, socket_timeout=_TIMEOUT_S)
-        self._key = f"{places.cache_prefix}{probe.view}:{key_text(list(probe.key.values()))}"
+        self._row = CacheRow(places, probe)
         self._column = probe.column
 
     def __call__(self) -> int | None:
         """Returns the counter."""
         try:
-            value: Any = self._client.get(self._key)
+            row = self._row()
         except redis.RedisError:
             return None
-        return _count(json.loads(value)[self._column]) if value else None
+        return _count(row[self._column]) if row else None
 
 
 class SearchProbe:
@@ -122,33 +149,43 @@ class SearchProbe:
 
 
 class TableProbe:
-    """Asks the published version of the Delta table by SQL."""
+    """Asks the published version of the Delta table that readers see, as `headwater query` does."""
 
     def __init__(self, places: Places, probe: Probe) -> None:
         self._tables, self._view = places.tables, probe.view
-        wanted = " AND ".join(f'"{name}" = {_literal(value)}' for name, value in probe.key.items())
-        self._sql = f'SELECT "{probe.column}" AS counted FROM t WHERE {wanted}'  # noqa: S608
+        self._sql = counter_sql(probe)
         self._table: DeltaTable | None = None
+        self._read: tuple[str, int] | None = None
 
     def __call__(self) -> int | None:
         """Returns the counter."""
         try:
-            version = self._published()
-            if version is None:
+            published = self._published()
+            if published is None:
                 return None
-            if self._table is None or self._table.version() != version:
-                self._table = DeltaTable(self._tables / self._view, version=version)
+            if self._table is None or self._read != published:
+                place, version = self._read = published
+                self._table = DeltaTable(self._tables / place, version=version)
             rows = _rows(self._table, self._sql)
         except (DeltaError, OSError):
             self._table = None
             return None
         return _count(rows[0]["counted"]) if rows else None
 
-    def _published(self) -> int | None:
-        for path in sorted(self._tables.glob(".published/*/[0-9]*.json"))[-1:]:
-            found = json.loads(path.read_bytes())["views"].get(self._view)
-            return None if found is None else int(found["version"])
+    def _published(self) -> tuple[str, int] | None:
+        """The table that queries of the view read now, and its version."""
+        for published in sources(self._tables):  # there is one
+            places, newest = published.current(), published.newest()
+            if newest is not None and self._view in (found := newest.by_view(places)):
+                place, table = found[self._view]
+                return place, table.version
         return None
+
+
+def counter_sql(probe: Probe) -> str:
+    """Returns a query of the counter in a table `t`; its column is `counted`."""
+    wanted = " AND ".join(f'"{name}" = {_literal(value)}' for name, value in probe.key.items())
+    return f'SELECT "{probe.column}" AS counted FROM t WHERE {wanted}'  # noqa: S608
 
 
 def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:

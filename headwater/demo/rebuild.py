@@ -1,44 +1,58 @@
 """A view is rebuilt while traffic runs, shown and taken back, again and again, while readers count.
 
-Now and then whoever moves them is killed, and the job has to do the rest. How fresh the stores are
-is told for three times: before it, while the version is built, and while readers are moved. The
-readers are there in all three, for they cost something themselves.
+Whoever builds it is killed once, whoever moves readers now and then, and the job while readers are
+moved for the last times: the command given again, or the job, has to do the rest. How fresh the
+stores are is told for three times: before it, while the version is built, and while readers are
+moved; not for the time after the job was killed, in which nothing is written. The readers are there
+all the while, for they cost something themselves.
 """
 
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 import time
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from cdc.postgres import session
+from headwater.demo.changed import without_column
+from headwater.demo.chaos import Chaos
+from headwater.demo.command import ViewCommand
 from headwater.demo.errors import RebuildError
 from headwater.demo.result import Rebuilt
+from headwater.demo.task import Task
 from headwater.demo.watcher import watchers
 from headwater.versions import Versions
-from projections.rebuild import Filling
+from projections import view_versions
+from projections.errors import VersionBehindError, VersionBusyError
 from projections.view import MirrorView
+from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headwater.demo.freshness import FreshnessMeter
     from headwater.demo.reader import Places
+    from headwater.demo.result import Recovery
     from headwater.demo.watcher import Watcher
     from headwater.demo.workload import Probe
     from headwater.platform import Platform
+    from projections.version_difference import VersionDifference
+    from projections.view_versions import Replayed, ViewVersion
 
 SWITCHES: Final = 20
-KILLED_EVERY: Final = 5
-"""Of so many switches one is given to a process that is killed."""
+KILLED_EVERY: Final = 4
+"""Of so many switches one is given to a process that is killed, before it is made or after."""
+_WITHOUT_JOB: Final = 2
+"""So many of them at least, the last, are made while the job is killed and comes back."""
 
 _SEED: Final = 20
-_SHARE: Final = 0.5
-_FINISHED_S: Final = 60.0
-_KILL_WITHIN_S: Final = 4.0
+_BUILDS_S: Final = 2.0
+"""Within this the command that builds is killed; it takes longer, for the job has to join it."""
+_FINISHED_S: Final = 240.0
+_SEEN_S: Final = 120.0
 _POLL_S: Final = 0.1
 
 
@@ -53,6 +67,8 @@ class Rebuilding:
         places: Where the stores are.
         meter: Measures freshness meanwhile.
         say: Told of each step.
+        traffic_began: Moment of `time.monotonic` when traffic began.
+        undisturbed_until: The same, of when the job was killed; later commits waited for it.
     """
 
     platform: Platform
@@ -61,9 +77,13 @@ class Rebuilding:
     places: Places
     meter: FreshnessMeter
     say: Callable[[str], None]
+    traffic_began: float
+    undisturbed_until: float | None = None
     _random: random.Random = field(default_factory=lambda: random.Random(_SEED))  # noqa: S311
     _watchers: dict[str, Watcher] = field(default_factory=dict)
     _watched_since_s: float = 0.0
+    _took_s: dict[int, float] = field(default_factory=dict)  # by the version moved from, the last
+    _switches: int = 0
 
     def watch(self) -> None:
         """Has readers look at the row from now on."""
@@ -77,78 +97,147 @@ class Rebuilding:
 
         Raises:
             RebuildError: The version was not built, or differs.
+            ChaosError: The job did not come back.
             ProjectionError: A step was refused.
         """
         name, versions = self.probe.view, Versions(self.platform)
-        declared = self.platform.project.declarations.views[name]
-        if not isinstance(declared, MirrorView):
+        if not isinstance(self.platform.project.declarations.views[name], MirrorView):
             raise RebuildError(f"view {name} is no mirror")
-        wanted = replace(declared, left_out=(*declared.left_out, self.column))
         began = time.monotonic()
         self.say(f"[yellow]rebuild[/]  {name}, without its column {self.column}")
-        version = versions.rebuild(name, filling=Filling(_SHARE), definition=wanted)
+        builds_killed = self._build(versions)
         built = time.monotonic()
-        replayed = version.replayed
-        if replayed is None:
-            raise RebuildError(f"version {version.number} of view {name} was not filled")
-        compared = versions.compare(name)
-        if not compared.same:
-            raise RebuildError(f"version {version.number} of view {name} differs from the other")
+        version, replayed, compared = self._held(versions)
         self.say(
             f"[yellow]held[/]     version {version.number}, {replayed.records:,} changes, after"
             f" {built - began:.1f} s; the same at {compared.at}"
         )
-        killed = self._switch(versions, name)
+        killed = self._switch(versions)
+        ended = self.undisturbed_until = time.monotonic()
+        self._await_seen(ended)
+        freshness = [
+            self.meter.within(*times)
+            for times in ((self._watched_since_s, began), (began, built), (built, ended))
+        ]
+        job_killed = self._switch_without_job(versions)
         seen = {store: watcher.stop() for store, watcher in self._watchers.items()}
-        ended = time.monotonic()
-        self.say(f"[yellow]switched[/] {SWITCHES} times, {killed} of them killed on the way")
+        self.say(f"[yellow]switched[/] {self._switches} times, {killed} who did it killed amid it")
         return Rebuilt(
             view=name,
             version=version.number,
             changes=replayed.records,
             built_s=round(built - began, 1),
             explained=dict(compared.explained),
-            switches=SWITCHES,
+            builds_killed=builds_killed,
+            switches=self._switches,
             killed=killed,
+            job_killed=job_killed,
             watched=seen,
-            before=self.meter.within(self._watched_since_s, began),
-            building=self.meter.within(began, built),
-            switching=self.meter.within(built, ended),
+            before=freshness[0],
+            building=freshness[1],
+            switching=freshness[2],
         )
 
-    def _switch(self, versions: Versions, name: str) -> int:
-        """Moves readers to and fro; they see the new version in the end. Returns the kills."""
+    def _build(self, versions: Versions) -> int:
+        """Has a version built by a command that is killed, and given again; returns the kills."""
+        project, config, name = self.platform.project, self.platform.config, self.probe.view
+        with without_column(project, config, name, self.column) as changed:
+            command = ViewCommand("rebuild", name, changed, project.settings.home)
+            with self._busy() as busy:
+                killed = command.kill(busy, self._random.uniform(0.0, _BUILDS_S))
+            if killed:
+                states = ", ".join(str(each.state) for each in self._own(versions)[1:])
+                self.say(f"[yellow]killed[/]   view rebuild; version 2 is {states or 'not there'}")
+            try:
+                command.run()
+            except RebuildError:
+                # the job may have come to hold what the killed one had filled
+                if not self._has(versions, VersionState.HELD):
+                    raise
+        return int(killed)
+
+    def _held(self, versions: Versions) -> tuple[ViewVersion, Replayed, VersionDifference]:
+        name = self.probe.view
+        version = next(v for v in self._own(versions) if v.state is VersionState.HELD)
+        if version.replayed is None:
+            raise RebuildError(f"version {version.number} of view {name} was not filled")
+        compared = versions.compare(name)
+        if not compared.same:
+            raise RebuildError(f"version {version.number} of view {name} differs from the other")
+        return version, version.replayed, compared
+
+    def _switch(self, versions: Versions) -> int:
+        """Moves readers to and fro; returns how many of those who did were killed amid it."""
         killed = 0
-        for number in range(1, SWITCHES + 1):
-            back = self._shown(versions, name) != 1
+        for number in count(1):
+            if self._switches >= SWITCHES - _WITHOUT_JOB:
+                return killed
             if number % KILLED_EVERY == 0:
-                self._killed("rollback" if back else "cutover", name)
-                killed += 1
-            elif back:
-                versions.rollback(name)
-            else:
-                versions.cutover(name)
-            self._finished(versions)
-        if self._shown(versions, name) == 1:
-            versions.cutover(name)
+                killed += self._killed(versions)
+                continue
+            self._move(versions)
+        raise AssertionError  # the loop returns
+
+    def _switch_without_job(self, versions: Versions) -> Recovery:
+        """Moves readers, amid which the job is killed; they see the new version in the end."""
+        after_s = self._random.uniform(0.0, self._took_s.get(self._shown(versions), 0.0))
+
+        def strike() -> Recovery:
+            time.sleep(after_s)
+            return Chaos(self.platform, "spark", self.say).strike(self.traffic_began)
+
+        striking = Task(strike)
+        for _ in range(_WITHOUT_JOB):
+            self._move(versions)
+        if self._shown(versions) == 1:
+            self._move(versions)
+        return striking.result()
+
+    def _move(self, versions: Versions) -> None:
+        """Moves readers to the other version; tries again while the job has only half a batch."""
+        name, was, began = self.probe.view, self._shown(versions), time.monotonic()
+        while self._shown(versions) == was:
+            try:
+                if was == 1:
+                    versions.cutover(name)
+                else:
+                    versions.rollback(name)
+            except (VersionBehindError, VersionBusyError):
+                if time.monotonic() > began + _FINISHED_S:
+                    raise
+                time.sleep(_POLL_S)
+            self._await_finished(versions)
+        self._took_s[was] = time.monotonic() - began
+        self._switches += 1
+
+    def _killed(self, versions: Versions) -> bool:
+        """Has a process of its own move readers, and kills it at some moment of that."""
+        was = self._shown(versions)
+        verb = "cutover" if was == 1 else "rollback"
+        config, home = self.platform.config, self.platform.project.settings.home
+        command = ViewCommand(verb, self.probe.view, config, home)
+        with self._busy() as busy:
+            killed = command.kill(busy, self._random.uniform(0.0, self._took_s.get(was, 0.0)))
+        self._await_finished(versions)
+        self._switches += self._shown(versions) != was
         return killed
 
-    def _killed(self, verb: str, name: str) -> None:
-        """Has a process of its own move readers, and kills it at some moment."""
-        config, home = self.platform.config, self.platform.project.settings.home
-        words = ("view", verb, name, "--config", str(config), "--home", str(home))
-        with subprocess.Popen(
-            [sys.executable, "-m", "headwater", *words],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            try:
-                process.wait(self._random.uniform(0.5, _KILL_WITHIN_S))
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
+    @contextmanager
+    def _busy(self) -> Iterator[Callable[[], bool]]:
+        """What tells whether somebody is at the view's versions at this moment."""
+        source, name = self.platform.project.source.name, self.probe.view
+        with session.connect(self.platform.source_dsn) as connection:
 
-    @staticmethod
-    def _finished(versions: Versions) -> None:
+            def busy() -> bool:
+                try:
+                    with view_versions.alone(connection, source, name, wait_s=0):
+                        return False
+                except VersionBusyError:
+                    return True
+
+            yield busy
+
+    def _await_finished(self, versions: Versions) -> None:
         """Waits until no switch is left halfway: the job ends what somebody else has begun."""
         deadline = time.monotonic() + _FINISHED_S
         while any(version.switching for version in versions.all()):
@@ -156,7 +245,17 @@ class Rebuilding:
                 raise RebuildError("a switch was not finished", detail=f"{_FINISHED_S:.0f} s")
             time.sleep(_POLL_S)
 
-    @staticmethod
-    def _shown(versions: Versions, name: str) -> int:
-        every = versions.all()
-        return next(v.number for v in every if v.view == name and v.state == "current")
+    def _await_seen(self, until_s: float) -> None:
+        deadline = time.monotonic() + _SEEN_S
+        while not self.meter.seen_until(until_s) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def _own(self, versions: Versions) -> list[ViewVersion]:
+        return [each for each in versions.all() if each.view == self.probe.view]
+
+    def _has(self, versions: Versions, state: VersionState) -> bool:
+        return any(each.state is state for each in self._own(versions))
+
+    def _shown(self, versions: Versions) -> int:
+        own = self._own(versions)
+        return next(each.number for each in own if each.state is VersionState.CURRENT)

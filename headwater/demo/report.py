@@ -197,6 +197,12 @@ def _rebuilt(rebuilt: Rebuilt) -> Iterable[tuple[str, str]]:
     yield "rebuilt", f"{held}, the same but for what its definition says"
     kills = f", {rebuilt.killed} of them killed on the way" if rebuilt.killed else ""
     yield "switched", f"{rebuilt.switches} times, in three stores{kills}"
+    job = rebuilt.job_killed
+    builds = "the command that built it; " if rebuilt.builds_killed else ""
+    yield (
+        "killed",
+        f"{builds}{job.killed} while readers were moved, back after {job.back_after_s:.1f} s",
+    )
     yield "readers", ", ".join(f"{count:,} {what}" for what, count in counts.items())
     for store in reversed(STORES):
         if store in rebuilt.before:

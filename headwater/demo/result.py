@@ -151,12 +151,14 @@ class Rebuilt:
         changes: Changes that were replayed.
         built_s: Until the job held it.
         explained: What differed by its definition, and in how many rows or columns.
+        builds_killed: How often the command that builds it was killed, and given again.
         switches: How often readers were moved.
         killed: How many of these were killed on the way.
-        watched: By store, what a reader saw.
+        job_killed: The job, killed while readers were moved for the last times.
+        watched: By store, what a reader saw until all of that was over.
         before: Freshness of the store until the rebuild began, with the same readers.
         building: And until the version was held.
-        switching: And from then until readers had been moved for the last time.
+        switching: And from then until the job was killed.
     """
 
     view: str
@@ -164,8 +166,10 @@ class Rebuilt:
     changes: int
     built_s: float
     explained: dict[str, int]
+    builds_killed: int
     switches: int
     killed: int
+    job_killed: Recovery
     watched: dict[str, Watched]
     before: dict[str, Freshness]
     building: dict[str, Freshness]

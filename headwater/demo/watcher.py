@@ -1,32 +1,36 @@
 """Readers that know nothing of ours look at one row all the time, and count what nobody should see.
 
 They do what any program would: ask the cache for the place and the row in one transaction, search
-by the alias, and open the stable table anew each time.
+by the alias, and read the view's stable table, which is the one path that a switch leaves alone.
 """
 
 from __future__ import annotations
 
-import json
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import opensearchpy
 import pyarrow as pa
-import redis
 from deltalake import DeltaTable, QueryBuilder
 
+from headwater.demo.reader import CacheRow, counter_sql
 from headwater.demo.result import Watched
 from projections.documents import key_text
+from projections.published import stable_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from headwater.demo.reader import Places
     from headwater.demo.workload import Probe
 
 _EVERY_S: Final = 0.05
 _TIMEOUT_S: Final = 15.0
+_KEPT_READS: Final = 200
+"""A table that was opened is read once more so many reads later, ten seconds or longer."""
 
 
 class Watcher(threading.Thread):
@@ -34,18 +38,26 @@ class Watcher(threading.Thread):
 
     Args:
         read: Returns the row's counter; None if there is no row.
+        there: Whether there is anything to be read yet; it is looked at until there is.
     """
 
-    def __init__(self, read: Callable[[], int | None]) -> None:
+    def __init__(
+        self, read: Callable[[], int | None], there: Callable[[], bool] = lambda: True
+    ) -> None:
         super().__init__(daemon=True)
         self.found = Watched()
         self._read = read
+        self._there = there
         self._stopped = threading.Event()
 
     def run(self) -> None:
         """Reads until stopped."""
-        before = 0
-        while not self._stopped.wait(_EVERY_S):
+        while not self._there():
+            if self._stopped.wait(_EVERY_S):
+                return
+        before, began = 0, time.monotonic()
+        while not self._stopped.wait(max(0.0, began + _EVERY_S - time.monotonic())):
+            began = time.monotonic()
             found = self.found
             try:
                 count = self._read()
@@ -68,53 +80,84 @@ class Watcher(threading.Thread):
         return self.found
 
 
+class StableRow:
+    """Reads the counter in a view's stable table, in each of the ways in which programs read it.
+
+    One opens the table for each read, one has it open and follows it, and one stays for a while
+    with what it has opened: that has to say the same again, whatever has become of it since.
+
+    Args:
+        tables: Folder of the views' tables.
+        probe: The row.
+    """
+
+    def __init__(self, tables: Path, probe: Probe) -> None:
+        self._path = str(stable_path(tables, probe.view))
+        self._sql = counter_sql(probe)
+        self._reads = 0
+        self._followed: DeltaTable | None = None
+        self._kept: tuple[DeltaTable, int | None] | None = None
+
+    def there(self) -> bool:
+        """Whether the table is there; it is once the view has been published."""
+        return DeltaTable.is_deltatable(self._path)
+
+    def __call__(self) -> int | None:
+        """Returns the counter; None if the row is not there.
+
+        Raises:
+            Exception: Whatever a reader of Delta is told.
+        """
+        self._reads += 1
+        if self._reads % _KEPT_READS == 0 and self._kept is not None:
+            table, count = self._kept
+            self._kept = None
+            if (again := self._count(table)) != count:
+                return again
+        if self._reads % 2 or self._followed is None:
+            table = DeltaTable(self._path)
+            self._followed = self._followed or table
+        else:
+            table = self._followed
+            table.update_incremental()
+        count = self._count(table)
+        if self._kept is None and table is not self._followed:
+            self._kept = table, count
+        return count
+
+    def _count(self, table: DeltaTable) -> int | None:
+        answer = QueryBuilder().register("t", table).execute(self._sql).read_all()
+        rows = pa.table(answer).to_pylist()
+        return int(rows[0]["counted"]) if rows else None
+
+
 def watchers(places: Places, probe: Probe) -> dict[str, Watcher]:
     """Returns a watcher of the probe's row for each store."""
-    key = key_text(list(probe.key.values()))
+    stable = StableRow(places.tables, probe)
     return {
-        "cache": Watcher(_cache_reader(places, probe, key)),
-        "search": Watcher(_search_reader(places, probe, key)),
-        "table": Watcher(_table_reader(places, probe)),
+        "cache": Watcher(_cache_reader(places, probe)),
+        "search": Watcher(_search_reader(places, probe)),
+        "table": Watcher(stable, stable.there),
     }
 
 
-def _cache_reader(places: Places, probe: Probe, key: str) -> Callable[[], int | None]:
-    client = redis.Redis.from_url(places.cache_url, socket_timeout=_TIMEOUT_S)
-    prefix, place = places.cache_prefix, probe.view
+def _cache_reader(places: Places, probe: Probe) -> Callable[[], int | None]:
+    row = CacheRow(places, probe, _TIMEOUT_S)
 
     def read() -> int | None:
-        nonlocal place
-        while True:
-            with client.pipeline(transaction=True) as pipeline:
-                pipeline.hget(f"{prefix}_current", probe.view)
-                pipeline.get(f"{prefix}{place}:{key}")
-                current, value = pipeline.execute()
-            now = current.decode() if current else probe.view
-            if now == place:
-                return int(json.loads(value)[probe.column]) if value else None
-            place = now
+        found = row()
+        return None if found is None else int(found[probe.column])
 
     return read
 
 
-def _search_reader(places: Places, probe: Probe, key: str) -> Callable[[], int | None]:
+def _search_reader(places: Places, probe: Probe) -> Callable[[], int | None]:
     client: Any = opensearchpy.OpenSearch(hosts=[places.search_url], timeout=_TIMEOUT_S)
+    key = key_text(list(probe.key.values()))
     body = {"query": {"ids": {"values": [key]}}, "_source": [probe.column]}
 
     def read() -> int | None:
         hits = client.search(index=probe.view, body=body)["hits"]["hits"]
         return int(hits[0]["_source"][probe.column]) if hits else None
-
-    return read
-
-
-def _table_reader(places: Places, probe: Probe) -> Callable[[], int | None]:
-    wanted = " AND ".join(f"\"{name}\" = '{value}'" for name, value in probe.key.items())
-    query = f'SELECT "{probe.column}" AS counted FROM t WHERE {wanted}'  # noqa: S608
-
-    def read() -> int | None:
-        engine = QueryBuilder().register("t", DeltaTable(str(places.tables / probe.view)))
-        rows = pa.table(engine.execute(query).read_all()).to_pylist()
-        return int(rows[0]["counted"]) if rows else None
 
     return read

@@ -61,9 +61,9 @@ HISTORIES = {"orders_history", "products_history"}
 SHORT = ("--seconds", "10", "--scale", "0.2")
 
 
-def demo(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def demo(home: Path, *words: str, timeout_s: float = 540) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headwater", "demo", "--home", str(home), "--json", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def left_running(home: Path) -> list[str]:
@@ -144,6 +144,29 @@ def test_pgbench_is_captured_and_its_sums_hold_in_every_store(home):
     assert {i["place"] for i in found["invariants"]} == {"source", *STORES}
     assert all(i["holds"] for i in found["invariants"])
     assert len({tuple(i["values"].values()) for i in found["invariants"]}) == 1
+
+
+@pytest.mark.timeout(1_500)
+def test_a_view_is_rebuilt_and_moved_twenty_times_and_no_reader_notices(home):
+    """Whoever builds it, some of those who move readers, and the job are killed on the way."""
+    done = demo(home, "--rebuild", *SHORT, "--rate", "50", timeout_s=1_440)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    assert found["verified"] is True
+    rebuilt = found["rebuilt"]
+    assert set(STORES) == set(rebuilt["watched"])
+    for store, seen in rebuilt["watched"].items():
+        assert seen["reads"] > 100, store
+        assert (0, 0, 0) == (seen["errors"], seen["empties"], seen["steps_back"]), (store, seen)
+    assert (2, "inventory") == (rebuilt["version"], rebuilt["view"])
+    assert rebuilt["switches"] >= 20
+    assert rebuilt["killed"] >= 1
+    assert 1 == rebuilt["builds_killed"]
+    assert "spark" == rebuilt["job_killed"]["killed"]
+    assert 0 < rebuilt["job_killed"]["back_after_s"]
+    for when in ("building", "switching"):
+        assert all(rebuilt[when][store]["samples"] > 0 for store in STORES), when
 
 
 def test_a_row_that_was_tampered_with_in_a_store_turns_the_demo_red(home):

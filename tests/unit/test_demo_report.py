@@ -19,8 +19,10 @@ from headwater.demo.result import (
     Freshness,
     Invariant,
     Mended,
+    Rebuilt,
     Recovery,
     Startup,
+    Watched,
 )
 
 
@@ -156,3 +158,35 @@ def test_damage_and_a_person_forgotten_are_told_and_count():
     assert "2 values, found in none of 900 files" in shown(well, width=120)
     assert "not repaired" in shown(left)
     assert 4 == well.to_json()["forgotten"]["records"]
+
+
+def test_a_rebuild_is_told_with_all_that_was_killed_and_a_reader_who_notices_makes_it_red():
+    fresh = {store: Freshness(412.0, 1_204.0, 12_500.0, 200) for store in STORES}
+    rebuilt = Rebuilt(
+        view="inventory",
+        version=2,
+        changes=1_234,
+        built_s=21.4,
+        explained={"counted_at": 400},
+        builds_killed=1,
+        switches=21,
+        killed=4,
+        job_killed=Recovery("spark", 4711, 90.0, 22.5, 31.0),
+        watched={store: Watched(reads=1_000) for store in STORES},
+        before=fresh,
+        building=fresh,
+        switching=fresh,
+    )
+    well = dataclasses.replace(a_result(), rebuilt=rebuilt)
+    empty = dataclasses.replace(
+        rebuilt, watched=rebuilt.watched | {"table": Watched(reads=999, empties=1)}
+    )
+    never = dataclasses.replace(rebuilt, watched=rebuilt.watched | {"table": Watched()})
+    noticed = [dataclasses.replace(well, rebuilt=each) for each in (empty, never)]
+    text = shown(well, width=120)
+
+    assert [True, False, False] == [each.verified for each in (well, *noticed)]
+    assert "21 times, in three stores, 4 of them killed on the way" in text
+    assert "the command that built it; spark while readers were moved, back after 22.5 s" in text
+    assert "3,000 reads, 0 errors, 0 empty, 0 older than one before" in text
+    assert max(len(line.rstrip()) for line in shown(well).splitlines()) <= 80

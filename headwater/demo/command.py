@@ -1,0 +1,94 @@
+"""`headwater view …` in a process of its own, as a person gives it: to its end, or killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from headwater.demo.errors import RebuildError
+from headwater.runtime.identity import launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import IO
+
+_ENDED_S: Final = 600.0
+_BEGUN_S: Final = 60.0
+_POLL_S: Final = 0.02
+_SHOWN: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ViewCommand:
+    """One command.
+
+    Attributes:
+        verb: `rebuild`, `cutover` or `rollback`.
+        view: Of which view.
+        config: Settings file of the project.
+        home: Its folder of all state.
+    """
+
+    verb: str
+    view: str
+    config: Path
+    home: Path
+
+    def run(self) -> None:
+        """Gives it, and returns once it has done what it should.
+
+        Raises:
+            RebuildError: It failed, or did not end.
+        """
+        with tempfile.TemporaryFile() as said:
+            process = self._started(said)
+            try:
+                code = process.wait(_ENDED_S)
+            except subprocess.TimeoutExpired:
+                raise RebuildError(
+                    f"view {self.verb} did not end", detail=f"{_ENDED_S:.0f} s"
+                ) from None
+            finally:
+                _end(process)
+            if code:
+                said.seek(0)
+                last = said.read().decode(errors="replace").strip()[-_SHOWN:]
+                raise RebuildError(f"view {self.verb} failed", detail=f"exit code {code}: {last}")
+
+    def kill(self, begun: Callable[[], bool], after_s: float) -> bool:
+        """Gives it, and kills it.
+
+        Args:
+            begun: Whether it is at its work.
+            after_s: How long after that it is killed.
+
+        Returns:
+            Whether it was killed; it may have come to its end before.
+        """
+        process = self._started(subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + _BEGUN_S
+            while not begun() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            process.wait(after_s)
+        except subprocess.TimeoutExpired:
+            return True
+        finally:
+            _end(process)
+        return False
+
+    def _started(self, said: IO[bytes] | int) -> subprocess.Popen[bytes]:
+        words = ["view", self.verb, self.view, "--config", str(self.config)]
+        command = [sys.executable, "-P", "-m", "headwater", *words, "--home", str(self.home)]
+        # ends with us, however we end
+        return subprocess.Popen(launcher(command), stdout=subprocess.DEVNULL, stderr=said)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()  # nothing, if it has ended
+    process.wait()
