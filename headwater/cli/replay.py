@@ -1,0 +1,113 @@
+"""`headwater view replay`: a view that is made from others, made anew from the archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from headwater.errors import UnhealthyError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from headwater.view_replay import replay_view
+
+if TYPE_CHECKING:
+    from headwater.view_replay import Replayed
+    from projections.spark.derived_replay import Compared
+
+
+def replay(
+    name: Annotated[str, typer.Argument(metavar="VIEW", help="A view that is made from others.")],
+    *,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="MOMENT",
+            help="A position, a time, or the number of a published version; the last that the"
+            " archive can tell of if left out.",
+        ),
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="With what readers see there. Exits 3 if it differs."),
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FOLDER", help="Keep its Delta table there.")
+    ] = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a view that is made from others anew: from the archive, as one batch over all rows.
+
+    The mirrors that it is made from in the end are made as they were at that moment, and its query
+    is run over them, after those of the views between. Nothing that the job keeps is read or
+    touched. With --compare it is done at the newest published boundary that the archive has come
+    to, and the rows are held beside those that readers see there.
+
+    Example: headwater view replay sales_by_status --compare
+    """
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    done = replay_view(platform, name, until, compare=compare, to=to)
+    if as_json:
+        print_json(_document(done, to))
+    else:
+        print_rows([_row(done)], as_json=False, title="", empty="")
+    if done.compared is None or done.compared.same:
+        return
+    if as_json:
+        raise typer.Exit(EXIT_UNHEALTHY)
+    _show(done.compared)
+    raise UnhealthyError(
+        f"view {name} is not what its query makes of the archive",
+        hint=f"headwater view verify {name} compares it with its query over the tables of now",
+    )
+
+
+def _row(done: Replayed) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "view": done.view,
+        "made_from": ", ".join(done.mirrors),
+        "applied_through": str(done.applied_through),
+        "at": done.at.isoformat(timespec="milliseconds"),
+        "rows": done.rows,
+    }
+    if done.compared is not None:
+        found |= {"version": done.version, **_counts(done.compared)}
+    return found
+
+
+def _counts(compared: Compared) -> dict[str, int | None]:
+    counts = compared.counts
+    return {
+        "missing": None if counts is None else counts.missing,
+        "extra": None if counts is None else counts.extra,
+        "different": None if counts is None else counts.different,
+    }
+
+
+def _document(done: Replayed, to: Path | None) -> dict[str, Any]:
+    found = _row(done) | {"made_from": list(done.mirrors)}
+    if to is not None:
+        found["table"] = str(to)
+    if done.compared is not None:
+        found["columns"] = list(done.compared.columns)
+        found["examples"] = [str(each) for each in done.compared.examples]
+    return found
+
+
+def _show(compared: Compared) -> None:
+    """Names what differs to the person who asks; no log has it."""
+    if compared.columns:
+        stderr.print(f"columns that differ: {escape(', '.join(compared.columns))}", soft_wrap=True)
+    if compared.examples:
+        stderr.print("what readers see differs from the replay, such as")
+    for example in compared.examples:
+        stderr.print(f"  {escape(str(example))}", soft_wrap=True)
