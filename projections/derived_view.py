@@ -13,7 +13,7 @@ from projections.errors import DeclarationError
 from projections.event_form import KEY
 from projections.event_window import END, START, keys_of
 from projections.expectation.expectation import OnFail, expected, of_function, of_sql
-from projections.lateness import ADDED, Late, rows_of
+from projections.lateness import Late, added, fixed
 from projections.measure import Measures, quoted
 from projections.pattern import PatternQuery
 from projections.relations import relations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from projections.cache_options import CacheOptions
     from projections.event_window import Window
     from projections.expectation.expectation import Expectation
-    from projections.measure import Percentile, Top
+    from projections.measure import Approximate, Percentile, Top
     from projections.pattern import Pattern
     from projections.search.options import SearchOptions
 
@@ -130,6 +130,7 @@ def aggregate(  # noqa: PLR0913
     distinct: Mapping[str, str] | None = None,
     percentiles: Mapping[str, Percentile] | None = None,
     top: Mapping[str, Top] | None = None,
+    approximate_distinct: Mapping[str, Approximate] | None = None,
     where: str | None = None,
     search: SearchOptions | None = None,
     cache: CacheOptions | None = None,
@@ -154,6 +155,8 @@ def aggregate(  # noqa: PLR0913
         distinct: Columns whose values are counted, each once, by what the counts are called.
         percentiles: Percentiles of columns, exact, by what they are called.
         top: The first rows of each group, by what they are called.
+        approximate_distinct: Columns whose values are counted, each once, by a sketch of a stated
+            error, by what the counts are called.
         where: A condition of Spark SQL on the rows that count.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
@@ -162,12 +165,13 @@ def aggregate(  # noqa: PLR0913
     Raises:
         DeclarationError: Nothing is computed, or the declaration does not fit.
     """
-    measures = Measures(count, rate, sums, averages, least, greatest, distinct, percentiles, top)
+    sets = (distinct, percentiles, top, approximate_distinct)
+    measures = Measures(count, rate, sums, averages, least, greatest, *sets)
     _require_measures(name, by, measures, window, late)
     groups, condition = tuple(by), where or ""
     if window is not None:
         text = _windows(window, late, of.name, groups, measures, condition)
-        limit = "" if late is None else f"{late.after} after its window's end"
+        limit = "" if late is None else late.limit(window)
         keys = keys_of(window, groups)
         return declare(name, keys, to, [of.name], search, cache, expect, text=text, limit=limit)
     listed, kept = ", ".join(map(quoted, by)), f" WHERE {condition}" if condition else ""
@@ -187,7 +191,7 @@ def _windows(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two t
     """The query of the windows of a table, with or without rows that came too late."""
     if late is None:
         return window.select(table, by, measures, condition)
-    return late.select(rows_of(window, table, condition), by, measures)
+    return late.select(window, table, by, measures, condition)
 
 
 def _require_measures(
@@ -230,35 +234,51 @@ def late(  # noqa: PLR0913
     """Declares a view with one row for each row of another and each window that it is late for.
 
     It has the columns of that row, `window_start`, `window_end`, and `late_by_s`: how many seconds
-    after the end of the window it arrived. Windows that leave out what is late are those of
-    `aggregate`, with the same `late`.
+    after the end of the window it arrived. Of sessions and windows that slide, a row is there once,
+    without a window, and `late_by_s` counts from its own time. Windows that leave out what is late
+    are those of `aggregate`, with the same `late`.
 
     Args:
         name: The view's name in every store.
         of: The view whose rows may be late.
         to: Any of `table`, `search`, `cache`.
-        window: The windows: `Tumbling`, `Hopping` or `Calendar`.
+        window: The windows.
         late: Which rows come too late for them.
         keys: Columns that identify a row of `of`; what is said there where nothing is said here.
-            With `window_start` they are the view's keys.
+            With `window_start`, where there is one, they are the view's keys.
         where: A condition of Spark SQL on the rows that count.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expect: What its rows should be like.
 
     Raises:
-        DeclarationError: The ends of the windows move with the rows, nobody said what identifies
-            a row, or the declaration does not fit.
+        DeclarationError: Nobody said what identifies a row, or the declaration does not fit.
     """
     identity = tuple(keys) or identity_of(name, of)
-    if taken := [each for each in ADDED if each in identity]:
+    refuse_taken(name, of, identity, added(window))
+    text = late.late_rows(window, of.name, where or "")
+    known_by = (*identity, START) if fixed(window) else identity
+    return declare(name, known_by, to, [of.name], search, cache, expect, text=text)
+
+
+def refuse_taken(name: str, of: Input, identity: Sequence[str], more: Sequence[str]) -> None:
+    """Refuses a view that has columns beside those of its input, of which one is its key's.
+
+    Args:
+        name: The view that is being declared.
+        of: The view that it reads.
+        identity: Columns that identify a row there.
+        more: What its own columns are called.
+
+    Raises:
+        DeclarationError: One is called like another.
+    """
+    if taken := [each for each in more if each in identity]:
         raise DeclarationError(
             f"two columns of view {name} are called {taken[0]}",
             detail=f"{of.name} has one",
             hint="a view.sql(...) between them gives it another name",
         )
-    text = late.late_rows(rows_of(window, of.name, where or ""))
-    return declare(name, (*identity, START), to, [of.name], search, cache, expect, text=text)
 
 
 def identity_of(name: str, of: Input) -> tuple[str, ...]:

@@ -4,16 +4,17 @@ A window is no state that is kept in memory and closed. It is a row of a view li
 from all rows of a table that fall into it. So nothing comes too late: whatever is inserted, updated
 or deleted corrects the windows that it was in and is in, and those alone are computed again.
 
-Times are instants; a column without a time zone counts as UTC. A row without a time is in no
-window. Windows hold their beginning and not their end, but for those that slide with every row,
-which end with it.
+Times are instants; a column without a time zone counts as UTC. A row is in no window if it has no
+time, or one that stands for none, such as `9999-12-31`: before year 2 or after 9998, or so near to
+these that its window would end beyond them. So every window can be written in every store. Windows
+hold their beginning and not their end, but for those that slide with every row, which end with it.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -34,6 +35,11 @@ _UNITS: Final = {
     "year": "1 YEAR",
 }
 _MICROSECOND: Final = timedelta(microseconds=1)
+_YEAR: Final = timedelta(days=365)
+_LONGEST: Final = 1_000 * _YEAR
+# a year from where years end that can be written: whatever is shorter fits between
+_FIRST: Final = datetime(2, 1, 1)  # noqa: DTZ001  # of UTC, and written so below
+_LAST: Final = datetime(9999, 1, 1)  # noqa: DTZ001
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,11 @@ class Window(Protocol):
         """The column that has the time."""
         ...
 
+    @property
+    def reach(self) -> timedelta:
+        """How far from a row's time its windows may begin or end."""
+        ...
+
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """Returns the query of the windows of a table.
 
@@ -110,6 +121,11 @@ class Tumbling:
         duration(self.width)
         duration(self.offset, least=timedelta(0))
 
+    @property
+    def reach(self) -> timedelta:
+        """See `Window.reach`."""
+        return duration(self.width)
+
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
         return self._hopping.select(table, by, measures, condition)
@@ -125,12 +141,14 @@ class Tumbling:
 
 @dataclass(frozen=True, slots=True)
 class Hopping:
-    """Windows of one width, of which one begins every so often: a row is in several.
+    """Windows of one width, of which one begins every so often.
+
+    They overlap, and a row is in several, or there are gaps between them, and a row may be in none.
 
     Attributes:
         time: The column that has a row's time.
         width: How long each is.
-        every: How long after one the next begins; at most the width.
+        every: How long after one the next begins.
         offset: By how much they begin later than at multiples of `every` since 1970 (UTC).
     """
 
@@ -142,18 +160,17 @@ class Hopping:
     def __post_init__(self) -> None:
         width, every = duration(self.width), duration(self.every)
         duration(self.offset, least=timedelta(0))
-        if every > width:
-            raise DeclarationError(
-                "windows that hop further than they are wide leave rows out",
-                detail=f"{self.width} wide, every {self.every}",
-                hint="where=... says which rows count",
-            )
         if width / every > HOPS_MAX:
             raise DeclarationError(
                 f"a row would be in {width / every:.0f} windows",
                 detail=f"{self.width} wide, every {self.every}; {HOPS_MAX} are the most",
                 hint="Sliding(...) is exact, and has one for each row",
             )
+
+    @property
+    def reach(self) -> timedelta:
+        """See `Window.reach`."""
+        return duration(self.width)
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
@@ -163,13 +180,28 @@ class Hopping:
     def rows(self, table: str, condition: str) -> WindowedRows:
         """Returns the rows of a table that a condition is true of, with their windows."""
         width, every, offset = map(micros, (self.width, self.every, self.offset))
+        if every > width:
+            return self._apart(f"{table} {_where(self, condition)}", width, every, offset)
         lengths = ", ".join(f"'{each} microseconds'" for each in (width, every, offset))
         window = f"window({quoted(self.time)}, {lengths}) AS _window"
         return WindowedRows(
-            _with(window, f"{table} {_where(self.time, condition)}"),
+            _with(window, f"{table} {_where(self, condition)}"),
             "_window",
             "_window.start",
             "_window.end",
+            duration(self.width).total_seconds(),
+        )
+
+    def _apart(self, rows: str, width: int, every: int, offset: int) -> WindowedRows:
+        """Windows with gaps between them, which Spark's own have not; lengths in microseconds."""
+        at = f"unix_micros(CAST({quoted(self.time)} AS TIMESTAMP))"
+        since = f"pmod({at} - {offset}, {every})"
+        inside = f"SELECT * FROM {rows} AND {since} < {width}"  # noqa: S608  # of a declaration
+        return WindowedRows(
+            _with(f"timestamp_micros({at} - {since}) AS _begins", f"({inside})"),
+            "_begins",
+            "_begins",
+            f"_begins + INTERVAL {width} MICROSECONDS",
             duration(self.width).total_seconds(),
         )
 
@@ -202,6 +234,11 @@ class Calendar:
                 "no such time zone", detail=self.zone, hint="such as Europe/Stockholm"
             ) from None
 
+    @property
+    def reach(self) -> timedelta:
+        """See `Window.reach`."""
+        return _YEAR
+
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
         return self.rows(table, condition).grouped(by, measures.of_groups())
@@ -211,7 +248,7 @@ class Calendar:
         local = f"from_utc_timestamp({quoted(self.time)}, '{self.zone}')"
         begins = f"date_trunc('{self.unit}', {local}) AS _begins"
         return WindowedRows(
-            _with(begins, f"{table} {_where(self.time, condition)}"),
+            _with(begins, f"{table} {_where(self, condition)}"),
             "_begins",
             f"to_utc_timestamp(_begins, '{self.zone}')",
             f"to_utc_timestamp(_begins + INTERVAL {_UNITS[self.unit]}, '{self.zone}')",
@@ -233,13 +270,18 @@ class Session:
     def __post_init__(self) -> None:
         duration(self.gap)
 
+    @property
+    def reach(self) -> timedelta:
+        """See `Window.reach`."""
+        return duration(self.gap)
+
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
         _require_groups("a session", by)
         time, gap = quoted(self.time), f"INTERVAL {micros(self.gap)} MICROSECONDS"
         order = f"OVER (PARTITION BY {_names(by)} ORDER BY {time})"
         begins = f"CASE WHEN {time} <= lag({time}) {order} + {gap} THEN 0 ELSE 1 END"
-        rows = _with(f"{begins} AS _begins", f"{table} {_where(self.time, condition)}")
+        rows = _with(f"{begins} AS _begins", f"{table} {_where(self, condition)}")
         numbered = _with(f"sum(_begins) {order} AS _session", f"({rows})")
         shown = f"min({time}) AS {START}, max({time}) + {gap} AS {END}"
         return _grouped(numbered, by, shown, measures.of_groups(), (*by, "_session"))
@@ -260,6 +302,11 @@ class Sliding:
     def __post_init__(self) -> None:
         duration(self.width)
 
+    @property
+    def reach(self) -> timedelta:
+        """See `Window.reach`."""
+        return duration(self.width)
+
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
         _require_groups("a window that slides", by)
@@ -267,7 +314,7 @@ class Sliding:
         listed = measures.of_frames(duration(self.width).total_seconds(), "_frame")
         return (
             f"SELECT DISTINCT {_names(by)}, {time} - INTERVAL {width} MICROSECONDS AS {START},"  # noqa: S608
-            f" {time} AS {END}, {listed} FROM {table} {_where(self.time, condition)}"
+            f" {time} AS {END}, {listed} FROM {table} {_where(self, condition)}"
             f" WINDOW _frame AS (PARTITION BY {_names(by)} ORDER BY {time}"
             f" RANGE BETWEEN INTERVAL {width - 1} MICROSECONDS PRECEDING AND CURRENT ROW)"
         )
@@ -289,9 +336,29 @@ def _with(column: str, of: str) -> str:
     return f"SELECT *, {column} FROM {of}"  # noqa: S608  # of a declaration
 
 
-def _where(time: str, condition: str) -> str:
-    timed = f"WHERE {quoted(time)} IS NOT NULL"
-    return f"{timed} AND ({condition})" if condition else timed
+def timed(window: Window) -> str:
+    """Returns a condition of Spark SQL: a row has a time at which such windows can be."""
+    return usable(quoted(window.time), max(window.reach - _YEAR, timedelta(0)))
+
+
+def usable(time: str, beyond: timedelta = timedelta(0)) -> str:
+    """Returns a condition of Spark SQL: a time is there, and no absurd one.
+
+    Args:
+        time: The expression that gives it.
+        beyond: How much further than a year from it what is reckoned with it may lie.
+    """
+    first, last = _FIRST + beyond, _LAST - beyond
+    return f"{time} >= TIMESTAMP '{first} UTC' AND {time} < TIMESTAMP '{last} UTC'"
+
+
+def both(one: str, other: str) -> str:
+    """Returns a condition of Spark SQL of which both are true; either may be empty."""
+    return f"({one}) AND ({other})" if one and other else one or other
+
+
+def _where(window: Window, condition: str) -> str:
+    return f"WHERE {both(timed(window), condition)}"
 
 
 def _names(columns: tuple[str, ...]) -> str:
@@ -327,7 +394,9 @@ def duration(text: str, least: timedelta = _MICROSECOND) -> timedelta:
     try:
         total = sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in parts), timedelta(0))
     except OverflowError:
-        raise DeclarationError("a duration is longer than any calendar", detail=text) from None
+        total = timedelta.max
+    if total > _LONGEST:
+        raise DeclarationError("a duration is longer than a thousand years", detail=text)
     if total < least:
         raise DeclarationError("a duration is longer than nothing", detail=text)
     return total

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from projections.errors import DeclarationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_ERROR_LEAST: Final = 0.005
+"""A group's sketch then has 64 Ki counters; half the error takes four times as many."""
+_ERROR_MOST: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,30 @@ class Percentile:
 
 
 @dataclass(frozen=True, slots=True)
+class Approximate:
+    """How many values a column has, each counted once, by a sketch of fixed size (HyperLogLog++).
+
+    It depends on the values alone, neither on their order nor on who counted which of them: the
+    same rows give the same number, kept or rebuilt.
+
+    Attributes:
+        of: The column.
+        error: The standard error, as a part of the number: two of three answers are nearer.
+    """
+
+    of: str
+    error: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not _ERROR_LEAST <= self.error <= _ERROR_MOST:
+            raise DeclarationError(
+                f"values of {self.of} cannot be counted with such an error",
+                detail=f"{self.error:g}",
+                hint=f"from {_ERROR_LEAST:g} to {_ERROR_MOST:g}; distinct={{...}} is exact",
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Measures:
     """What is said of each group; by the name that it has in the view.
 
@@ -61,6 +89,7 @@ class Measures:
         distinct: Columns whose values are counted, each once.
         percentiles: Percentiles of columns.
         top: The first rows.
+        approximate_distinct: Columns whose values are counted, each once, by a sketch.
     """
 
     count: str | None = None
@@ -72,6 +101,7 @@ class Measures:
     distinct: Mapping[str, str] | None = None
     percentiles: Mapping[str, Percentile] | None = None
     top: Mapping[str, Top] | None = None
+    approximate_distinct: Mapping[str, Approximate] | None = None
 
     def of_groups(self, width_s: float | None = None, only: str = "") -> str:
         """Returns what a SELECT with groups lists.
@@ -87,6 +117,9 @@ class Measures:
         found = self._over(kept, width_s)
         for name, column in (self.distinct or {}).items():
             found[name] = f"count(DISTINCT {quoted(column)}){kept}"
+        for name, sketch in (self.approximate_distinct or {}).items():
+            counted = f"approx_count_distinct({quoted(sketch.of)}, {sketch.error!r}D)"
+            found[name] = f"{counted}{kept}"
         for name, wanted in (self.percentiles or {}).items():
             found[name] = f"percentile({quoted(wanted.of)}, {wanted.share!r}D){kept}"
         for name, first in (self.top or {}).items():
@@ -105,7 +138,8 @@ class Measures:
         Raises:
             DeclarationError: A measure is asked for that a frame does not have.
         """
-        strange = [*(self.distinct or {}), *(self.percentiles or {}), *(self.top or {})]
+        of_sets = (self.distinct, self.percentiles, self.top, self.approximate_distinct)
+        strange = [name for each in of_sets for name in (each or {})]
         if strange:
             raise DeclarationError(
                 f"{strange[0]} is not kept for a window that slides with every row",
@@ -143,7 +177,7 @@ class Measures:
     def names(self) -> tuple[str, ...]:
         """What all measures are called."""
         named = (self.sums, self.averages, self.least, self.greatest)
-        more = (self.distinct, self.percentiles, self.top)
+        more = (self.distinct, self.percentiles, self.top, self.approximate_distinct)
         single = [name for name in (self.count, self.rate) if name is not None]
         return (*single, *(name for each in (*named, *more) for name in (each or {})))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from projections import clock, derived_view, percolated_view
 from projections import declaration as declared
-from projections import derived_view, percolated_view
-from projections.measure import Percentile, Top
+from projections.measure import Approximate, Percentile, Top
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +25,15 @@ class ViewWords:
     document = staticmethod(derived_view.sql)
     aggregate = staticmethod(derived_view.aggregate)
     late = staticmethod(derived_view.late)
+    untimed = staticmethod(clock.untimed)
+    clocked = staticmethod(clock.clocked)
+    clocks = staticmethod(clock.clocks)
     pattern = staticmethod(derived_view.pattern)
     percolate = staticmethod(percolated_view.percolate)
     unreadable_queries = staticmethod(percolated_view.unreadable_queries)
     Top = Top
     Percentile = Percentile
+    Approximate = Approximate
 
     def __call__(self, *words: Any, **said: Any) -> Callable[[Callable[..., Any]], DerivedView]:
         """Declares a view by a function of DataFrames; see `projections.derived_view.function`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import zlib
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,7 @@ from headwater.query import ReadTable
 from projections.published import Published
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
     from projections.dashboard import Dashboard, Panel
     from projections.published import PublishedVersion
 
+_LOGGER = logging.getLogger(__name__)
 ROWS_MAX: Final = 1_000
 """Rows of one panel that are sent; how many there are is said beside them."""
+
+
+class PanelError(HeadwaterError):
+    """A panel cannot be shown; the others are."""
+
+    code = "HW-U005"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class Answers:
             name: ReadTable(self.tables / place, table.version)
             for name, (place, table) in version.by_view(places).items()
         }
-        found = query.run_all([panel.sql for panel in panels], views)
+        found = _asked([panel.sql for panel in panels], views)
         at = datetime.fromtimestamp(version.published_at_us / 1_000_000, UTC)
         return orjson.dumps(
             {
@@ -91,9 +99,30 @@ class Answers:
                     _said(panel) | _shown(answer)
                     for panel, answer in zip(panels, found, strict=True)
                 ],
-            },
-            default=_plain,
+            }
         )
+
+
+def _asked(
+    statements: Sequence[str], views: Mapping[str, ReadTable]
+) -> list[pa.Table | HeadwaterError]:
+    """The answers; where one table cannot be opened, to those panels that do not read it."""
+    try:
+        return query.run_all(statements, views)
+    except Exception as error:  # noqa: BLE001  # whatever a table does, others are shown
+        if len(statements) == 1:
+            return [_unshown(error)]
+    return [answer for sql in statements for answer in _asked([sql], views)]
+
+
+def _unshown(error: Exception) -> PanelError:
+    _LOGGER.warning("a panel cannot be shown: %s", type(error).__name__)
+    return PanelError(
+        "a panel cannot be shown",
+        detail=type(error).__name__,
+        hint="a value that cannot be written, such as a time beyond year 9999, or a table that"
+        " cannot be read: ask its SELECT with headwater query",
+    )
 
 
 def _called(version: PublishedVersion | None) -> str:
@@ -110,10 +139,14 @@ def _shown(answer: pa.Table | HeadwaterError) -> dict[str, Any]:
     if isinstance(answer, HeadwaterError):
         error = {"code": answer.code, "message": answer.message, "hint": answer.hint}
         return {"error": error}
-    rows = answer.slice(0, ROWS_MAX)
+    try:
+        rows = [list(row.values()) for row in answer.slice(0, ROWS_MAX).to_pylist()]
+        written = orjson.dumps(rows, default=_plain)
+    except Exception as error:  # noqa: BLE001  # whatever a value is, other panels are shown
+        return _shown(_unshown(error))
     return {
         "columns": answer.column_names,
-        "rows": [list(row.values()) for row in rows.to_pylist()],
+        "rows": orjson.Fragment(written),
         "count": answer.num_rows,
     }
 

@@ -88,7 +88,11 @@ class DashboardServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says in the log that a request was not answered: mostly the browser has gone away."""
         del request, client_address
-        _LOGGER.debug("a request was not answered", exc_info=sys.exception())
+        error = sys.exception()
+        gone = isinstance(error, OSError)  # what is sent, and nobody takes
+        level = logging.DEBUG if gone else logging.WARNING
+        _LOGGER.log(level, "a request was not answered: %s", type(error).__name__)
+        _LOGGER.debug("it was not answered for this reason", exc_info=error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -115,7 +119,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815  # as it is called
 
     def _answers(self) -> None:
-        answer = self.server.answers.newest()
+        try:
+            answer = self.server.answers.newest()
+        except Exception as error:  # noqa: BLE001  # told to whoever asks, who asks again
+            _LOGGER.warning("the panels cannot be answered: %s", type(error).__name__)
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, b"the panels cannot be answered now\n")
+            return
         tag = ("ETag", answer.etag)
         if answer.etag in (self.headers["If-None-Match"] or ""):
             self._send(HTTPStatus.NOT_MODIFIED, b"", [tag])

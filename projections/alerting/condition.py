@@ -77,7 +77,7 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str]) -> Met | No
             detail=str(error).splitlines()[0][:200],
             hint="where=... is SQL as `headwater query` takes it: ask there first",
         ) from None
-    rows = [_document(row) for row in pa.table(answer).to_pylist()]
+    rows = _documents(alert, pa.table(answer))
     if len(rows) > ROWS_MAX:
         raise AlertConditionError(
             f"more than {ROWS_MAX:,} rows meet the condition of alert {alert.name}",
@@ -93,6 +93,17 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str]) -> Met | No
             f"view {alert.view} has several rows for one key", detail=", ".join(key)
         )
     return Met(table.applied_through, by_key)
+
+
+def _documents(alert: Alert, answer: pa.Table) -> list[Document]:
+    try:
+        return [_document(row) for row in answer.to_pylist()]
+    except (ArithmeticError, ValueError, TypeError, pa.ArrowException) as error:
+        raise AlertConditionError(
+            f"a row that meets the condition of alert {alert.name} cannot be written",
+            detail=type(error).__name__,
+            hint="such as a time beyond year 9999: a condition that leaves it out",
+        ) from None
 
 
 def _document(row: Mapping[str, Any]) -> Document:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
+CONDITION: Final = "condition"
+"""Where a channel's name stands if it is the view that cannot be asked, and nobody to be told."""
+
 LOOKING: Final = "headwater.alerts"
 TELLING: Final = "headwater.alert_messages"
 _LOCK: Final = "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))"
@@ -87,9 +90,20 @@ SELECT alert, key, state, since FROM headwater.alert_episodes WHERE source = %s
  ORDER BY alert, since, key
 """
 _WAITING: Final = """
-SELECT alert, channel, count(*), max(attempts), min(made_at), max(code)
+SELECT alert, channel, count(*) FILTER (WHERE next_at < 'infinity'), max(attempts), min(made_at),
+       max(code)
   FROM headwater.alert_messages WHERE source = %s GROUP BY alert, channel ORDER BY alert, channel
 """
+# a message to nobody, which never goes
+_UNLOOKED: Final = """
+INSERT INTO headwater.alert_messages AS m (source, alert, key, channel, id, body, code, next_at)
+VALUES (%(source)s, %(alert)s, '', %(channel)s, %(alert)s, '{}', %(why)s, 'infinity')
+ON CONFLICT (source, channel, id) DO UPDATE SET code = excluded.code WHERE m.code <> excluded.code
+"""
+_LOOKED: Final = (
+    "DELETE FROM headwater.alert_messages"
+    " WHERE source = %(source)s AND channel = %(channel)s AND id = %(alert)s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +148,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Messages that a channel has not taken yet.
+    """Messages that a channel has not taken yet, or why an alert is not looked at.
 
     Attributes:
         alert: Name of the alert.
-        channel: Name of the channel.
-        messages: How many.
+        channel: Name of the channel, or `CONDITION`.
+        messages: How many; none of `CONDITION`.
         attempts: How often the most tried of them was.
         since: When the oldest was made.
         code: Why the last attempt failed; None if there was none.
@@ -279,8 +293,22 @@ def failed(connection: Connection, letter: Letter, code: str, again_in: timedelt
 def retire(connection: Connection, source: str, alerts: Collection[Alert]) -> None:
     """Forgets what is known of alerts, and is to be told to channels, that are no more declared."""
     channels = [f"{each.name} {channel.name}" for each in alerts for channel in each.to]
+    channels += [f"{each.name} {CONDITION}" for each in alerts]
     connection.execute(_RETIRE_MESSAGES, (source, channels))
     connection.execute(_RETIRE_EPISODES, (source, [each.name for each in alerts]))
+
+
+def unlooked(connection: Connection, source: str, alert: str, why: str) -> None:
+    """Notes why an alert is not looked at, for whoever lists alerts; that it is, if `why` is empty.
+
+    Args:
+        connection: To the source.
+        source: Its name.
+        alert: Name of the alert.
+        why: What is wrong, without what is in any row.
+    """
+    names = {"source": source, "alert": alert, "channel": CONDITION, "why": why}
+    connection.execute(_UNLOOKED if why else _LOOKED, names)
 
 
 def standing(connection: Connection, source: str) -> Iterator[Standing]:

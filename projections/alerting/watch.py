@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 import structlog
 
 from cdc.errors import CdcError
@@ -32,13 +33,11 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    import psycopg
-
     from projections.alert import Alert, Channel, Event
     from projections.alerting.condition import Met
     from projections.alerting.ledger import Letter
 
-    Connection = psycopg.Connection[Any]
+Connection = psycopg.Connection[Any]
 
 EVERY_S: Final = 5.0
 """How long a condition that asks for the time may be late."""
@@ -118,16 +117,29 @@ class Lookout:
                 self.look(connection)
 
     def look(self, connection: Connection) -> None:
-        """Looks at all views once; an alert that cannot be asked is logged, once."""
+        """Looks at all views once; an alert that cannot be asked keeps no other one waiting.
+
+        Why it cannot is logged once, and noted for `headwater alert list` until it can again.
+
+        Raises:
+            psycopg.OperationalError: The source does not answer: then none can be looked at.
+        """
         for alert in self._spec.alerts:
             try:
                 self._look_at(connection, alert)
-                said = ""
-            except AlertError as error:
-                said = f"{error.code} {error.detail or ''}"
-                if said != self._said.get(alert.name):
-                    _log.warning("an alert is not looked at", alert=alert.name, error=error.code)
-            self._said[alert.name] = said
+                why = ""
+            except psycopg.OperationalError:
+                raise
+            except (ProjectionError, CdcError) as error:
+                why = f"{error.code}: {error.message}"
+            except Exception as error:  # noqa: BLE001  # whatever a view has, others are looked at
+                why = f"{AlertError.code}: {type(error).__name__}"
+            if why == self._said.get(alert.name):
+                continue
+            if why:
+                _log.warning("an alert is not looked at", alert=alert.name, why=why)
+            ledger.unlooked(connection, self._spec.source, alert.name, why)
+            self._said[alert.name] = why
 
     def _look_at(self, connection: Connection, alert: Alert) -> None:
         key = self._key(alert.view)

@@ -14,6 +14,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from structlog.testing import capture_logs
 
 from cdc.broker.admin import consumer
 from cdc.postgres import own_schema
@@ -232,10 +233,10 @@ def test_what_is_noted_is_noted_with_the_messages_that_tell_it(
         note(self, *given)
         noted.append(1)
         if len(noted) == 2:
-            raise InterruptedError
+            raise SystemExit
 
     monkeypatch.setattr(ledger.Noting, "note", killed_at_the_second)
-    with pytest.raises(InterruptedError):
+    with pytest.raises(SystemExit):
         looked(spec, connection)
     assert [] == list(ledger.standing(connection, SOURCE))
     assert [] == ledger.waiting(connection, SOURCE)
@@ -313,6 +314,41 @@ def test_a_condition_that_cannot_be_asked_recovers_nothing(
         condition.met(view.tables, SOURCE, spec.alerts[0], ("id",))
     looked(spec, connection)
     assert 2 == len(list(ledger.standing(connection, SOURCE)))
+
+
+def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
+    spec: AlertSpec, view: View, connection: Connection
+) -> None:
+    first = spec.alerts[0]
+    alerts = (replace(first, name="wrong", where="amonut > 1"), first)
+    spec = replace(spec, alerts=(replace(first, name="absurd", where="id = 1"), *alerts))
+    year_10000_us = 253_402_300_800_000_000
+    view.publish({"id": 1, "amount": 5, "due_at": year_10000_us}, {"id": 2, "amount": 500})
+    lookout = Lookout(spec, threading.Event())
+    with capture_logs() as logs:
+        for _ in range(3):
+            lookout.look(connection)
+
+    assert ["absurd", "wrong"] == [each["alert"] for each in logs if "why" in each]
+    assert [("large", "2")] == [(e.alert, e.key) for e in ledger.standing(connection, SOURCE)]
+    waiting = {
+        each.alert: (each.messages, each.code)
+        for each in ledger.waiting(connection, SOURCE)
+        if each.channel == ledger.CONDITION
+    }
+    assert {"absurd", "wrong"} == waiting.keys()
+    messages, why = waiting["absurd"]
+    assert (0, "HW-P146: a row that meets the condition of alert absurd cannot be written") == (
+        messages,
+        why,
+    )
+    ledger.retire(connection, SOURCE, spec.alerts)
+    brought(spec, connection)  # and nobody is sent it
+    assert ledger.CONDITION in {each.channel for each in ledger.waiting(connection, SOURCE)}
+    view.publish({"id": 1, "amount": 5}, {"id": 2, "amount": 500})
+    looked(replace(spec, alerts=(spec.alerts[0],)), connection)
+    left = {e.alert for e in ledger.waiting(connection, SOURCE) if e.channel == ledger.CONDITION}
+    assert {"wrong"} == left
 
 
 def test_what_is_declared_no_more_is_forgotten(

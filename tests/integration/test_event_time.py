@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from projections.errors import ProjectionError
 from projections.event_window import (
     Calendar,
     Hopping,
@@ -20,33 +21,23 @@ from projections.event_window import (
     Tumbling,
     keys_of,
 )
-from projections.lateness import Late, rows_of
-from projections.measure import Measures, Percentile
-from projections.pattern import Event, Pattern, PatternQuery, Step, matches
+from projections.lateness import Late, untimed_rows
+from projections.measure import Approximate, Measures, Percentile
+from projections.pattern import Pattern, PatternQuery, Step
+from projections.pattern_index import Effort
+from projections.pattern_search import Episode, matches
+from tests.event_rows import ABSURD, DDL, EPOCH, NIGHT, Kept, Row, World, declared, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from projections.event_window import Window
-    from projections.spark.derivation.analysis import Derivation
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
-DDL = "id int, who string, amount int, at timestamp, came timestamp"
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
-# about the night in which clocks go back: there the day has 25 hours
-NIGHT = datetime(2026, 10, 24, 20, tzinfo=UTC)
-
-
-class Row(NamedTuple):
-    id: int
-    who: str | None
-    amount: int | None
-    at: datetime | None
-    came: datetime | None
 
 
 class Bounds(NamedTuple):
@@ -57,6 +48,7 @@ class Bounds(NamedTuple):
 WINDOWS: dict[str, Window] = {
     "tumbling": Tumbling("at", "1 hour", offset="10 minutes"),
     "hopping": Hopping("at", "1 hour", "25 minutes"),
+    "apart": Hopping("at", "20 minutes", "50 minutes", offset="5 minutes"),
     "day": Calendar("at", "day", "Europe/Stockholm"),
     "month": Calendar("at", "month", "Europe/Stockholm"),
     "session": Session("at", "30 minutes"),
@@ -70,6 +62,7 @@ ALL = Measures(
     greatest={"greatest": "amount"},
     distinct={"kinds": "amount"},
     percentiles={"median": Percentile("amount", 0.5)},
+    approximate_distinct={"about": Approximate("amount")},
 )
 OF_FRAMES = Measures(count="n", rate="per_s", sums={"total": "amount"}, averages={"mean": "amount"})
 
@@ -124,6 +117,9 @@ def windows_of(kind: str, rows: list[Row]) -> Iterator[tuple[Bounds, list[Row]]]
         for bounds in {
             "tumbling": lambda at: fixed(at, _H, _H, timedelta(minutes=10)),
             "hopping": lambda at: fixed(at, _H, timedelta(minutes=25), timedelta(0)),
+            "apart": lambda at: fixed(
+                at, timedelta(minutes=20), timedelta(minutes=50), timedelta(minutes=5)
+            ),
             "day": lambda at: [local(at, "day")],
             "month": lambda at: [local(at, "month")],
         }[kind](row.at):
@@ -143,7 +139,7 @@ def windowed(kind: str, rows: Iterable[Row]) -> Iterator[tuple[Any, list[Row]]]:
     """The windows of all groups, and the rows that are in each."""
     groups: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.at is not None:
+        if row.at is not None and row.at not in ABSURD:
             groups[row.who].append(row)
     for who, own in groups.items():
         for bounds, inside in windows_of(kind, own):
@@ -158,7 +154,8 @@ def measured(kind: str, inside: list[Row]) -> dict[str, Any]:
         said["per_s"] = pytest.approx(len(inside) / 3600)
     else:
         said["least"], said["greatest"] = min(amounts, default=None), max(amounts, default=None)
-        said["kinds"], said["median"] = len(set(amounts)), _median(amounts)
+        said["kinds"] = said["about"] = len(set(amounts))
+        said["median"] = _median(amounts)
     return said
 
 
@@ -170,65 +167,52 @@ def _median(amounts: list[int]) -> Any:
     return pytest.approx((ordered[int(middle)] + ordered[-int(-middle // 1)]) / 2)
 
 
-class World:
-    """A table whose rows come in any order, change their time and group, and go."""
-
-    def __init__(self, random: Random, minutes: int = 600) -> None:
-        self._random, self._minutes = random, minutes
-        # of their own: what else the rows have does not depend on when they come
-        self._delays = Random(minutes)  # noqa: S311  # chance that is repeated
-        self.rows: dict[int, Row] = {}
-        for _ in range(12):
-            self.put()
-
-    def put(self) -> None:
-        number = self._random.randint(1, 16)
-        minutes = self._random.choice([None, *range(0, self._minutes, 15)])
-        at = None if minutes is None else NIGHT + timedelta(minutes=minutes)
-        who = self._random.choice([None, "p", "q"])
-        amount = self._random.choice([None, 0, 1, 5, 9])
-        delay = self._delays.choice([None, -30, 10, 30, 45, 60, 75, 80, 110, 125, 1500])
-        came = None if delay is None else (at or NIGHT) + timedelta(minutes=delay)
-        self.rows[number] = Row(number, who, amount, at, came)
-
-    def change(self) -> list[Row]:
-        """Returns rows as they were and as they are."""
-        before = dict(self.rows)
-        for _ in range(self._random.randint(1, 4)):
-            if self.rows and self._random.random() < 0.3:
-                del self.rows[self._random.choice(sorted(self.rows))]
-            else:
-                self.put()
-        changed = [row for key, row in before.items() if self.rows.get(key) != row]
-        return changed + [row for key, row in self.rows.items() if before.get(key) != row]
+# with the last, all that is affected is found by a join, as where many keys are
+SEEDS = pytest.mark.parametrize(
+    ("seed", "few_max"), [(1, 500), (2, 500), (3, 0)], ids=["1", "2", "3 many"]
+)
 
 
-def declared(spark: SparkSession, text: str, keys: tuple[str, ...]) -> Derivation:
-    from pyspark.sql.types import StructType
-
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.definition import definition_of_sql
-
-    schema = StructType.fromDDL(DDL)
-    return analyse(spark, definition_of_sql(spark, text), {"events": schema}, keys)
-
-
+@SEEDS
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_windows_that_are_kept_are_what_plain_python_makes_of_the_rows(
-    spark: SparkSession, kind: str
+    spark: SparkSession, kind: str, seed: int, few_max: int
 ) -> None:
     window, measures = WINDOWS[kind], OF_FRAMES if kind == "sliding" else ALL
     text = window.select("events", ("who",), measures, "")
     view = declared(spark, text, keys_of(window, ("who",)))
-    kept = Kept(spark, view, World(Random(kind)))  # noqa: S311  # chance that is repeated
-    for rows in kept.changed():
+    kept = Kept(spark, view, World(chance(kind, seed), absurd=True))
+    for rows in kept.changed(few_max):
         assert windows(kind, rows) == by_window(kept)
+
+
+@pytest.mark.parametrize("error", [0.01, 0.05])
+def test_values_counted_by_a_sketch_are_as_many_as_there_are_within_the_stated_error(
+    spark: SparkSession, error: float
+) -> None:
+    sketch = Measures(
+        distinct={"exact": "v"}, approximate_distinct={"about": Approximate("v", error)}
+    )
+    text = Tumbling("at", "1 hour").select("events", ("who",), sketch, "")
+    values = spark.range(40_000).selectExpr(
+        "CAST(id % 4 AS STRING) AS who", "id DIV 8 AS v", "TIMESTAMP '2026-11-24 09:00:00' AS at"
+    )
+    values.createOrReplaceTempView("events")
+    (first, *_), (again, *_) = (spark.sql(text).collect() for _ in range(2))
+
+    assert first == again
+    assert 5_000 == first["exact"]
+    assert 5_000 == pytest.approx(first["about"], rel=3 * error)
+
+
+def chance(kind: str, seed: int) -> Random:
+    return Random(f"{kind} {seed}")  # noqa: S311  # chance that is repeated
 
 
 def by_window(kept: Kept) -> dict[Any, dict[str, Any]]:
     """What a view says of each window."""
     return {
-        (row["who"], _utc(row["window_start"]), _utc(row["window_end"])): {
+        (row["who"], utc(row["window_start"]), utc(row["window_end"])): {
             name: value
             for name, value in row.items()
             if name not in {"who", "window_start", "window_end"}
@@ -238,7 +222,7 @@ def by_window(kept: Kept) -> dict[Any, dict[str, Any]]:
 
 
 AFTER = timedelta(minutes=20)
-LATE = Late("came", after="20 minutes")
+LATE = Late("came", after="20 minutes", ahead="1 hour")
 KINDS = ("tumbling", "hopping", "day")
 
 
@@ -246,19 +230,26 @@ def late(row: Row, end: datetime) -> bool:
     return row.came is not None and row.came >= end + AFTER
 
 
+def ahead(row: Row) -> bool:
+    if row.came is None or row.at is None or row.at in ABSURD:
+        return False
+    return row.at - timedelta(hours=1) > row.came
+
+
+@SEEDS
 @pytest.mark.parametrize("count", [None, "late"], ids=["dropped", "counted"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_leave_out_rows_that_came_late_whatever_else_changes(
-    spark: SparkSession, kind: str, count: str | None
+    spark: SparkSession, kind: str, count: str | None, seed: int, few_max: int
 ) -> None:
     window = WINDOWS[kind]
-    text = replace(LATE, count=count).select(rows_of(window, "events", ""), ("who",), ALL)
+    text = replace(LATE, count=count).select(window, "events", ("who",), ALL, "")
     view = declared(spark, text, keys_of(window, ("who",)))
-    kept = Kept(spark, view, World(Random(kind), minutes=180))  # noqa: S311  # as above
+    kept = Kept(spark, view, World(chance(kind, seed), minutes=180, absurd=True))
     numbers: set[tuple[bool, bool]] = set()
-    for rows in kept.changed():
+    for rows in kept.changed(few_max):
         expected = {}
-        for key, inside in windowed(kind, rows):
+        for key, inside in windowed(kind, (row for row in rows if not ahead(row))):
             in_time = [row for row in inside if not late(row, key[2])]
             left_out = len(inside) - len(in_time)
             numbers.add((bool(in_time), bool(left_out)))
@@ -268,29 +259,72 @@ def test_windows_leave_out_rows_that_came_late_whatever_else_changes(
                 expected[key] = measured(kind, in_time)
         assert expected == by_window(kept)
 
-    assert {(True, False), (True, True), (False, True)} == numbers
+    assert len(numbers) > 1
+
+
+@pytest.mark.parametrize("kind", ["session", "sliding"])
+def test_where_rows_move_the_ends_one_is_late_by_its_own_time(
+    spark: SparkSession, kind: str
+) -> None:
+    window, measures = WINDOWS[kind], OF_FRAMES if kind == "sliding" else ALL
+    text = LATE.select(window, "events", ("who",), measures, "id <> 3 OR id <> 3")
+    view = declared(spark, text, keys_of(window, ("who",)))
+    kept, seen = Kept(spark, view, World(chance(kind, 1), minutes=180, absurd=True)), 0
+    beside = declared(spark, LATE.late_rows(window, "events", "id <> 3"), ("id",))
+    for rows in kept.changed():
+        rows = [row for row in rows if row.id != 3 and not ahead(row)]  # noqa: PLW2901
+        left_out = {row for row in rows if usable(row) and late(row, row.at or NIGHT)}
+        assert windows(kind, (row for row in rows if row not in left_out)) == by_window(kept)
+        found = beside.definition(kept.frames()).collect()
+        by = {(row.id, (row.came - row.at).total_seconds()) for row in left_out}  # type: ignore[operator]
+        assert by == {(row["id"], row["late_by_s"]) for row in found}
+        seen += len(by)
+    assert seen > 3
+
+
+def usable(row: Row) -> bool:
+    return row.at is not None and row.at not in ABSURD
+
+
+@SEEDS
+def test_each_row_that_is_in_no_window_for_its_time_is_kept_beside_with_the_reason(
+    spark: SparkSession, seed: int, few_max: int
+) -> None:
+    text = untimed_rows(WINDOWS["hopping"], "events", "id <> 3", LATE)
+    # pyspark's own way to Python does not take year 1
+    view = declared(spark, f"SELECT id, reason FROM ({text})", ("id",))  # noqa: S608
+    kept, seen = Kept(spark, view, World(chance("beside", seed), absurd=True)), set()
+    for rows in kept.changed(few_max):
+        reasons = {
+            row.id: "missing" if row.at is None else "ahead" if ahead(row) else "absurd"
+            for row in rows
+            if row.id != 3 and (not usable(row) or ahead(row))
+        }
+        assert reasons == {row["id"]: row["reason"] for row in kept.rows.values()}
+        seen |= {*reasons.values()}
+    assert len(seen) > 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_came_late_are_kept_beside_with_the_windows_they_are_late_for(
     spark: SparkSession, kind: str
 ) -> None:
-    text = LATE.late_rows(rows_of(WINDOWS[kind], "events", ""))
+    text = LATE.late_rows(WINDOWS[kind], "events", "")
     view = declared(spark, text, ("id", "window_start"))
-    kept, seen = Kept(spark, view, World(Random(kind), minutes=180)), 0  # noqa: S311  # as above
+    kept, seen = Kept(spark, view, World(chance(kind, 1), minutes=180, absurd=True)), 0
     for rows in kept.changed():
         expected = {
             (*row, start, end, (row.came - end).total_seconds())
-            for (_, start, end), inside in windowed(kind, rows)
+            for (_, start, end), inside in windowed(kind, (row for row in rows if not ahead(row)))
             for row in inside
             if row.came is not None and late(row, end)
         }
         assert expected == {
-            tuple(_utc(each) if isinstance(each, datetime) else each for each in row.values())
+            tuple(utc(each) if isinstance(each, datetime) else each for each in row.values())
             for row in kept.rows.values()
         }
         seen += len(expected)
-    assert seen > 3
+    assert seen
 
 
 PATTERN = Pattern(
@@ -324,9 +358,9 @@ def test_matches_that_are_kept_are_what_plain_python_makes_of_the_rows(
             (
                 row["who"],
                 tuple((each["step"], each["id"], each["amount"]) for each in row["rows"]),
-                _utc(row["match_start"]),
-                _utc(row["match_end"]),
-                _utc(row["due_at"]),
+                utc(row["match_start"]),
+                utc(row["match_end"]),
+                utc(row["due_at"]),
             )
             for row in kept.rows.values()
         }
@@ -347,8 +381,15 @@ def found(rows: Iterable[Row]) -> set[Any]:
             fits = [size is not None and fit(size) for fit in FITS]
             events.append((at, [not fit for fit in fits], row, fits))
         events.sort(key=lambda each: (each[0], each[1], _ordered(each[2])))
-        seen = [Event(at, fits, _compared(row)) for at, _, row, fits in events]
-        for match in matches(PATTERN, seen):
+        seen = Episode(
+            [at for at, *_ in events],
+            list(zip(*(fits for *_, fits in events), strict=True)),
+            {
+                "amount": [row.amount for _, _, row, _ in events],
+                "at": [at for at, *_ in events],
+            },
+        )
+        for match in matches(PATTERN, seen, Effort(100_000, ProjectionError("too much"))):
             taken = [(step, events[place][2]) for step, place in match.taken]
             assert match.due is not None
             every.add(
@@ -366,10 +407,6 @@ def found(rows: Iterable[Row]) -> set[Any]:
 FITS = (lambda n: n >= 1, lambda n: n == 0, lambda n: n > 0, lambda n: n == 9)
 
 
-def _compared(row: Row) -> dict[str, Any]:
-    return {"amount": row.amount, "at": _micros(row.at)}
-
-
 def _ordered(row: Row) -> tuple[Any, ...]:
     """As Spark orders what is compared and kept: NULL first."""
     return (row.amount is not None, row.amount or 0, row.id)
@@ -378,47 +415,3 @@ def _ordered(row: Row) -> tuple[Any, ...]:
 def _micros(at: datetime | None) -> int:
     assert at is not None
     return (at - EPOCH) // timedelta(microseconds=1)
-
-
-class Kept:
-    """The rows of a view, kept through changes as a job keeps them."""
-
-    def __init__(self, spark: SparkSession, view: Derivation, world: World) -> None:
-        from projections.derivation.strategy import Keyed
-
-        assert isinstance(view.strategy, Keyed), view.explain()
-        self._spark, self._view, self._world = spark, view, world
-        self.rows: dict[Any, dict[str, Any]] = {}
-
-    def changed(self) -> Iterator[list[Row]]:
-        """Yields the rows of the table, at first and after each of some changes."""
-        from projections.spark.derivation.recomputation import affected, gathered, outcome
-
-        view, after = self._view, self._frames(self._world.rows.values())
-        self._take(view.definition(after))
-        yield list(self._world.rows.values())
-        for _ in range(3):
-            before, changes = after, self._frames(self._world.change())
-            after = self._frames(self._world.rows.values())
-            keys = gathered(self._spark, affected(view, changes, before, after), few_max=500)
-            outcomes = outcome(view, before, after, keys)
-            for row in outcomes.where("_deleted").collect():
-                self.rows.pop(self._key(row.asDict()), None)
-            self._take(outcomes.where("NOT _deleted").drop("_deleted"))
-            yield list(self._world.rows.values())
-
-    def _frames(self, rows: Iterable[Row]) -> dict[str, DataFrame]:
-        return {"events": self._spark.createDataFrame(list(rows), DDL)}
-
-    def _take(self, frame: DataFrame) -> None:
-        given = [row.asDict() for row in frame.collect()]
-        taken = {self._key(row): row for row in given}
-        assert len(given) == len(taken), "a key is not unique"
-        self.rows |= taken
-
-    def _key(self, row: dict[str, Any]) -> Any:
-        return tuple(row[name] for name in self._view.keys)
-
-
-def _utc(at: datetime) -> datetime:
-    return at.astimezone(UTC)

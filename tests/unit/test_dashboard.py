@@ -5,8 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,9 @@ SHOP = Dashboard(
         Rows("Written", "DELETE FROM orders"),
     ),
 )
+
+
+VIEWS = ("orders", "sums", "ends")
 
 
 class Warehouse:
@@ -98,6 +102,41 @@ def test_panels_are_answered_and_a_wrong_one_says_why(warehouse: Warehouse) -> N
     assert [[2, 42.5]] == panels["Both"]["rows"]
     assert "HW-Q001" == panels["Nowhere"]["error"]["code"]
     assert "HW-Q002" == panels["Written"]["error"]["code"]
+
+
+def test_a_value_that_cannot_be_written_costs_its_own_panel_alone(warehouse: Warehouse) -> None:
+    year_10000 = pa.array([253_402_300_800_000_000] * 2, pa.timestamp("us", "UTC"))
+    warehouse.lsn = 5
+    warehouse.write("ends", orders=[1, 2], at=year_10000)
+    versions = {view: DeltaTable(str(warehouse.tables / view)).version() for view in VIEWS}
+    assert warehouse.published.publish(1, 6, versions)
+    asked = Dashboard(
+        "Shop",
+        (Rows("Ends", "SELECT at FROM ends"), Number("Orders", "SELECT count(*) FROM orders")),
+    )
+
+    panels = told(Answers(asked, warehouse.tables, "shop"))
+
+    assert ("HW-U005", [[2]]) == (panels["Ends"]["error"]["code"], panels["Orders"]["rows"])
+
+
+def test_a_table_that_cannot_be_read_costs_the_panels_that_read_it(warehouse: Warehouse) -> None:
+    shutil.rmtree(warehouse.tables / "sums")
+
+    panels = told(Answers(SHOP, warehouse.tables, "shop"))
+
+    assert ("HW-U005", [[2]]) == (panels["Both"]["error"]["code"], panels["Orders"]["rows"])
+    assert "HW-Q002" == panels["Written"]["error"]["code"]
+
+
+def test_answers_that_fail_as_a_whole_are_told_to_whoever_asks(
+    server: DashboardServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Published, "current", lambda _: 1 / 0)
+
+    answer, body = ask(server, "/panels.json")
+
+    assert (503, b"the panels cannot be answered now\n") == (answer.status, body)
 
 
 def test_what_is_not_published_is_not_shown_and_nobody_asks_twice(warehouse: Warehouse) -> None:
@@ -232,6 +271,29 @@ def test_the_page_of_the_documentation_is_right(tmp_path: Path) -> None:
     assert [[602.5]] == panels["Sold"]["rows"]
     assert [["paid", 2]] == panels["By status"]["rows"]
     assert [1] == [row[0] for row in panels["Large orders"]["rows"]]
+
+
+def test_one_clock_that_is_a_year_ahead_empties_no_chart_of_globalshop(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "examples" / "globalshop" / "live" / "views.py"
+    declared = load(page).dashboard
+    assert declared is not None
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    starts = [now - timedelta(minutes=each) for each in (2, 1, 0)] + [now + timedelta(days=365)]
+    windows = {"window_start": starts, "orders": [4, 5, 6, 1], "revenue": [40.0, 50.0, 60.0, 1.0]}
+    delays = {"window_start": starts, "p50": [1.0] * 4, "p95": [2.0] * 4}
+    rates = {"window_start": starts, "searches": [4] * 4, "clicked": [1] * 4}
+    tables = {"orders_per_minute": windows, "payment_delay": delays, "click_through": rates}
+    for view, columns in tables.items():
+        write_deltalake(str(tmp_path / view), pa.table(columns))
+    Published(tmp_path, "shop").publish(1, 10, dict.fromkeys(tables, 0))
+
+    panels = told(Answers(declared, tmp_path, "shop"))
+
+    assert [4, 5] == [row[1] for row in panels["Orders per minute"]["rows"]]
+    assert 2 == len(panels["From order to payment"]["rows"])
+    assert 2 == len(panels["Click-through rate"]["rows"])
+    assert [[6]] == panels["Orders of this minute"]["rows"]
+    assert [[50.0, 40.0]] == panels["Revenue of the last whole minute"]["rows"]
 
 
 def test_the_command_needs_a_dashboard(

@@ -19,6 +19,7 @@ from headwater import Calendar, Hopping, Session, Sliding, Tumbling, source, vie
 
 shop = source("shop", tables=["orders"])
 orders = view.mirror("orders", shop.orders)
+ABOUT = view.Approximate("x")
 """
 
 
@@ -66,8 +67,8 @@ def test_an_aggregate_without_a_window_is_the_query_that_it_was(tmp_path: Path) 
         ('window=Tumbling("at", "a while"), count="n"', "no duration"),
         ('window=Tumbling("at", "1 minute or so"), count="n"', "no duration"),
         ('window=Tumbling("at", "0 seconds"), count="n"', "longer than nothing"),
-        ('window=Tumbling("at", "99999999999 weeks"), count="n"', "than any calendar"),
-        ('window=Hopping("at", "1 minute", "2 minutes"), count="n"', "leave rows out"),
+        ('window=Tumbling("at", "99999999999 weeks"), count="n"', "than a thousand years"),
+        ('window=Tumbling("at", "60000 weeks"), count="n"', "than a thousand years"),
         ('window=Hopping("at", "1 day", "1 minute"), count="n"', "in 1440 windows"),
         ('window=Calendar("at", "hour"), count="n"', "no such windows"),
         ('window=Calendar("at", "day", "Mars/Olympus"), count="n"', "no such time zone"),
@@ -78,6 +79,11 @@ def test_an_aggregate_without_a_window_is_the_query_that_it_was(tmp_path: Path) 
         ('by=["a"], rate="r"', "no fixed width"),
         ('by=["a"], window=Sliding("at", "1 hour"), distinct={"d": "x"}', "slides with every row"),
         ('by=["a"], percentiles={"p": view.Percentile("x", 95)}', "share of its values"),
+        ('by=["a"], approximate_distinct={"d": view.Approximate("x", 0.0001)}', "such an error"),
+        (
+            'by=["a"], window=Sliding("at", "1 day"), approximate_distinct={"d": ABOUT}',
+            "slides with every row",
+        ),
     ],
 )
 def test_what_no_window_can_be_is_refused_with_the_reason(
@@ -85,6 +91,16 @@ def test_what_no_window_can_be_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(DeclarationError, match=why):
         declared(tmp_path, said)
+
+
+def test_windows_that_hop_further_than_they_are_wide_have_gaps(tmp_path: Path) -> None:
+    view = declared(tmp_path, 'window=Hopping("at", "6 minutes", "10 minutes"), count="n"')
+
+    assert ("window_start",) == view.keys
+    assert view.sql is not None
+    since = "pmod(unix_micros(CAST(`at` AS TIMESTAMP)) - 0, 600000000)"
+    assert f"AND {since} < 360000000)" in view.sql
+    assert "_begins + INTERVAL 360000000 MICROSECONDS AS window_end" in view.sql
 
 
 def test_durations_may_have_several_parts(tmp_path: Path) -> None:

@@ -27,7 +27,11 @@ minute = Tumbling("at", "1 minute")
 minutes = view.aggregate("minutes", orders, window=minute, count="n")
 placed = view.events("placed", shop.events("order.placed"))
 late = Late("came", after="5 minutes")
+late_or_ahead = Late("came", after="5 minutes", ahead="1 day")
 """
+TIMED = "`at` >= TIMESTAMP '0002-01-01 00:00:00 UTC' AND `at` < TIMESTAMP '9999-01-01 00:00:00 UTC'"
+AHEAD = "coalesce(`at` - INTERVAL 86400000000 MICROSECONDS > `came`, false)"
+LATE_OF_OWN = "coalesce(`came` >= `at` + INTERVAL 300000000 MICROSECONDS, false)"
 
 
 def declared(folder: Path, said: str) -> DerivedView:
@@ -39,6 +43,14 @@ def declared(folder: Path, said: str) -> DerivedView:
 def sql(folder: Path, said: str) -> str:
     text = declared(folder, f'aggregate("w", orders, {said})').sql
     assert text is not None
+    return short(text)
+
+
+def short(text: str) -> str:
+    """A query in which what follows from the time of a row alone is called by a name."""
+    named = {TIMED: "<timed>", AHEAD: "<ahead>", LATE_OF_OWN: "<late>"}
+    for condition, name in named.items():
+        text = text.replace(condition, name)
     return text
 
 
@@ -50,7 +62,7 @@ def test_late_rows_are_left_out_before_windows_are_made(tmp_path: Path) -> None:
         " FROM (SELECT * FROM (SELECT *, coalesce(`came` >= _window.end"
         " + INTERVAL 300000000 MICROSECONDS, false) AS _late FROM (SELECT *, window(`at`,"
         " '60000000 microseconds', '60000000 microseconds', '0 microseconds') AS _window"
-        " FROM orders WHERE `at` IS NOT NULL AND (x > 1))) WHERE NOT _late) GROUP BY `a`, `_window`"
+        " FROM orders WHERE (<timed>) AND (x > 1))) WHERE NOT _late) GROUP BY `a`, `_window`"
     )
 
 
@@ -78,13 +90,13 @@ def test_windows_without_lateness_are_the_query_that_they_were(tmp_path: Path) -
     assert sql(tmp_path, 'by=["a"], window=minute, sums={"s": "x"}') == (
         "SELECT `a`, _window.start AS window_start, _window.end AS window_end, sum(`x`) AS `s`"
         " FROM (SELECT *, window(`at`, '60000000 microseconds', '60000000 microseconds',"
-        " '0 microseconds') AS _window FROM orders WHERE `at` IS NOT NULL) GROUP BY `a`, `_window`"
+        " '0 microseconds') AS _window FROM orders WHERE <timed>) GROUP BY `a`, `_window`"
     )
     assert sql(tmp_path, 'window=Calendar("at", "day", "Europe/Oslo"), count="n"') == (
         "SELECT to_utc_timestamp(_begins, 'Europe/Oslo') AS window_start,"
         " to_utc_timestamp(_begins + INTERVAL 1 DAY, 'Europe/Oslo') AS window_end, count(*) AS `n`"
         " FROM (SELECT *, date_trunc('day', from_utc_timestamp(`at`, 'Europe/Oslo')) AS _begins"
-        " FROM orders WHERE `at` IS NOT NULL) GROUP BY `_begins`"
+        " FROM orders WHERE <timed>) GROUP BY `_begins`"
     )
 
 
@@ -106,16 +118,64 @@ def test_a_late_row_is_known_by_its_own_keys_and_the_window(
 
     assert (keys, (of,), frozenset({Store.TABLE})) == (view.keys, view.inputs, view.to)
     assert view.sql is not None
-    assert view.sql.startswith("SELECT * EXCEPT (_window, _late), _window.start AS window_start")
-    assert view.sql.endswith(f"FROM {of} WHERE `at` IS NOT NULL AND (x > 1))) WHERE _late")
+    assert short(view.sql).startswith(
+        "SELECT * EXCEPT (_window, _late), _window.start AS window_start"
+    )
+    assert short(view.sql).endswith(f"FROM {of} WHERE (<timed>) AND (x > 1))) WHERE _late")
+
+
+@pytest.mark.parametrize("window", ['Session("at", "1 hour")', 'Sliding("at", "1 hour")'])
+def test_a_row_that_moves_the_ends_is_late_by_its_own_time(tmp_path: Path, window: str) -> None:
+    text = sql(tmp_path, f'by=["a"], window={window}, late=late, count="n", where="x > 1 OR y"')
+    beside = declared(tmp_path, f'late("w", found, window={window}, late=late, where="x > 1 OR y")')
+
+    assert "WHERE (<timed>) AND ((x > 1 OR y) AND (NOT <late>))" in text
+    assert ("id",) == beside.keys
+    assert beside.sql is not None
+    assert short(beside.sql).endswith(
+        "AS late_by_s FROM found WHERE (<timed>) AND ((x > 1 OR y) AND (<late>))"
+    )
+    assert "5 minutes after its own time" == beside_limit(tmp_path, window)
+
+
+def beside_limit(folder: Path, window: str) -> str:
+    said = f'aggregate("w", orders, by=["a"], window={window}, late=late, count="n")'
+    return declared(folder, said).limit
+
+
+@pytest.mark.parametrize(
+    "window", ["minute", 'Session("at", "1 hour")', 'Sliding("at", "1 hour")'], ids=str
+)
+def test_rows_ahead_of_their_arrival_are_in_no_window(tmp_path: Path, window: str) -> None:
+    text = sql(tmp_path, f'by=["a"], window={window}, late=late_or_ahead, count="n"')
+    beside = declared(tmp_path, f'untimed("w", found, window={window}, late=late_or_ahead)')
+
+    assert "NOT <ahead>" in text
+    assert ("id",) == beside.keys
+    assert beside.sql is not None
+    assert short(beside.sql) == (
+        "SELECT *, CASE WHEN `at` IS NULL THEN 'missing'"
+        " WHEN NOT (<timed>) THEN 'absurd' ELSE 'ahead' END AS reason"
+        " FROM found WHERE NOT coalesce((<timed>) AND (NOT <ahead>), false)"
+    )
+
+
+def test_windows_wider_than_a_year_keep_further_from_where_years_end(tmp_path: Path) -> None:
+    text = sql(tmp_path, 'window=Tumbling("at", "730 days"), count="n"')
+
+    assert "`at` >= TIMESTAMP '0003-01-01 00:00:00 UTC'" in text
+    assert "`at` < TIMESTAMP '9998-01-01 00:00:00 UTC'" in text
 
 
 @pytest.mark.parametrize(
     ("said", "why"),
     [
         ('by=["a"], late=late, count="n"', "it has none"),
-        ('by=["a"], window=Session("at", "1 hour"), late=late, count="n"', "moves with the rows"),
-        ('by=["a"], window=Sliding("at", "1 hour"), late=late, count="n"', "moves with the rows"),
+        (
+            'by=["a"], window=Session("at", "1 hour"), late=Late("came", count="l"), count="n"',
+            "where rows decide when one ends",
+        ),
+        ('window=minute, late=Late("came", ahead="soon"), count="n"', "no duration"),
         ("window=minute, late=late", "computes nothing"),
         ('window=minute, late=Late("came", count="n"), count="n"', "are called n"),
         ('window=minute, late=Late("came", count="window_end"), count="n"', "window_end"),
@@ -134,8 +194,7 @@ def test_windows_whose_late_rows_cannot_be_told_are_refused(
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ('found, window=Session("at", "1 hour"), late=late', "moves with the rows"),
-        ('found, window=Sliding("at", "1 hour"), late=late', "moves with the rows"),
+        ('found, window=Session("at", "1 hour"), late=late, keys=["late_by_s"]', "late_by_s"),
         ("orders, window=minute, late=late", "what identifies a row of orders"),
         ("history, window=minute, late=late", "what identifies a row of history"),
         ('orders, window=minute, late=late, keys=["id", "id"]', "each named once"),
