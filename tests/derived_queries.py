@@ -107,13 +107,15 @@ class Grammar:
     SHAPES = (
         *("rows", "rows", "grouped", "grouped", "grouped", "ranked", "nested", "joined_back"),
         *("united", "distinct", "rolled_up", "full_key", "united_groups", "exploded", "cte"),
+        *("interval_joined", "as_of_joined"),
     )
 
     def __init__(self, random: Random) -> None:
         self.random = random
 
-    def query(self) -> Query:
-        shape = self.random.choice(self.SHAPES)
+    def query(self, shape: str = "") -> Query:
+        """Returns one of some shape, or of any."""
+        shape = shape or self.random.choice(self.SHAPES)
         made: Query = getattr(self, f"_{shape}")(shape)
         return made
 
@@ -317,6 +319,61 @@ class Grammar:
             " ON CAST(t.x AS string) = CAST(l.k0 AS string)"
         )
         return Query(shape, sql, ("k", "i"))
+
+    def _interval_joined(self, shape: str) -> Query:
+        """Rows of two tables of which one follows the other within some time."""
+        pick = self.random.choice
+        kind, width = (
+            pick(["JOIN", "LEFT JOIN", "LEFT JOIN"]),
+            pick(["0 HOURS", "2 HOURS", "1 DAY"]),
+        )
+        inside = pick(
+            [
+                f"r.at BETWEEN l.at AND l.at + INTERVAL {width}",
+                f"r.at BETWEEN l.at - INTERVAL {width} AND l.at",
+                f"r.at >= l.at AND r.at < l.at + INTERVAL {width}",
+                f"r.at BETWEEN l.at - INTERVAL {width} AND l.at + INTERVAL {width}",
+            ]
+        )
+        equal = f"r.{pick(['id', 'x', 'x', 'y'])} = l.{pick(['id', 'x', 'x'])}"
+        where, plain = self._where(["l"])
+        source = f"{self._table()} l {kind} {self._table()} r ON {equal} AND {inside}{where}"
+        if self.random.random() < 0.3:
+            listed = "l.id AS k, r.id AS j, l.at, r.at AS then, r.s AS v"
+            return Query(shape, f"SELECT {listed} FROM {source}", ("k", "j"), plain)
+        measured = "count(r.id) AS n, min(r.at) AS first, sum(r.y) AS t"
+        if self.random.random() < 0.3:
+            by = pick(["x", "s"])
+            sql = f"SELECT l.{by} AS k, {measured} FROM {source} GROUP BY l.{by}"
+            return Query(shape, sql, ("k",), plain)
+        sql = f"SELECT l.id AS k, l.at, {measured} FROM {source} GROUP BY l.id, l.at"
+        return Query(shape, sql, ("k",), plain)
+
+    def _as_of_joined(self, shape: str) -> Query:
+        """Rows of a table with what another had when they were: the other is a history."""
+        pick = self.random.choice
+        who, kind = pick(["id", "x", "y"]), pick(["JOIN", "LEFT JOIN", "LEFT JOIN"])
+        until = pick(
+            [
+                "at + y * INTERVAL 12 HOURS",  # NULL where y is: it lasts; states may overlap
+                f"lead(at) OVER (PARTITION BY {who} ORDER BY at, id)",  # each until the next
+            ]
+        )
+        states = f"SELECT id, {who} AS who, s, y, at AS valid_from, {until} AS valid_to"
+        one = pick(["id", "x", "x"])
+        then = "l.at >= h.valid_from AND (h.valid_to IS NULL OR l.at < h.valid_to)"
+        where, plain = self._where(["l"])
+        source = (
+            f"{self._table()} l {kind} ({states} FROM {self._table()}) h"
+            f" ON h.who = l.{one} AND {then}{where}"
+        )
+        if self.random.random() < 0.6:
+            sql = f"SELECT l.id AS k, h.id AS j, h.s AS v, h.valid_to AS until FROM {source}"
+            return Query(shape, sql, ("k", "j"), plain)
+        by = pick(["h.s", "date_trunc('day', l.at)"])
+        sql = f"SELECT {by} AS k, count(*) AS n, sum(h.y) AS t FROM {source} GROUP BY 1"
+        # from what a state says nothing leads to those of the key that it ended with
+        return Query(shape, sql, ("k",), plain and not until.startswith("lead"))
 
 
 def _names(letter: str, count: int) -> str:

@@ -21,11 +21,15 @@ pytestmark = [
 ]
 
 
-# the job is killed amid views that are made from others; what carries the log serves any views
+# the job is killed amid views that are made from others, and amid windows, joins in time and a
+# pattern; what carries the log serves any views
 @pytest.mark.parametrize(
     ("component", "workload"),
-    [("kafka", "pgbench"), ("connect", "pgbench"), ("spark", "globalshop")],
-    ids=["kafka", "connect", "spark"],
+    [
+        *(("kafka", "pgbench"), ("connect", "pgbench")),
+        *(("spark", "globalshop"), ("spark", "globalshop-live")),
+    ],
+    ids=["kafka", "connect", "spark", "spark-live"],
 )
 def test_a_killed_component_comes_back_and_nothing_is_lost_or_doubled(
     component: str, workload: str, tmp_path: Path

@@ -94,8 +94,19 @@ def test_whatever_changes_a_kept_view_is_what_its_query_gives(
     spark: SparkSession, seed: int
 ) -> None:
     """The oracle is the same query run in batch over the new version, after each batch."""
-    random = Random(seed)  # noqa: S311 - chance that can be repeated
-    query, world = Grammar(random).query(), World(random)
+    keep_through_changes(spark, Random(seed))  # noqa: S311 - chance that can be repeated
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("shape", ["interval_joined", "as_of_joined"])
+def test_whatever_changes_a_join_in_time_is_kept_as_its_query_gives_it(
+    spark: SparkSession, shape: str, number: int
+) -> None:
+    keep_through_changes(spark, Random(f"{shape} {number}"), shape)  # noqa: S311 - as above
+
+
+def keep_through_changes(spark: SparkSession, random: Random, shape: str = "") -> None:
+    query, world = Grammar(random).query(shape), World(random)
     view = analysed(spark, query.sql, *query.keys, **dict.fromkeys(world.tables, DDL))
     shown = f"{query} {view.explain()}"
     assert isinstance(view.strategy, Keyed) or not query.plain, shown
@@ -353,7 +364,7 @@ def test_a_key_that_is_not_unique_is_named_and_its_example_is_kept_out_of_the_te
 
 
 def test_a_whole_result_is_compared_with_what_is_stored(spark: SparkSession) -> None:
-    from projections.spark.derivation.comparison import counted, differences
+    from projections.spark.derivation.comparison import counted, differences, wrong
 
     # maps, and maps within lists and structs, are equal in whatever order their keys are
     nested = "array(v) AS l, map(1, v, 2, NULL) AS m, array(struct(map('a', map(v, id)) AS n)) AS d"
@@ -367,7 +378,20 @@ def test_a_whole_result_is_compared_with_what_is_stored(spark: SparkSession) -> 
     found = {(r.id, r.v, r["_deleted"]) for r in differences(result, stored, ["id"]).collect()}
 
     assert {(2, 9, False), (None, 8, False), (5, 5, False), (4, None, True)} == found
-    assert (5, 1, 1, 2) == counted(result, stored, ["id"])
-    assert (5, 0, 0, 0) == counted(stored, stored, ["id"])
+    counts = counted(result, stored, ["id"])
+    assert (5, 1, 1, 2, 0) == counts
+    assert (5, 0, 0, 0, 0) == counted(stored, stored, ["id"])
+    named = wrong(result, stored, ["id"], counts, 10)
+    assert {
+        ((5,), "missing", ()),
+        ((4,), "extra", ()),
+        ((2,), "different", ("v", "l", "m", "d")),
+        ((None,), "different", ("v", "l", "m", "d")),
+    } == set(named)
+    # few as they may be, they are of each kind
+    some = wrong(result, stored, ["id"], counts, 3)
+    assert ["missing", "extra", "different"] == [each.verdict for each in some]
     twice = stored.union(stored.where("id IS NULL"))
-    assert (6, 0, 1, 0) == counted(stored, twice, ["id"])
+    doubled = counted(stored, twice, ["id"])
+    assert (6, 0, 1, 0, 1) == doubled
+    assert [((None,), "duplicated", ())] == wrong(stored, twice, ["id"], doubled, 10)

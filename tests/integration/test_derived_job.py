@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -43,18 +44,26 @@ CREATE TABLE items (
     order_id int REFERENCES orders ON UPDATE CASCADE ON DELETE CASCADE, line int,
     product text NOT NULL, amount numeric(12,2) NOT NULL, PRIMARY KEY (order_id, line)
 );
+CREATE TABLE visits (
+    id int PRIMARY KEY, person int, kind text, at timestamptz, recorded_at timestamptz
+);
+CREATE TABLE silent (id int PRIMARY KEY, at timestamptz);
+INSERT INTO silent VALUES (1, '2026-01-01');
 INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 30) n;
 INSERT INTO orders SELECT n, n % 40, 'placed', 2 * n FROM generate_series(1, 200) n;
 INSERT INTO items SELECT n, line, 'chair ' || n % 7, n
   FROM generate_series(1, 200) n, generate_series(1, 2) line
 """
 VIEWS = """
-from headwater import CacheOptions, source, view
+from headwater import CacheOptions, Late, Pattern, Session, Step, Tumbling, source, view
 
-shop = source("{name}", tables=["public.customers", "public.orders", "public.items"])
+TABLES = ["customers", "orders", "items", "visits", "silent"]
+shop = source("{name}", tables=[f"public.{{table}}" for table in TABLES])
 customers = view.mirror("customers", shop.customers, to=["table"])
 orders = view.mirror("orders", shop.orders, to=["table"])
 items = view.mirror("items", shop["public.items"], to=["table"])
+visits = view.mirror("visits", shop.visits, to=["table"])
+silent = view.mirror("silent", shop.silent, to=["table"])
 
 view.document("{name}_document", "document.sql", keys=["id"])
 view.aggregate(
@@ -65,6 +74,39 @@ view.aggregate(
     sums={{"total": "total"}},
     distinct={{"customers": "customer_id"}},
     cache=CacheOptions(leaderboards={{"most": "total"}}),
+)
+view.aggregate(
+    "{name}_per_minute",
+    visits,
+    by=["kind"],
+    window=Tumbling("at", "1 minute"),
+    late=Late("recorded_at", after="1 minute", count="late"),
+    count="visits",
+    distinct={{"people": "person"}},
+)
+view.aggregate(
+    "{name}_sessions",
+    visits,
+    by=["person"],
+    window=Session("at", "10 minutes"),
+    count="visits",
+    to=["table"],
+)
+view.pattern(
+    "{name}_bought",
+    visits,
+    by=["person"],
+    time="at",
+    pattern=Pattern(
+        [Step("looked", "kind = 'look'"), Step("bought", "kind = 'buy'")],
+        within="15 minutes",
+        overlapping=True,
+    ),
+    to=["table"],
+)
+# of a table in which nothing happens: nothing waits for it
+view.aggregate(
+    "{name}_silences", silent, window=Tumbling("at", "1 minute"), count="rows", to=["table"]
 )
 
 
@@ -94,6 +136,38 @@ SELECT status, count(*) AS orders, sum(total) AS total,
        count(DISTINCT customer_id) AS customers
   FROM orders GROUP BY status
 """
+IN_TIME_AT_THE_SOURCE = {
+    "per_minute": """
+        SELECT kind, window_start, window_start + interval '1 minute' AS window_end,
+               count(*) FILTER (WHERE NOT late) AS visits,
+               count(DISTINCT person) FILTER (WHERE NOT late) AS people,
+               count(*) FILTER (WHERE late) AS late
+          FROM (SELECT *, recorded_at >= window_start + interval '2 minutes' AS late
+                  FROM (SELECT *, date_trunc('minute', at) AS window_start FROM visits) w) v
+         GROUP BY kind, window_start
+    """,
+    "sessions": """
+        SELECT person, min(at) AS window_start, max(at) + interval '10 minutes' AS window_end,
+               count(*) AS visits
+          FROM (SELECT *, count(*) FILTER (WHERE begins) OVER w AS session
+                  FROM (SELECT *, coalesce(at - lag(at) OVER w > interval '10 minutes', true)
+                                  AS begins
+                          FROM visits WINDOW w AS (PARTITION BY person ORDER BY at)) v
+                WINDOW w AS (PARTITION BY person ORDER BY at)) s
+         GROUP BY person, session
+    """,
+    "bought": """
+        SELECT l.person, l.at AS match_start, min(b.at) AS match_end
+          FROM visits l
+          JOIN visits b ON b.person = l.person AND b.kind = 'buy'
+           AND b.at BETWEEN l.at AND l.at + interval '15 minutes'
+         WHERE l.kind = 'look'
+         GROUP BY l.id
+    """,
+    "silences": """
+        SELECT at AS window_start, at + interval '1 minute' AS window_end, 1 AS rows FROM silent
+    """,
+}
 MONEY = """
 SELECT (SELECT sum(total) FROM orders), (SELECT sum(amount) FROM items),
        (SELECT sum(total) FROM {name}_document), (SELECT sum(total) FROM {name}_by_status)
@@ -109,7 +183,8 @@ def job(
 ) -> ViewJob:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
-    captured = capture("public.customers", "public.orders", "public.items")
+    names = ("customers", "orders", "items", "visits", "silent")
+    captured = capture(*(f"public.{name}" for name in names))
     module = tmp_path / "project" / "views.py"
     module.parent.mkdir()
     module.write_text(VIEWS.format(name=captured.spec.name))
@@ -134,8 +209,15 @@ def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: V
     with psycopg.connect(job.spec.source_dsn, row_factory=dict_row) as connection:
         documents = connection.execute(DOCUMENTS_AT_THE_SOURCE).fetchall()
         by_status = connection.execute(BY_STATUS_AT_THE_SOURCE).fetchall()
+        in_time = {
+            view: connection.execute(sql).fetchall() for view, sql in IN_TIME_AT_THE_SOURCE.items()
+        }
     assert documents == [flat(row) for row in read(job, f"{name}_document", "id")]
     assert sorted(by_status, key=repr) == sorted(read(job, f"{name}_by_status"), key=repr)
+    for view, rows in in_time.items():
+        assert rows
+        kept = [{name: row[name] for name in rows[0]} for row in read(job, f"{name}_{view}")]
+        assert instants(rows) == instants(kept)
     large = [row["status"] for row in by_status if row["orders"] > 50]
     assert large
     assert sorted(large, key=repr) == sorted(
@@ -152,7 +234,7 @@ def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: V
     assert not cache.building
     # each transaction changes an order and its items by the same amount
     tables = job.spec.addresses.tables
-    read_here = {"orders", "items", f"{name}_document", f"{name}_by_status"}
+    read_here = {"orders", "items", f"{name}_document", f"{name}_by_status", f"{name}_silences"}
     # of the first boundaries some tables may be missing that are still being read
     published = [each for each in Published(tables, name).all() if read_here <= each.views.keys()]
     assert len(published) > 6
@@ -168,6 +250,15 @@ def read(job: ViewJob, view: str, order: str = "1") -> list[dict[str, Any]]:
     sql = f"SELECT * FROM {view} ORDER BY {order}"  # noqa: S608
     rows = query.run(sql, job.spec.addresses.tables).to_pylist()
     return [{name: v for name, v in row.items() if name != "_version"} for row in rows]
+
+
+def instants(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Rows in some order of their own, their times in one zone."""
+    told = (
+        tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row.values())
+        for row in rows
+    )
+    return sorted(told)
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -239,4 +330,22 @@ def write(dsn: str, enough: threading.Event, chance: Random) -> None:
                     "  FROM items WHERE order_id = %s",
                     (order, amount, order),
                 )
+            visit(connection, chance)
             connection.rollback() if chance.random() < 0.1 else connection.commit()
+
+
+def visit(connection: psycopg.Connection[Any], chance: Random) -> None:
+    """Inserts, moves or takes back a visit, whose time has little to do with when it comes."""
+    number = chance.randint(1, 150)
+    if chance.random() < 0.2:
+        connection.execute("DELETE FROM visits WHERE id = %s", (number,))
+        return
+    person, kind = chance.randint(1, 8), chance.choice(["look", "look", "buy"])
+    waited_s = chance.choice([0, 1, 59, 60, 119, 120, 600])
+    connection.execute(
+        "INSERT INTO visits SELECT %s, %s, %s, at, at + %s * interval '1 second'"
+        " FROM (SELECT timestamptz '2026-01-01 12:00Z' + %s * interval '20 seconds' AS at) t"
+        " ON CONFLICT (id) DO UPDATE SET person = excluded.person, kind = excluded.kind,"
+        " at = excluded.at, recorded_at = excluded.recorded_at",
+        (number, person, kind, waited_s, chance.randint(0, 500)),
+    )

@@ -1,0 +1,732 @@
+"""The examples by which the project's seeds explain streams, each as the view that it asks for.
+
+All of them are declared in one project and kept by one deriver, through rows that come late, change
+and go; after each boundary every view is what plain Python makes of the rows as they are then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from headwater import query
+from projections.declaration import load
+from projections.published import Published
+from projections.sinks.table import FEED
+from projections.spec import JobSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
+
+VIEWS = '''
+from headwater import Calendar, Hopping, Late, Pattern, Session, Sliding, Step, Tumbling
+from headwater import source, view
+
+NAMES = ["events", "signals", "orders", "payments", "searches", "clicks", "people", "steps"]
+web = source("web", tables=[*NAMES, "posts", "follows"])
+(events, signals, orders, payments, searches, clicks, people, steps) = (
+    view.mirror(name, web[f"public.{name}"], keys=["id"], to=["table"]) for name in NAMES
+)
+view.mirror("people_history", web.people, scd=2)
+posts = view.mirror("posts", web.posts, keys=["id"], to=["table"])
+follows = view.mirror("follows", web.follows, keys=["follower", "followee"], to=["table"])
+
+
+def counted(name, of, window, by=()):
+    view.aggregate(name, of, by=list(by), window=window, count="n", to=["table"])
+
+
+# 003: windows of 6 minutes
+counted("tumbling", events, Tumbling("at", "6 minutes"))
+counted("sliding", events, Hopping("at", "6 minutes", "2 minutes"))
+counted("hopping", events, Hopping("at", "6 minutes", "10 minutes"))
+# 004: four kinds of windows, and the last 8 minutes
+counted("tumbling_minute", orders, Tumbling("at", "1 minute"))
+counted("hopping_minutes", orders, Hopping("at", "5 minutes", "1 minute"))
+counted("sliding_minutes", orders, Sliding("at", "5 minutes"), ["shop"])
+counted("sessions", orders, Session("at", "5 minutes"), ["customer"])
+counted("last_minutes", orders, Sliding("at", "8 minutes"), ["shop"])
+counted("daily", orders, Calendar("at", "day"))
+
+# 001: stragglers, that correct their window, or are counted and kept beside
+six = Tumbling("at", "6 minutes")
+late = Late("came", after="2 minutes", count="late")
+view.aggregate("settled", events, window=six, late=late, count="n", to=["table"])
+view.late("stragglers", events, window=six, late=late, to=["table"])
+minute = Tumbling("at", "1 minute")
+late = Late("came", after="1 minute", count="late")
+view.aggregate("signals_per_minute", signals, window=minute, late=late, count="n", to=["table"])
+careful = Late("came", after="1 minute", count="late", ahead="1 day")
+view.aggregate("sound_per_minute", signals, window=minute, late=careful, count="n", to=["table"])
+
+# 004: searches and clicks of one session within an hour, and those without a click
+view.sql(
+    "found",
+    """
+    SELECT s.id, s.term, min(c.at) AS clicked_at, count(c.id) AS clicks
+      FROM searches s
+      LEFT JOIN clicks c ON c.session = s.session AND c.at BETWEEN s.at AND s.at + INTERVAL 1 HOUR
+     GROUP BY s.id, s.term
+    """,
+    keys=["id"],
+    to=["table"],
+)
+view.sql(
+    "click_through",
+    """
+    SELECT term, count(*) AS searches, count(clicked_at) / count(*) AS rate FROM found GROUP BY term
+    """,
+    keys=["term"],
+    to=["table"],
+)
+# 004: who clicked, by their name now, and by the one that they had
+view.sql(
+    "named_now",
+    "SELECT c.id, p.name FROM clicks c LEFT JOIN people p ON p.id = c.person",
+    keys=["id"],
+    to=["table"],
+)
+view.sql(
+    "named_then",
+    """
+    SELECT c.id, p.name
+      FROM clicks c
+      LEFT JOIN people_history p
+        ON p.id = c.person AND c.at >= p.valid_from AND (p.valid_to IS NULL OR c.at < p.valid_to)
+    """,
+    keys=["id"],
+    to=["table"],
+)
+# 003: orders and payments, by order and within half an hour
+view.sql(
+    "paid",
+    """
+    SELECT o.id, p.id AS payment, p.amount
+      FROM orders o
+      LEFT JOIN payments p
+        ON p.order_id = o.id AND p.at BETWEEN o.at AND o.at + INTERVAL 30 MINUTES
+    """,
+    keys=["id", "payment"],
+    to=["table"],
+)
+view.sql(
+    "paid_for_nothing",
+    """
+    SELECT p.id
+      FROM payments p
+     WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.id = p.order_id
+                          AND p.at BETWEEN o.at AND o.at + INTERVAL 30 MINUTES)
+    """,
+    keys=["id"],
+    to=["table"],
+)
+# 000: "payment successful" and "ship item", that the broker gives in the other order
+view.pattern(
+    "shipped_after_payment",
+    steps,
+    by=["order_id"],
+    time="at",
+    pattern=Pattern(
+        [Step("paid", "kind = 'paid'"), Step("shipped", "kind = 'shipped'")], within="1 day"
+    ),
+    keep=["id"],
+    to=["table"],
+)
+view.sql(
+    "shipped_unpaid",
+    """
+    SELECT s.id
+      FROM steps s
+     WHERE s.kind = 'shipped'
+       AND NOT EXISTS (SELECT 1 FROM steps p
+                        WHERE p.order_id = s.order_id AND p.kind = 'paid' AND p.at <= s.at)
+    """,
+    keys=["id"],
+    to=["table"],
+)
+# the issue: a timeline, kept under changes of both sides
+view.sql(
+    "timeline",
+    """
+    SELECT f.follower, p.id AS post, p.author, p.text
+      FROM follows f JOIN posts p ON p.author = f.followee
+    """,
+    keys=["follower", "post"],
+    to=["table"],
+)
+timed = view.sql(
+    "timed",
+    """
+    SELECT f.follower, p.id AS post, p.at FROM follows f JOIN posts p ON p.author = f.followee
+    """,
+    keys=["follower", "post"],
+    to=["table"],
+)
+newest = view.Top("at", rows=2, columns=("post",))
+view.aggregate("timelines", timed, by=["follower"], top={"newest": newest}, to=["table"])
+'''
+
+NUMBER, TEXT, MOMENT = pa.int64(), pa.string(), pa.timestamp("us", "UTC")
+AT = {"id": NUMBER, "at": MOMENT}
+TABLES: dict[str, tuple[tuple[str, ...], dict[str, pa.DataType]]] = {
+    "events": (("id",), {**AT, "came": MOMENT}),
+    "signals": (("id",), {**AT, "device": TEXT, "came": MOMENT}),
+    "orders": (("id",), {**AT, "shop": TEXT, "customer": NUMBER}),
+    "payments": (("id",), {**AT, "order_id": NUMBER, "amount": NUMBER}),
+    "searches": (("id",), {**AT, "session": TEXT, "term": TEXT}),
+    "clicks": (("id",), {**AT, "session": TEXT, "person": NUMBER}),
+    "people": (("id",), {"id": NUMBER, "name": TEXT}),
+    "people_history": (
+        ("id", "valid_from"),
+        {"id": NUMBER, "name": TEXT, "valid_from": MOMENT, "valid_to": MOMENT},
+    ),
+    "steps": (("id",), {**AT, "order_id": NUMBER, "kind": TEXT}),
+    "posts": (("id",), {**AT, "author": TEXT, "text": TEXT}),
+    "follows": (("follower", "followee"), {"follower": TEXT, "followee": TEXT}),
+}
+NINE = datetime(2026, 3, 1, 9, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+
+Row = dict[str, Any]
+
+
+def at(text: str, day: int = 1) -> datetime:
+    """A time of that day."""
+    return datetime.fromisoformat(f"2026-03-{day:02} {text}").replace(tzinfo=UTC)
+
+
+class Stage(NamedTuple):
+    """What the tables and the views had at one boundary."""
+
+    tables: dict[str, list[Row]]
+    views: dict[str, list[Row]]
+
+
+class Web:
+    """Tables, and the views of `VIEWS` that a deriver keeps of them."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        from projections.spark.deriver import Deriver
+        from projections.spark.session import session_of_batches
+
+        (folder / "views.py").write_text(VIEWS)
+        spec = JobSpec.of_tables("web", folder, ())
+        spec = replace(spec, derived=tuple(load(folder / "views.py").derived.values()))
+        self.deriver = Deriver(spark, session_of_batches(spark), spec)
+        self.rows: dict[str, dict[Any, Row]] = {name: {} for name in TABLES}
+        self._written: dict[str, dict[Any, Row]] = {name: {} for name in TABLES}
+        self._tables, self._published = (
+            spec.addresses.tables,
+            Published(spec.addresses.tables, "web"),
+        )
+        self._lsn = 100
+        for name, (_, columns) in TABLES.items():
+            schema = pa.schema({**columns, "_version": NUMBER})
+            DeltaTable.create(str(self._tables / name), schema, configuration=dict(FEED))
+
+    def put(self, table: str, *rows: Row) -> None:
+        for row in rows:
+            assert row.keys() == TABLES[table][1].keys()
+            self.rows[table][tuple(row[key] for key in TABLES[table][0])] = row
+
+    def drop(self, table: str, *key: Any) -> None:
+        self.rows[table].pop(key, None)
+
+    def publish(self) -> Stage:
+        """Writes what has changed, and has the views follow to the next boundary."""
+        self._lsn += 10
+        for name in TABLES:
+            self._write(name)
+        versions = {name: DeltaTable(str(self._tables / name)).version() for name in TABLES}
+        version = self._published.publish(1, self._lsn, versions, complete=False)
+        assert version is not None
+        self._published.complete(version, self.deriver.derived(version))
+        assert {} == self.deriver.faults
+        names = [keeper.view.name for keeper in self.deriver.keepers]
+        views = {name: self._read(name) for name in names}
+        return Stage({name: list(rows.values()) for name, rows in self.rows.items()}, views)
+
+    def _write(self, name: str) -> None:
+        keys, columns = TABLES[name]
+        now, before = self.rows[name], self._written[name]
+        put = [row | {"_version": self._lsn} for key, row in now.items() if before.get(key) != row]
+        gone = [row | {"_version": None} for key, row in before.items() if key not in now]
+        self._written[name] = dict(now)
+        if not put and not gone:
+            return
+        on = " AND ".join(f"t.{key} = s.{key}" for key in keys)
+        given = pa.Table.from_pylist(gone + put, pa.schema({**columns, "_version": NUMBER}))
+        table = DeltaTable(str(self._tables / name))
+        merge = table.merge(given, on, source_alias="s", target_alias="t", streamed_exec=False)
+        merge.when_matched_delete("s._version IS NULL").when_matched_update_all(
+            "s._version IS NOT NULL"
+        ).when_not_matched_insert_all().execute()
+
+    def _read(self, view: str) -> list[Row]:
+        rows = query.run(f"SELECT * FROM {view}", self._tables).to_pylist()  # noqa: S608
+        return [{name: v for name, v in row.items() if name != "_version"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def web(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Web:
+    return Web(spark, tmp_path_factory.mktemp("web"))
+
+
+@pytest.fixture(scope="module")
+def stages(web: Web) -> list[Stage]:
+    """As the seeds tell it; then with what came late, was corrected and taken back; then chance."""
+    first(web)
+    found = [web.publish()]
+    corrected(web)
+    found.append(web.publish())
+    chance = Random(20)  # noqa: S311  # chance that is repeated
+    for _ in range(2):
+        by_chance(web, chance)
+        found.append(web.publish())
+    return found
+
+
+def first(web: Web) -> None:
+    minutes = (0, 1, 5, 5.9, 6, 7, 11, 13, 16, 17, 21, 23)
+    times = (NINE + each * MINUTE for each in minutes)
+    web.put("events", *({"id": n, "at": t, "came": t + MINUTE} for n, t in enumerate(times)))
+    clock = ("00:00", "00:59", "01:00", "01:59", "04:59", "05:00", "07:59", "08:00")
+    times = [at("23:59:59", 2), at("00:00:00", 3), *(at(f"09:{each}") for each in clock)]
+    web.put(
+        "orders",
+        *({"id": n, "at": t, "shop": "s", "customer": n % 2} for n, t in enumerate(times)),
+    )
+    web.put("signals", signal(1, "quiet", "08:00:00"), signal(2, "a", "09:00:00"))
+    web.put("signals", signal(3, "ahead", "09:00:10", 365 * 24 * HOUR))
+    web.put(
+        "payments",
+        {"id": 1, "order_id": 2, "amount": 5, "at": at("09:10:00")},
+        {"id": 2, "order_id": 3, "amount": 5, "at": at("09:30:59")},
+        {"id": 3, "order_id": 4, "amount": 5, "at": at("09:31:01")},  # a second too late
+        {"id": 4, "order_id": 20, "amount": 9, "at": at("09:00:30")},  # its order is on its way
+    )
+    web.put(
+        "searches",
+        *(
+            {"id": n, "session": s, "term": term, "at": at("09:00:00")}
+            for n, (s, term) in enumerate(
+                [("A", "chair"), ("B", "chair"), ("C", "desk"), ("D", "desk")]
+            )
+        ),
+    )
+    web.put(
+        "clicks",
+        {"id": 1, "session": "A", "person": 1, "at": at("09:10:00")},
+        {"id": 2, "session": "C", "person": 1, "at": at("10:00:00")},
+        {"id": 3, "session": "D", "person": 2, "at": at("10:00:01")},
+    )
+    web.put("people", {"id": 1, "name": "Anna"})
+    web.put(
+        "people_history",
+        {"id": 1, "name": "Ann", "valid_from": at("08:00:00"), "valid_to": at("09:30:00")},
+        {"id": 1, "name": "Anna", "valid_from": at("09:30:00"), "valid_to": None},
+    )
+    web.put("steps", {"id": 4, "order_id": 1, "kind": "shipped", "at": at("09:20:00")})
+    web.put(
+        "posts",
+        {"id": 1, "author": "ann", "text": "one", "at": at("09:00:00")},
+        {"id": 2, "author": "bo", "text": "two", "at": at("09:01:00")},
+    )
+    web.put("follows", {"follower": "cy", "followee": "ann"})
+
+
+def corrected(web: Web) -> None:
+    web.put("events", {"id": 50, "at": at("09:02:00"), "came": at("09:08:00")})  # a straggler
+    web.put("events", {"id": 3, "at": at("09:19:00"), "came": at("09:20:00")})
+    web.drop("events", 10)
+    web.put("orders", {"id": 20, "shop": "s", "customer": 1, "at": at("09:00:30")})
+    web.put("orders", {"id": 3, "shop": "s", "customer": 1, "at": at("09:03:00")})
+    web.drop("orders", 9)
+    web.put("signals", signal(4, "a", "09:01:00"), signal(5, "ahead", "09:01:10", 365 * 24 * HOUR))
+    web.put("payments", {"id": 3, "order_id": 4, "amount": 5, "at": at("09:31:00")})
+    web.drop("payments", 1)
+    web.put("clicks", {"id": 4, "session": "B", "person": 2, "at": at("09:06:00")})
+    web.put("clicks", {"id": 2, "session": "C", "person": 1, "at": at("09:20:00")})
+    web.drop("clicks", 3)
+    web.put("people", {"id": 1, "name": "Annie"}, {"id": 2, "name": "Bo"})
+    web.put(
+        "people_history",
+        {"id": 1, "name": "Ann", "valid_from": at("08:00:00"), "valid_to": at("09:15:00")},
+        {"id": 1, "name": "Annie", "valid_from": at("09:15:00"), "valid_to": at("09:30:00")},
+    )
+    web.put("steps", {"id": 3, "order_id": 1, "kind": "paid", "at": at("09:10:00")})
+    web.put("posts", {"id": 3, "author": "bo", "text": "three", "at": at("08:00:00")})
+    web.drop("posts", 1)
+    web.put("follows", {"follower": "cy", "followee": "bo"})
+
+
+def signal(number: int, device: str, clock: str, ahead: timedelta = timedelta(0)) -> Row:
+    """What a device sent at some time, by a clock that may be ahead."""
+    sent = at(clock)
+    return {"id": number, "device": device, "at": sent + ahead, "came": sent + MINUTE / 60}
+
+
+def by_chance(web: Web, chance: Random) -> None:
+    """Inserts, changes and deletes rows of each table, but for those whose devices are told of."""
+
+    def moment() -> datetime:
+        return NINE + chance.randint(0, 180) * MINUTE / 2
+
+    def pick(*among: Any) -> Any:
+        return chance.choice(among)
+
+    made: dict[str, Callable[[], Row]] = {
+        "events": lambda: {"came": pick(None, NINE, moment(), NINE + HOUR)},
+        "orders": lambda: {"shop": pick("s", "t"), "customer": pick(0, 1)},
+        "payments": lambda: {"order_id": chance.randint(0, 12), "amount": pick(5, 9)},
+        "searches": lambda: {"session": pick(*"ABC"), "term": pick("chair", "desk")},
+        "clicks": lambda: {"session": pick(*"ABC"), "person": pick(1, 2, 3)},
+        "people": lambda: {"name": pick("Ann", "Bo")},
+        "steps": lambda: {"order_id": pick(1, 2, 3, 4), "kind": pick("paid", "shipped", "asked")},
+        "posts": lambda: {"author": pick("ann", "bo", "cy"), "text": pick("x", "y")},
+    }
+    for table, values in made.items():
+        for _ in range(5):
+            row = {"id": chance.randint(0, 12), "at": moment()} | values()
+            web.put(table, {name: row[name] for name in TABLES[table][1]})
+        for _ in range(2):
+            web.drop(table, chance.randint(0, 12))
+    for _ in range(2):
+        web.put("follows", {"follower": pick("cy", "di"), "followee": pick("ann", "bo", "cy")})
+        web.drop("follows", pick("cy", "di"), pick("ann", "bo", "cy"))
+    for person in (1, 2):  # states that follow each other, the last of which lasts
+        for key in [key for key in web.rows["people_history"] if key[0] == person]:
+            web.drop("people_history", *key)
+        times = sorted({moment() for _ in range(3)})
+        for since, until in zip(times, [*times[1:], None], strict=True):
+            state = {"id": person, "name": pick("Ann", "Bo"), "valid_from": since}
+            web.put("people_history", state | {"valid_to": until})
+
+
+def counts(rows: Iterable[Row], *names: str) -> dict[Any, int]:
+    """How many rows a view counted, by some of its columns."""
+    found = {tuple(row[name] for name in names): row["n"] for row in rows}
+    return {key[0] if len(key) == 1 else key: n for key, n in found.items()}
+
+
+def begun(times: Iterable[datetime], width: int, every: int) -> dict[datetime, int]:
+    """How many times lie in each window, which begins with every so many minutes of nine."""
+    found: Counter[datetime] = Counter()
+    for time in times:
+        start = NINE + (time - NINE) // (every * MINUTE) * every * MINUTE
+        while time < start + width * MINUTE:
+            found[start] += 1
+            start -= every * MINUTE
+    return dict(found)
+
+
+def times_of(stage: Stage, table: str) -> list[datetime]:
+    return [row["at"] for row in stage.tables[table]]
+
+
+def by_minute(rows: Iterable[Row]) -> dict[float, int]:
+    return {(row["window_start"] - NINE) / MINUTE: row["n"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("view", "every", "told"),
+    [
+        ("tumbling", 6, {0: 4, 6: 3, 12: 3, 18: 2}),
+        ("sliding", 2, {0: 4, 2: 4, 4: 4, 6: 3}),
+        ("hopping", 10, {0: 4, 10: 2, 20: 2}),
+    ],
+    ids=["tumbling of 6", "sliding of 6 every 2", "hopping of 6 every 10"],
+)
+def test_003_windows_of_six_minutes(
+    stages: list[Stage], view: str, every: int, told: dict[int, int]
+) -> None:
+    for stage in stages:
+        found = counts(stage.views[view], "window_start")
+        assert begun(times_of(stage, "events"), 6, every) == found
+
+    counted = by_minute(stages[0].views[view])
+    assert told == {minute: counted[minute] for minute in told}
+    if view != "sliding":
+        assert told == counted
+    ends = {row["window_end"] - row["window_start"] for row in stages[0].views[view]}
+    assert {6 * MINUTE} == ends
+
+
+@pytest.mark.parametrize(
+    ("view", "width", "told"),
+    [
+        ("tumbling_minute", 1, {"09:00:00": 2, "09:01:00": 2}),
+        ("hopping_minutes", 5, {"09:00:00": 5, "09:01:00": 4, "09:04:00": 4}),
+    ],
+    ids=["tumbling, 9:00:00 to 9:00:59", "hopping, 9:00:00 to 9:04:59"],
+)
+def test_004_windows_that_begin_with_minutes(
+    stages: list[Stage], view: str, width: int, told: dict[str, int]
+) -> None:
+    for stage in stages:
+        found = counts(stage.views[view], "window_start")
+        assert begun(times_of(stage, "orders"), width, 1) == found
+
+    of_that_day = counts(stages[0].views[view], "window_start")
+    assert told == {clock: of_that_day[at(clock)] for clock in told}
+
+
+@pytest.mark.parametrize(
+    ("view", "width", "told"),
+    [
+        ("sliding_minutes", 5, {"09:04:59": 5, "09:05:00": 5}),
+        ("last_minutes", 8, {"09:07:59": 7, "09:08:00": 7}),
+    ],
+    ids=["sliding, 9:00:00 to 9:04:59 and 9:00:01 to 9:05:00", "orders in the last 8 minutes"],
+)
+def test_004_windows_that_end_with_each_order(
+    stages: list[Stage], view: str, width: int, told: dict[str, int]
+) -> None:
+    for stage in stages:
+        expected = {}
+        for last in stage.tables["orders"]:
+            near = (last["at"] - row["at"] for row in shop(stage, last["shop"]))
+            inside = [each for each in near if timedelta(0) <= each < width * MINUTE]
+            expected[last["shop"], last["at"]] = len(inside)
+        assert expected == counts(stage.views[view], "shop", "window_end")
+
+    found = counts(stages[0].views[view], "window_end")
+    assert told == {clock: found[at(clock)] for clock in told}
+
+
+def shop(stage: Stage, name: str) -> list[Row]:
+    return [row for row in stage.tables["orders"] if row["shop"] == name]
+
+
+def test_004_sessions_last_as_long_as_something_happens(stages: list[Stage]) -> None:
+    for stage in stages:
+        expected = {}
+        own: dict[int, list[datetime]] = defaultdict(list)
+        for row in sorted(stage.tables["orders"], key=lambda row: row["at"]):
+            own[row["customer"]].append(row["at"])
+        for customer, times in own.items():
+            for session in sessions(times):
+                key = (customer, session[0], session[-1] + 5 * MINUTE)
+                expected[key] = len(session)
+        found = counts(stage.views["sessions"], "customer", "window_start", "window_end")
+        assert expected == found
+
+
+def sessions(times: list[datetime]) -> Iterator[list[datetime]]:
+    session = times[:1]
+    for time in times[1:]:
+        if time - session[-1] > 5 * MINUTE:
+            yield session
+            session = []
+        session.append(time)
+    yield session
+
+
+def test_004_orders_of_each_day(stages: list[Stage]) -> None:
+    for stage in stages:
+        days = Counter(time.date() for time in times_of(stage, "orders"))
+        found = counts(stage.views["daily"], "window_start")
+        assert days == {start.date(): n for start, n in found.items()}
+
+    assert [8, 1, 1] == [row["n"] for row in sorted(stages[0].views["daily"], key=_start)]
+
+
+def _start(row: Row) -> datetime:
+    start: datetime = row["window_start"]
+    return start
+
+
+def test_001_a_straggler_corrects_its_window_or_is_counted_and_kept_beside(
+    stages: list[Stage],
+) -> None:
+    for stage in stages:
+        in_time, late = Counter[datetime](), Counter[datetime]()
+        beside = {}
+        for row in stage.tables["events"]:
+            start = NINE + (row["at"] - NINE) // (6 * MINUTE) * 6 * MINUTE
+            came, end = row["came"], start + 6 * MINUTE
+            if came is not None and came >= end + 2 * MINUTE:
+                late[start] += 1
+                beside[row["id"]] = (came - end).total_seconds()
+            else:
+                in_time[start] += 1
+        expected = {start: (in_time[start], late[start]) for start in in_time | late}
+        settled = stage.views["settled"]
+        assert expected == {row["window_start"]: (row["n"], row["late"]) for row in settled}
+        assert beside == {row["id"]: row["late_by_s"] for row in stage.views["stragglers"]}
+
+    assert 5 - 1 == by_minute(stages[1].views["tumbling"])[0]  # one came, another was moved away
+    assert {50: 120.0} == {row["id"]: row["late_by_s"] for row in stages[1].views["stragglers"]}
+
+
+def test_a_device_that_is_silent_or_a_year_ahead_makes_no_other_late(stages: list[Stage]) -> None:
+    a_year_on = 365 * 24 * HOUR
+    of_a = {at("08:00:00"): (1, 0), at("09:00:00"): (1, 0)}
+    wrong = {at("09:00:00") + a_year_on: (1, 0)}
+
+    for stage in stages:
+        if stage is not stages[0]:  # "quiet" has sent nothing since, and "ahead" goes on
+            of_a[at("09:01:00")] = (1, 0)
+            wrong[at("09:01:00") + a_year_on] = (1, 0)
+        for view, expected in (("signals_per_minute", of_a | wrong), ("sound_per_minute", of_a)):
+            found = stage.views[view]
+            assert expected == {row["window_start"]: (row["n"], row["late"]) for row in found}
+
+
+def test_004_click_through_by_session_within_an_hour_counts_searches_without_a_click(
+    stages: list[Stage],
+) -> None:
+    for stage in stages:
+        expected, terms = {}, defaultdict(list)
+        for search in stage.tables["searches"]:
+            clicks = [
+                click["at"]
+                for click in stage.tables["clicks"]
+                if click["session"] == search["session"]
+                and search["at"] <= click["at"] <= search["at"] + HOUR
+            ]
+            expected[search["id"]] = (min(clicks, default=None), len(clicks))
+            terms[search["term"]].append(bool(clicks))
+        found = stage.views["found"]
+        assert expected == {row["id"]: (row["clicked_at"], row["clicks"]) for row in found}
+        rates = {term: (len(each), sum(each) / len(each)) for term, each in terms.items()}
+        through = stage.views["click_through"]
+        assert rates == {row["term"]: (row["searches"], row["rate"]) for row in through}
+
+    rates = [{row["term"]: row["rate"] for row in each.views["click_through"]} for each in stages]
+    assert [{"chair": 0.5, "desk": 0.5}, {"chair": 1.0, "desk": 0.5}] == rates[:2]
+
+
+def test_004_clicks_have_the_name_of_who_clicked_as_of_then(stages: list[Stage]) -> None:
+    for stage in stages:
+        names = {row["id"]: row["name"] for row in stage.tables["people"]}
+        now, then = {}, {}
+        for click in stage.tables["clicks"]:
+            now[click["id"]] = names.get(click["person"])
+            states = (
+                row["name"]
+                for row in stage.tables["people_history"]
+                if row["id"] == click["person"]
+                and row["valid_from"] <= click["at"]
+                and (row["valid_to"] is None or click["at"] < row["valid_to"])
+            )
+            then[click["id"]] = next(states, None)
+        assert now == {row["id"]: row["name"] for row in stage.views["named_now"]}
+        assert then == {row["id"]: row["name"] for row in stage.views["named_then"]}
+
+    named = {row["id"]: row["name"] for row in stages[0].views["named_then"]}
+    assert {1: "Ann", 2: "Anna", 3: None} == named
+
+
+def test_003_orders_and_payments_are_joined_by_order_within_half_an_hour(
+    stages: list[Stage],
+) -> None:
+    for stage in stages:
+        expected, used = set(), set()
+        for order in stage.tables["orders"]:
+            own = [
+                (payment["id"], payment["amount"])
+                for payment in stage.tables["payments"]
+                if payment["order_id"] == order["id"]
+                and order["at"] <= payment["at"] <= order["at"] + 30 * MINUTE
+            ]
+            expected |= {(order["id"], *each) for each in own or [(None, None)]}
+            used |= {payment for payment, _ in own}
+        assert expected == {tuple(row.values()) for row in stage.views["paid"]}
+        unused = {row["id"] for row in stage.tables["payments"]} - used
+        assert unused == {row["id"] for row in stage.views["paid_for_nothing"]}
+
+    nothing = [{row["id"] for row in stage.views["paid_for_nothing"]} for stage in stages]
+    assert [{3, 4}, set()] == nothing[:2]  # its order came; what was too late was corrected
+
+
+def test_000_what_ships_after_payment_is_found_though_the_broker_gives_them_in_the_other_order(
+    stages: list[Stage],
+) -> None:
+    for stage in stages:
+        rows = [row for row in stage.tables["steps"] if row["kind"] != "asked"]
+        rows.sort(key=lambda row: (row["at"], row["kind"]))  # of one time, as the pattern has them
+        unpaid = {
+            row["id"]
+            for row in rows
+            if row["kind"] == "shipped"
+            and not any(
+                each["kind"] == "paid"
+                and each["order_id"] == row["order_id"]
+                and each["at"] <= row["at"]
+                for each in rows
+            )
+        }
+        assert unpaid == {row["id"] for row in stage.views["shipped_unpaid"]}
+        assert sorted(shipped_after_payment(rows)) == sorted(
+            (row["order_id"], row["match_start"], row["match_end"])
+            for row in stage.views["shipped_after_payment"]
+        )
+
+    before, after = ([row["rows"] for row in s.views["shipped_after_payment"]] for s in stages[:2])
+    assert [] == before
+    assert [[3, 4]] == [[each["id"] for each in match] for match in after]
+
+
+def shipped_after_payment(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    """From each payment to the next that ships; what is between them begins no other."""
+    for order in {row["order_id"] for row in rows}:
+        began = None
+        for row in rows:
+            if row["order_id"] != order:
+                continue
+            if began is None and row["kind"] == "paid":
+                began = row["at"]
+            elif began is not None and row["kind"] == "shipped":
+                yield order, began, row["at"]
+                began = None
+
+
+def test_a_timeline_is_kept_under_changes_of_posts_and_of_follows(stages: list[Stage]) -> None:
+    for stage in stages:
+        pairs = [
+            (follow["follower"], post)
+            for follow in stage.tables["follows"]
+            for post in stage.tables["posts"]
+            if post["author"] == follow["followee"]
+        ]
+        expected = {(who, post["id"], post["author"], post["text"]) for who, post in pairs}
+        assert expected == {tuple(row.values()) for row in stage.views["timeline"]}
+        newest = {
+            who: sorted((post["at"] for each, post in pairs if each == who), reverse=True)[:2]
+            for who, _ in pairs
+        }
+        posts = {post["id"]: post["at"] for post in stage.tables["posts"]}
+        assert newest == {
+            row["follower"]: [posts[each["post"]] for each in row["newest"]]
+            for row in stage.views["timelines"]
+        }
+
+    first_seen, then = ({row["post"] for row in s.views["timeline"]} for s in stages[:2])
+    assert {1} == first_seen
+    assert {2, 3} == then
+
+
+def test_each_of_the_examples_is_kept_by_its_keys(web: Web, stages: list[Stage]) -> None:
+    said = {keeper.view.name: keeper.explanation for keeper in web.deriver.keepers}
+
+    assert len(said) > 20
+    by_chance_there = {name for stage in stages[2:] for name, rows in stage.views.items() if rows}
+    assert {*said} == by_chance_there  # nothing is compared that is empty throughout
+    assert {} == {
+        name: each and each.reason
+        for name, each in said.items()
+        if each is None or each.strategy != "keyed"
+    }
