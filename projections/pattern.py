@@ -19,44 +19,23 @@ Rows of one time are in the order of what steps they fit and of their values.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from projections.beside import read
 from projections.errors import DeclarationError
 from projections.event_window import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from projections.beside import Beside
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_BESIDE: Final = re.compile(r"\s*(\w+)\s*(=|<>|<=|>=|<|>)\s*(\w+)\.(\w+)\s*")
-_ALLOWED: Final[Mapping[str, frozenset[str]]] = {
-    "=": frozenset({"equal"}),
-    "<>": frozenset({"less", "greater"}),
-    "<": frozenset({"less"}),
-    "<=": frozenset({"less", "equal"}),
-    ">": frozenset({"greater"}),
-    ">=": frozenset({"greater", "equal"}),
-}
-"""What two values may be to each other."""
+_SKIP: Final = re.compile(r"to (first|last) ([a-z][a-z0-9_]*)")
+_PAST_LAST_ROW: Final = "past last row"
+_TO_NEXT_ROW: Final = "to next row"
 TIMES_MAX: Final = 1_000
-
-
-class Beside(NamedTuple):
-    """A condition on a row and on one that was matched before.
-
-    Attributes:
-        column: Of the row.
-        compared: How they are compared; NULL is neither equal nor anything else.
-        step: The step that took the other row; its last, if it took several.
-        other: Column of that row.
-    """
-
-    column: str
-    compared: str
-    step: str
-    other: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +48,8 @@ class Step:
         times: How many rows it takes, one after the other.
         absent: Whether there must be no such row.
         beside: Conditions on a row and one that an earlier step took, its last if it took several:
-            `country <> home.country`. NULL is neither equal nor anything else.
+            `country <> home.country`, `amount > 10 * first.amount + 100`. NULL is neither equal nor
+            anything else; see `projections.beside`.
     """
 
     name: str
@@ -88,20 +68,12 @@ class Step:
                 f"step {self.name} cannot be there {self.times} times",
                 detail="it is absent" if self.absent else f"1 to {TIMES_MAX}",
             )
-        for text in self.beside:
-            if not _BESIDE.fullmatch(text):
-                raise DeclarationError(
-                    f"step {self.name} has no such comparison with an earlier step",
-                    detail=text,
-                    hint="a column, = <> < <= > or >=, a column of a step: amount > first.amount",
-                )
-        _require_possible(self.name, self.conditions)
+        read(self.name, self.beside)
 
     @property
     def conditions(self) -> tuple[Beside, ...]:
         """What `beside` says."""
-        found = map(_BESIDE.fullmatch, self.beside)
-        return tuple(Beside(*each.groups()) for each in found if each is not None)
+        return read(self.name, self.beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +84,16 @@ class Pattern:
         steps: Its parts, in order.
         within: From the first row of a match to its last, and to the end of what is absent.
         strict: Whether nothing else of the group lies between rows of a match.
-        overlapping: Whether the next match may begin with the next row, and not only behind the
-            last of this one.
+        skip: Where the next match may begin, in the words of SQL's MATCH_RECOGNIZE: `past last row`
+            of this one, `to next row` behind its first, or `to first b` or `to last b`, with the
+            first or the last row that a step took, here one that is called b.
         any_order: Whether the steps may be there in any order.
     """
 
     steps: Sequence[Step]
     within: str = ""  # none is refused below, with the reason
     strict: bool = False
-    overlapping: bool = False
+    skip: str = _PAST_LAST_ROW
     any_order: bool = False
 
     def __post_init__(self) -> None:
@@ -134,31 +107,26 @@ class Pattern:
         _require_matchable(self.steps, strict=self.strict)
         if self.any_order:
             _require_apart(self.steps)
+        _require_progress(self)
+
+    @property
+    def resumes(self) -> tuple[int, int]:
+        """The number of a match's row, and how far behind that row the next match may begin.
+
+        Raises:
+            DeclarationError: There is no such row.
+        """
+        if self.skip == _PAST_LAST_ROW:
+            return -1, 1
+        if self.skip == _TO_NEXT_ROW:
+            return 0, 1
+        return _row_skipped_to(self.steps, self.skip), 0
 
     @property
     def compared(self) -> tuple[str, ...]:
         """Columns that steps compare with those of other rows."""
         pairs = [(each.column, each.other) for step in self.steps for each in step.conditions]
         return tuple(dict.fromkeys(name for pair in pairs for name in pair))
-
-
-def _require_possible(step: str, conditions: Sequence[Beside]) -> None:
-    """Refuses comparisons of the same values that cannot hold together."""
-    allowed: dict[tuple[str, str, str], frozenset[str]] = defaultdict(
-        lambda: _ALLOWED["<>"] | {"equal"}
-    )
-    for each in conditions:
-        pair = (each.column, each.step, each.other)
-        allowed[pair] &= _ALLOWED[each.compared]
-        if not allowed[pair]:
-            raise DeclarationError(
-                f"step {step} is compared with {each.step} so that no row fits it",
-                detail=", ".join(
-                    f"{one.column} {one.compared} {one.step}.{one.other}"
-                    for one in conditions
-                    if (one.column, one.step, one.other) == pair
-                ),
-            )
 
 
 def _require_matchable(steps: Sequence[Step], *, strict: bool) -> None:
@@ -193,6 +161,43 @@ def _require_apart(steps: Sequence[Step]) -> None:
                 detail="it is absent" if step.absent else "it is compared with an earlier step",
                 hint="leave any_order out, or the step's absent or beside",
             )
+
+
+def _row_skipped_to(steps: Sequence[Step], skip: str) -> int:
+    """Which row of a match the next may begin with; each step has its rows behind each other."""
+    said = _SKIP.fullmatch(str(skip))
+    if said is None:
+        raise DeclarationError(
+            "a pattern does not say where the next match may begin",
+            detail=f"skip={skip!r}",
+            hint=f'"{_PAST_LAST_ROW}", "{_TO_NEXT_ROW}", or of a step b "to first b", "to last b"',
+        )
+    before = 0
+    for step in steps:
+        if step.name == said[2] and not step.absent:
+            return before if said[1] == "first" else before + step.times - 1
+        before += 0 if step.absent else step.times
+    raise DeclarationError(
+        f"step {said[2]} has no row to skip to",
+        detail="it is absent" if said[2] in {step.name for step in steps} else "there is none",
+        hint=f"steps that have one: {', '.join(step.name for step in steps if not step.absent)}",
+    )
+
+
+def _require_progress(pattern: Pattern) -> None:
+    """Refuses to look for the next match where this one was found."""
+    if pattern.resumes == (0, 0):
+        raise DeclarationError(
+            "the next match may not begin with the row that this one begins with",
+            detail=f"{pattern.skip} skips to the first row of a match",
+            hint=f'skip="{_TO_NEXT_ROW}", or to a row behind it',
+        )
+    if pattern.any_order and pattern.resumes[1] == 0:
+        raise DeclarationError(
+            f"steps in any order cannot be skipped to: {pattern.skip}",
+            detail="the first row of a match may be any step's, and no match may begin there again",
+            hint=f'skip="{_TO_NEXT_ROW}" or "{_PAST_LAST_ROW}"',
+        )
 
 
 @dataclass(frozen=True, slots=True)

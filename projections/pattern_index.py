@@ -175,7 +175,7 @@ class _Among:
     def next(self, number: int, stop: int, values: Sequence[Any], effort: Effort) -> int:
         """Returns the number of the first row that all comparisons hold of; see `_Finder.next`."""
         finders, agreed = self._made or self._make(), 0
-        if len(finders) == 1:
+        if len(finders) == 1 and number < stop:
             effort.spend()
             return finders[0].next(number, stop, values[0], effort)
         while number < stop and agreed < len(finders):

@@ -70,6 +70,7 @@ def matches(pattern: Pattern, episode: Episode, effort: Effort) -> Iterator[Matc
         else _InOrder(pattern, episode, effort)
     )
     at, width, free = episode.at, micros(pattern.within), 0
+    row, behind = pattern.resumes  # behind where this match begins: no row begins two
     for start in search.starts:
         if start < free:
             continue
@@ -77,7 +78,7 @@ def matches(pattern: Pattern, episode: Episode, effort: Effort) -> Iterator[Matc
         match = search.beginning(start, bisect_right(at, last, start), last)
         if match is not None:
             yield match
-            free = start + 1 if pattern.overlapping else match.taken[-1][1] + 1
+            free = match.taken[row][1] + behind
 
 
 class _Search(Protocol):
@@ -112,7 +113,7 @@ class _Stage:
             [Comparison(each.compared, columns[each.column]) for each in conditions],
             effort,
         )
-        self._others = [(columns[each.other], each.step) for each in conditions]
+        self._others = [(columns[each.other], each) for each in conditions]
         self.absent: list[_Stage] = []
 
     def take(self, start: int, end: int, count: int, lasts: Mapping[str, int]) -> Sequence[int]:
@@ -125,7 +126,7 @@ class _Stage:
             lasts: The last row of each step before.
         """
         others = self._others
-        values = [column[lasts[step]] for column, step in others] if others else ()
+        values = [each.against(column[lasts[each.step]]) for column, each in others]
         return self._places.take(start, end, count, values)
 
     def forbidden(self, start: int, rows: Sequence[int], lasts: Mapping[str, int]) -> bool:

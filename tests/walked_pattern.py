@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from projections.any_order import Rows
@@ -12,7 +13,8 @@ from projections.pattern_search import Episode, Match
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from projections.pattern import Beside, Pattern, Step
+    from projections.beside import Beside
+    from projections.pattern import Pattern, Step
 
 
 class Event(NamedTuple):
@@ -63,7 +65,7 @@ class Walk:
 
     def _holds(self, beside: Beside, row: Mapping[str, Any]) -> bool:
         one, two = row[beside.column], self._matched[beside.step][beside.other]
-        return one is not None and two is not None and COMPARED[beside.compared](one, two)
+        return holds(beside.compared, one, _reckoned(beside, two))
 
     def _advance(self) -> None:
         self._count, self._forbidden = 0, []
@@ -71,6 +73,49 @@ class Walk:
         while self.waits and self._steps[self._next].absent:
             self._forbidden.append(self._next)
             self._next += 1
+
+
+def holds(compared: str, one: Any, two: Any) -> bool:
+    """Whether a comparison holds of two values."""
+    if one is None or two is None:
+        return False
+    if one != one or two != two:  # noqa: PLR0124  # NaN, which Python does not compare with decimals
+        return compared == "<>"
+    return COMPARED[compared](one, two)
+
+
+def _reckoned(beside: Beside, value: Any) -> Any:
+    """What a row is compared with: of floating-point numbers as they are, else without rounding."""
+    if value is None or not beside.reckons:
+        return value
+    if isinstance(value, float):
+        return value * float(beside.factor) + float(beside.offset)
+    return Fraction(value) * Fraction(beside.factor) + Fraction(beside.offset)
+
+
+def skips(steps: Sequence[Step], *, any_order: bool = False) -> list[str]:
+    """All that may be skipped after a match."""
+    said = ["past last row", "to next row"]
+    if any_order:
+        return said
+    for number, step in enumerate(steps):
+        if not step.absent and number:
+            said.append(f"to first {step.name}")
+        if not step.absent and (number or step.times > 1):
+            said.append(f"to last {step.name}")
+    return said
+
+
+def resumed(pattern: Pattern, match: Match) -> int:
+    """Where the next match may begin."""
+    places = [place for _, place in match.taken]
+    if pattern.skip == "past last row":
+        return max(places) + 1
+    if pattern.skip == "to next row":
+        return min(places) + 1
+    _, end, step = pattern.skip.split()
+    own = [place for name, place in match.taken if name == step]
+    return min(own) if end == "first" else max(own)
 
 
 def walked(pattern: Pattern, given_rows: Sequence[Event]) -> list[Match]:
@@ -84,7 +129,7 @@ def walked(pattern: Pattern, given_rows: Sequence[Event]) -> list[Match]:
         match = walk(pattern, given_rows, place, given_rows[place].at + micros(pattern.within))
         if match is not None:
             found.append(match)
-        place = place + 1 if match is None or pattern.overlapping else match.taken[-1][1] + 1
+        place = place + 1 if match is None else resumed(pattern, match)
     return found
 
 

@@ -100,7 +100,7 @@ view.pattern(
     pattern=Pattern(
         [Step("looked", "kind = 'look'"), Step("bought", "kind = 'buy'")],
         within="15 minutes",
-        overlapping=True,
+        skip="to next row",
     ),
     to=["table"],
 )

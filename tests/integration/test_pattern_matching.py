@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from projections.derivation.errors import ViewQueryError
 from projections.pattern import Pattern, PatternQuery, Step
-from tests.event_rows import DDL, EPOCH, NIGHT, Row
+from tests.event_rows import ABSURD, DDL, EPOCH, NIGHT, Row
 from tests.walked_pattern import Event, walked
 
 if TYPE_CHECKING:
@@ -22,9 +23,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(60
 ONE, TWO = Step("one", "amount = 1"), Step("two", "amount = 5")
 PATTERNS = {
     "in order": Pattern([ONE, TWO], "30 minutes"),
-    "overlapping": Pattern([ONE, TWO], "30 minutes", overlapping=True),
+    "to next row": Pattern([ONE, TWO], "30 minutes", skip="to next row"),
+    "to a step": Pattern(
+        [ONE, Step("more", "true", 2, beside=["amount >= one.amount"])],
+        "1 hour",
+        skip="to first more",
+    ),
+    "to its last": Pattern(
+        [Step("one", "true"), Step("more", "true", beside=["amount > 2 * one.amount + 0.5"])],
+        "1 hour",
+        skip="to last more",
+    ),
     "strict": Pattern([ONE, TWO], "1 hour", strict=True),
-    "due": Pattern([ONE, Step("not", "amount = 5", absent=True)], "20 minutes", overlapping=True),
+    "due": Pattern([ONE, Step("not", "amount = 5", absent=True)], "20 minutes", skip="to next row"),
     "between": Pattern(
         [ONE, Step("not", "amount = 9", absent=True), Step("two", "amount = 5", times=2)], "1 hour"
     ),
@@ -32,7 +43,7 @@ PATTERNS = {
     "beside": Pattern(
         [Step("one", "true"), Step("two", "true", beside=["amount <> one.amount", "id > one.id"])],
         "30 minutes",
-        overlapping=True,
+        skip="to next row",
     ),
 }
 FITS = {
@@ -45,10 +56,12 @@ FITS = {
 
 
 def rows_of(random: Random) -> list[Row]:
-    """Some that lie together, and some that lie apart."""
+    """Some that lie together, some that lie apart, and some without a time that counts."""
     rows = []
     for number in range(300):
-        at = NIGHT + timedelta(minutes=5 * random.randint(0, 500))
+        at: datetime | None = NIGHT + timedelta(minutes=5 * random.randint(0, 500))
+        if number % 10 == 0:
+            at = random.choice([None, *ABSURD])
         amount = random.choice([None, 0, 1, 1, 5, 5, 9])
         rows.append(Row(number, random.choice([None, "p", "q"]), amount, at, None))
     return rows
@@ -57,7 +70,8 @@ def rows_of(random: Random) -> list[Row]:
 def expected(pattern: Pattern, rows: list[Row]) -> set[Any]:
     groups: dict[str | None, list[tuple[Any, Row, Event]]] = defaultdict(list)
     for row in rows:
-        assert row.at is not None
+        if row.at is None or row.at in ABSURD:
+            continue
         at = (row.at - EPOCH) // timedelta(microseconds=1)
         fits = [FITS[step.where](row.amount) for step in pattern.steps]
         # as Spark orders them: what is compared, then what is kept; NULL first
@@ -117,7 +131,7 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
     from projections.spark.derived import query_fault
 
     monkeypatch.setattr(matching, limit, 20)
-    query = PatternQuery(PATTERNS["overlapping"], ("who",), "at", ("id",))
+    query = PatternQuery(PATTERNS["to next row"], ("who",), "at", ("id",))
     near = [Row(n, "somebody", 1, NIGHT + timedelta(minutes=n), None) for n in range(30)]
 
     with pytest.raises(PySparkException) as refused:
@@ -151,3 +165,98 @@ def test_a_step_that_is_true_of_no_row_is_refused(spark: SparkSession, where: st
             {"events": StructType.fromDDL(DDL)},
             ("who", "match_start", "match_number"),
         )
+
+
+def test_rows_without_a_usable_time_have_no_part_in_a_match(spark: SparkSession) -> None:
+    """What they begin would be due, or end, where no time can be written."""
+    from projections.spark.derivation.matching import matches_of
+
+    last = datetime(9998, 12, 31, 23, tzinfo=UTC)
+    times = [None, datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC), NIGHT, last]
+    rows = [Row(number, "p", 1, at, None) for number, at in enumerate(times)]
+
+    def found(within: str) -> list[tuple[Any, ...]]:
+        pattern = Pattern([ONE, Step("none", "amount = 5", absent=True)], within, strict=True)
+        query = PatternQuery(pattern, ("who",), "at", ("id",))
+        shown = matches_of(frame_of(spark, rows), query).selectExpr(
+            "rows[0].id", "CAST(due_at AS STRING)"
+        )
+        return sorted(map(tuple, shown.collect()))
+
+    due = [(3, "2026-10-24 22:00:00"), (4, "9999-01-01 01:00:00")]
+    assert due == found("2 hours")
+    assert [(3, "2028-10-23 20:00:00")] == found("730 days")
+
+
+KINDS = {"d": "DECIMAL(38, 18)", "n": "BIGINT", "s": "SMALLINT", "f": "DOUBLE"}
+
+
+@pytest.mark.parametrize(
+    ("beside", "first", "size", "holds"),
+    [
+        ("d = 0.1 * one.d", "0.000000000000000030", "0.000000000000000003", True),
+        ("d > 3 * one.d", "11111111111111111111.1", "33333333333333333333.3", False),
+        ("d >= 3 * one.d - 0.1", "11111111111111111111.1", "33333333333333333333.2", True),
+        ("d <> 2 * one.d", None, "1", False),
+        ("n > 1.5 * one.n", "9000000000000000000", "9223372036854775807", False),
+        ("n >= one.n - 1", "9007199254740993", "9007199254740992", True),
+        ("s < -1 * one.s", "32767", "-32768", True),
+        ("f = 0.1 * one.f", "3", "0.30000000000000004", True),
+        ("f > 2 * one.f", "NaN", "1", False),
+    ],
+)
+def test_numbers_are_compared_as_their_columns_hold_them(
+    spark: SparkSession, beside: str, first: str | None, size: str, *, holds: bool
+) -> None:
+    from projections.spark.derivation.matching import matches_of
+
+    column = beside[0]
+    steps = [Step("one", "id = 1"), Step("two", "id = 2", beside=[beside])]
+    query = PatternQuery(Pattern(steps, "1 hour"), ("who",), "at", ("id",))
+    given = [(1, "p", NIGHT, first), (2, "p", NIGHT + timedelta(minutes=1), size)]
+    frame = spark.createDataFrame(given, "id INT, who STRING, at TIMESTAMP, text STRING")
+    number = f"CAST(text AS {KINDS[column]}) AS {column}"
+
+    found = matches_of(frame.selectExpr("id", "who", "at", number), query)
+
+    assert int(holds) == len(found.collect())
+
+
+COLUMNS = "amount INT, at TIMESTAMP, d DECIMAL(5, 2), t TIMESTAMP, day DATE, who STRING"
+
+
+@pytest.mark.parametrize(
+    ("beside", "why"),
+    [
+        (
+            "d > 10 * one.who",
+            "reckons with no number: d > 10 \\* one.who: d is a number, who a str",
+        ),
+        ("t > one.t + 60", "reckons with no number: .* t is a time, t a time"),
+        ("day >= one.day + 1", "reckons with no number: .* day is a date"),
+        ("who = one.d", "compares what is not alike: who = one.d: who is a string, d a number"),
+        ("day < one.t", "compares what is not alike: .* day is a date, t a time"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_when_the_view_is_bound(
+    spark: SparkSession, beside: str, why: str
+) -> None:
+    from pyspark.sql.types import StructType
+
+    from projections.spark.derivation.analysis import analyse
+    from projections.spark.derivation.matching import matches_of
+
+    steps = [ONE, Step("two", "amount = 5", beside=[beside])]
+    query = PatternQuery(Pattern(steps, "1 hour"), ("who",), "at", ())
+    schema = {"events": StructType.fromDDL(COLUMNS)}
+
+    with pytest.raises(ViewQueryError) as refused:
+        analyse(
+            spark,
+            lambda frames: matches_of(frames["events"], query),
+            schema,
+            ("who", "match_start", "match_number"),
+        )
+    assert re.search(
+        f"step two of a pattern {why}", f"{refused.value.message}: {refused.value.detail}"
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from decimal import Decimal
 from itertools import combinations, permutations, takewhile
+from math import inf, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -16,13 +18,17 @@ from projections.pattern import Pattern, Step
 from projections.pattern_index import Effort
 from projections.pattern_search import Match
 from projections.pattern_search import matches as searched
-from tests.walked_pattern import Event, episode
+from tests.walked_pattern import Event, episode, resumed, skips
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 MINUTE = 60_000_000
+LONG = Decimal(12345678901234567890123456789012345678)
+TWICE = Decimal(24691357802469135780246913578024691357)
+LONGER = Decimal("12345678901234567902469135690246913568.123456789012345678")
+FINE = Decimal("123456789012345678.123456789012345678")
 REFUSED = ProjectionError("too much")
 
 
@@ -69,7 +75,7 @@ def test_orders_from_two_countries_within_ten_minutes() -> None:
     assert [[0, 2]] == found(ABROAD, *rows)
     assert [[0, 1]] == found(ABROAD, *rows[1:])
     assert [] == found(ABROAD, rows[0], (11, "order", "NO"))
-    again = Pattern(ABROAD.steps, ABROAD.within, overlapping=True)
+    again = Pattern(ABROAD.steps, ABROAD.within, skip="to next row")
     assert [[0, 2], [1, 2]] == found(again, *rows)
 
 
@@ -101,6 +107,85 @@ def test_what_must_not_lie_between_counts_until_the_step_behind_it_has_all_its_r
     assert [] == found(pattern, (0, "in"), (1, "buy"), (2, "out"), (3, "buy"))
 
 
+@pytest.mark.parametrize(
+    ("skip", "places"),
+    [
+        ("past last row", [[0, 1, 3]]),
+        ("to next row", [[0, 1, 3], [1, 3, 4], [2, 3, 4], [3, 4, 5]]),
+        ("to first up", [[0, 1, 3], [1, 3, 4], [3, 4, 5]]),
+        ("to last up", [[0, 1, 3], [3, 4, 5]]),
+    ],
+)
+def test_the_next_match_may_begin_with_a_row_of_this_one(
+    skip: str, places: list[list[int]]
+) -> None:
+    steps = [Step("low", "x"), Step("up", "x", times=2, beside=["size > low.size"])]
+    pattern = Pattern(steps, within="1 hour", skip=skip)
+    rows = [(n, {"kind": "x", "size": size}) for n, size in enumerate([1, 2, 1, 3, 4, 5])]
+
+    assert places == [
+        [at for _, at in match.taken] for match in matches(pattern, events(pattern, rows))
+    ]
+
+
+def test_a_skip_may_go_to_the_last_of_the_first_rows() -> None:
+    pattern = Pattern([Step("a", "a", times=2), Step("b", "b")], "1 hour", skip="to last a")
+
+    assert [[0, 1, 3], [1, 2, 3]] == found(pattern, (0, "a"), (1, "a"), (2, "a"), (3, "b"))
+
+
+@pytest.mark.parametrize(
+    ("beside", "first", "size", "holds"),
+    [
+        ("size > 10 * a.size", 5, 51, True),
+        ("size > 10 * a.size", 5, 50, False),
+        ("size >= a.size + 100", Decimal("0.01"), Decimal("100.01"), True),
+        ("size >= a.size + 100", Decimal("0.01"), Decimal("100.00"), False),
+        ("size<a.size-0.5", 1, Decimal("0.5"), False),
+        ("size<-2*a.size-0.5", -1, 1, True),
+        ("size = 0.1 * a.size", Decimal(3), Decimal("0.3"), True),
+        ("size = 0.1 * a.size", 3, Decimal("0.30"), True),
+        ("size = 0.1 * a.size", 3.0, 0.1 * 3, True),
+        ("size = 2 * a.size + 1", LONG, TWICE, True),
+        ("size > 2 * a.size + 1", LONG, TWICE, False),
+        ("size = 1.000000000000000001 * a.size", LONG, LONGER, True),
+        ("size = a.size - 123456789012345678.123456789012345678", FINE, 0, True),
+        ("size > 10 * a.size", None, 1, False),
+        ("size <> 10 * a.size", None, 1, False),
+        ("size <> 10 * a.size", 1, None, False),
+        ("size <> 10 * a.size", nan, 1, True),
+        ("size <= 10 * a.size", nan, 1, False),
+        ("size < 10 * a.size", inf, 1, True),
+    ],
+)
+def test_a_row_is_compared_with_what_is_reckoned_from_another(
+    beside: str, first: Any, size: Any, holds: bool
+) -> None:
+    pattern = Pattern([Step("a", "a"), Step("b", "b", beside=[beside])], within="1 hour")
+    rows = [(0, {"kind": "a", "size": first}), (1, {"kind": "b", "size": size})]
+
+    assert holds == bool(matches(pattern, events(pattern, rows)))
+
+
+@pytest.mark.parametrize("compared", [">", "<>", "="])
+def test_a_step_of_two_rows_may_find_its_first_at_the_end(compared: str) -> None:
+    steps = [Step("a", "a"), Step("b", "b", times=2, beside=[f"size {compared} a.size + 1"])]
+    sizes = [("a", 1), ("b", 2 if compared != "=" else 0), ("b", 3 if compared != "=" else 2)]
+    rows = [(n, {"kind": kind, "size": size}) for n, (kind, size) in enumerate(sizes)]
+    pattern = Pattern(steps, within="1 hour")
+
+    assert [] == matches(pattern, events(pattern, rows))
+
+
+def test_only_conditions_on_the_very_same_value_exclude_each_other() -> None:
+    Step("b", "x", beside=["u > 2 * a.u", "u <= a.u", "u < a.u + 1", "u < 2 * a.v"])
+    Step("b", "x", beside=["u >= 2 * a.u", "u <= 2.0 * a.u + 0"])
+
+    with pytest.raises(DeclarationError, match="so that no row fits it") as refused:
+        Step("b", "x", beside=["u > 2 * a.u + 1.50", "u > a.u", "u <= 2.0 * a.u + 1.5"])
+    assert "u > 2 * a.u + 1.50, u <= 2.0 * a.u + 1.5" == refused.value.detail
+
+
 class Row(NamedTuple):
     minute: int
     kind: str
@@ -113,17 +198,25 @@ rows = st.lists(
 kinds = st.sampled_from("abc")
 
 
+SIZES = {
+    "size >= s0.size": lambda size, first: size >= first,
+    "size > 2 * s0.size": lambda size, first: size > 2 * first,
+    "size = s0.size - 1": lambda size, first: size == first - 1,
+    "size <> 0.5 * s0.size + 0.5": lambda size, first: 2 * size != first + 1,
+}
+
+
 @st.composite
 def patterns(draw: st.DrawFn) -> Pattern:
     strict = draw(st.booleans())
     steps = [Step("s0", draw(kinds), times=draw(st.integers(1, 2)))]
     for number in range(1, draw(st.integers(1, 4))):
         absent = not strict and draw(st.booleans())
-        beside = ["size >= s0.size"] if draw(st.booleans()) else []
+        beside = [said] if (said := draw(st.sampled_from(["", *SIZES]))) else []
         times = 1 if absent else draw(st.integers(1, 2))
         steps.append(Step(f"s{number}", draw(kinds), times, absent, beside))
-    overlapping = draw(st.booleans())
-    return Pattern(steps, f"{draw(st.integers(1, 7))} minutes", strict, overlapping)
+    skip = draw(st.sampled_from(skips(steps)))
+    return Pattern(steps, f"{draw(st.integers(1, 7))} minutes", strict, skip)
 
 
 def expected(pattern: Pattern, given_rows: Sequence[Row]) -> list[Match]:
@@ -134,7 +227,7 @@ def expected(pattern: Pattern, given_rows: Sequence[Row]) -> list[Match]:
         match = _expected(pattern, given_rows, start)
         if match is not None:
             found.append(match)
-        start = match.taken[-1][1] + 1 if match and not pattern.overlapping else start + 1
+        start = resumed(pattern, match) if match else start + 1
     return found
 
 
@@ -146,7 +239,8 @@ def _expected(pattern: Pattern, given_rows: Sequence[Row], start: int) -> Match 
 
     def fits(step: Step, place: int) -> bool:
         row = given_rows[place]
-        return row.kind == step.where and (not step.beside or size is None or row.size >= size)
+        beside = [SIZES[said] for said in step.beside if size is not None]
+        return row.kind == step.where and all(holds(row.size, size) for holds in beside)
 
     wanted = [step for step in pattern.steps for _ in range(step.times) if not step.absent]
     for step in wanted:
@@ -184,11 +278,11 @@ def unordered(draw: st.DrawFn) -> tuple[Pattern, list[tuple[int, frozenset[int]]
     """A pattern in any order, and rows that fit any of its steps: minutes, and which steps."""
     times = draw(st.lists(st.integers(1, 2), min_size=1, max_size=3))
     steps = [Step(f"s{number}", "true", each) for number, each in enumerate(times)]
-    strict, overlapping = draw(st.booleans()), draw(st.booleans())
+    strict, skip = draw(st.booleans()), draw(st.sampled_from(skips(steps, any_order=True)))
     fits = st.frozensets(st.integers(0, len(times) - 1))
     given_rows = draw(st.lists(st.tuples(st.integers(0, 6), fits), max_size=8))
     width = f"{draw(st.integers(1, 7))} minutes"
-    pattern = Pattern(steps, width, strict, overlapping, any_order=True)
+    pattern = Pattern(steps, width, strict, skip, any_order=True)
     return pattern, sorted(given_rows, key=lambda row: row[0])
 
 
@@ -209,7 +303,7 @@ def places_of(pattern: Pattern, fits: Sequence[frozenset[int]], minutes: list[in
         first = next((s for s in sets if can_be_given(s, fits, slots)), None)
         if first is not None:
             result.append(list(first))
-        start = first[-1] + 1 if first and not pattern.overlapping else start + 1
+        start = first[-1] + 1 if first and pattern.skip == "past last row" else start + 1
     return result
 
 
@@ -278,6 +372,22 @@ def test_a_card_is_reported_and_used_and_its_address_changed_in_any_order() -> N
         (
             'Pattern([Step("a", "x"), Step("n", "y", absent=True), Step("b", "z")], "1 day", True)',
             "nothing can be absent",
+        ),
+        ('Pattern([Step("a", "x", beside=["u > b.u * 2"])], "1 day")', "no such comparison"),
+        ('Pattern([Step("a", "x", beside=["u > 2.5"])], "1 day")', "no such comparison"),
+        ('Pattern([Step("a", "x", beside=["u > 0.0 * b.u"])], "1 day")', "no part of what b took"),
+        ('Pattern([Step("a", "x")], "1 day", skip="to first a")', "the row that this one begins"),
+        ('Pattern([Step("a", "x")], "1 day", skip="to last a")', "the row that this one begins"),
+        ('Pattern([Step("a", "x")], "1 day", skip="to last b")', "b has no row to skip to"),
+        (
+            'Pattern([Step("a", "x"), Step("b", "y", absent=True)], "1 day", skip="to first b")',
+            "b has no row to skip to",
+        ),
+        ('Pattern([Step("a", "x")], "1 day", skip="to a")', "where the next match may begin"),
+        ('Pattern([Step("a", "x")], "1 day", False, True)', "where the next match may begin"),
+        (
+            'Pattern([Step("a", "x"), Step("b", "y", 2)], "1 day", skip="to last b", any_order=1)',
+            "any order cannot be skipped to",
         ),
     ],
 )

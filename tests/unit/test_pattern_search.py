@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from math import nan
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from projections.pattern import Pattern, Step
 from projections.pattern_index import COMPARED, Comparison, Effort, Places
 from projections.pattern_search import Episode, Match
 from projections.pattern_search import matches as searched
-from tests.walked_pattern import Event, episode, walked
+from tests.walked_pattern import Event, episode, holds, skips, walked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MINUTE = 60_000_000
 MILLION = 1_000_000
 MANY = 20_000
+ONE, HALF = Decimal("1.00"), Decimal("0.5")
 ABROAD = Pattern(
     [Step("one", ""), Step("other", "", beside=["country <> one.country"])], within="10 minutes"
 )
@@ -33,7 +35,11 @@ def matches(pattern: Pattern, given_rows: Sequence[Event]) -> list[Match]:
 
 
 operators = st.sampled_from(sorted(COMPARED))
-values = st.one_of(st.none(), st.integers(0, 3), st.just(nan), st.sampled_from([0.5, 1.0, -0.0]))
+factors = st.sampled_from(["", "", "2 * ", "-1 * ", "0.5 * "])
+offsets = st.sampled_from(["", "", " + 1", " - 0.5"])
+values = st.one_of(
+    st.none(), st.integers(0, 3), st.just(nan), st.sampled_from([0.5, 1.0, -0.0, ONE, HALF])
+)
 
 
 @st.composite
@@ -43,9 +49,12 @@ def searches(draw: st.DrawFn) -> tuple[Pattern, list[Event]]:
     steps, named = [Step("s0", "true", draw(st.integers(1, 3)))], ["s0"]
     for number in range(1, draw(st.integers(1, 4))):
         absent = not any_order and draw(st.booleans())
-        pairs = st.tuples(st.sampled_from("uv"), operators, st.sampled_from(named))
+        column, other = (
+            st.sampled_from("uv"),
+            st.sampled_from([f"{each}.{name}" for each in named for name in "uv"]),
+        )
         beside = st.lists(
-            st.builds("{0[0]} {0[1]} {0[2]}.{1}".format, pairs, st.sampled_from("uv"))
+            st.builds("{} {} {}{}{}".format, column, operators, factors, other, offsets)
         )
         try:
             step = Step(
@@ -61,12 +70,13 @@ def searches(draw: st.DrawFn) -> tuple[Pattern, list[Event]]:
         named += [] if absent else [step.name]
     if any(step.absent for step in steps[1:-1]):
         strict = False
-    width, overlapping = f"{draw(st.integers(1, 12))} minutes", draw(st.booleans())
+    width = f"{draw(st.integers(1, 12))} minutes"
+    skip = draw(st.sampled_from(skips(steps, any_order=any_order)))
     fits = st.lists(st.booleans(), min_size=len(steps), max_size=len(steps))
     row = st.tuples(st.integers(0, 12), fits, st.fixed_dictionaries({"u": values, "v": values}))
     drawn = sorted(draw(st.lists(row, max_size=24)), key=lambda each: each[0])
     given_rows = [Event(minute * MINUTE, fitting, shown) for minute, fitting, shown in drawn]
-    return Pattern(steps, width, strict, overlapping, any_order), given_rows
+    return Pattern(steps, width, strict, skip, any_order), given_rows
 
 
 @settings(max_examples=400)
@@ -100,9 +110,7 @@ def test_places_are_those_of_which_all_comparisons_hold(data: st.DataObject) -> 
         place
         for place in range(start, min(end, len(columns)))
         if all(
-            each.column[place] is not None
-            and value is not None
-            and COMPARED[each.compared](each.column[place], value)
+            holds(each.compared, each.column[place], value)
             for each, value in zip(comparisons, wanted, strict=True)
         )
     ]
@@ -121,6 +129,7 @@ def test_a_million_rows_of_one_group_cost_a_few_lookups_each() -> None:
 
 
 TWO = [Step("a", ""), Step("b", "")]
+THREE = [Step("a", ""), Step("b", "", times=3), Step("c", "")]
 NEVER = [[True] * MANY, [False] * MANY]
 ALWAYS = [[True] * MANY] * 3
 FALLING = {"v": range(MANY, 0, -1)}
@@ -132,8 +141,8 @@ FALLING = {"v": range(MANY, 0, -1)}
         (Pattern(TWO, "1 day"), NEVER, {}, 0),
         (Pattern(TWO, "1 day", any_order=True), NEVER, {}, 0),
         (Pattern(TWO, "1 day", strict=True), NEVER, {}, 0),
-        (Pattern(TWO, "1 day", overlapping=True), ALWAYS[:2], {}, MANY - 1),
-        (Pattern(TWO, "1 day", overlapping=True, any_order=True), ALWAYS[:2], {}, MANY - 1),
+        (Pattern(TWO, "1 day", skip="to next row"), ALWAYS[:2], {}, MANY - 1),
+        (Pattern(TWO, "1 day", skip="to next row", any_order=True), ALWAYS[:2], {}, MANY - 1),
         (Pattern([*TWO, Step("c", "", absent=True)], "1 day"), ALWAYS, {}, 1),
         (
             Pattern([Step("a", ""), Step("b", "", beside=["v > a.v"])], "1 day"),
@@ -141,8 +150,27 @@ FALLING = {"v": range(MANY, 0, -1)}
             FALLING,
             0,
         ),
+        (
+            Pattern([Step("a", ""), Step("b", "", beside=["v > 0.5 * a.v + 7"])], "1 day"),
+            ALWAYS[:2],
+            FALLING,
+            MANY // 2 - 8,
+        ),
+        (Pattern(TWO, "1 day", skip="to last b"), ALWAYS[:2], {}, MANY - 1),
+        (Pattern(THREE, "1 day", skip="to last b"), ALWAYS, {}, MANY // 3),
     ],
-    ids=["no second", "any order", "strict", "overlapping", "both", "not absent", "never more"],
+    ids=[
+        "no second",
+        "any order",
+        "strict",
+        "to next row",
+        "both",
+        "not absent",
+        "never more",
+        "reckoned",
+        "to last",
+        "to last of several",
+    ],
 )
 def test_many_rows_within_one_time_cost_a_few_lookups_each(
     pattern: Pattern, fits: list[list[bool]], columns: dict[str, Sequence[int]], count: int
@@ -165,7 +193,7 @@ def test_what_no_index_finds_is_bounded() -> None:
 
 def test_a_later_row_within_the_time_is_seen_behind_many_of_the_same_time() -> None:
     given_rows = [Event(0, [True, False], {})] * 50 + [Event(5 * MINUTE, [False, True], {})]
-    pattern = Pattern([Step("a", ""), Step("b", "")], "5 minutes", overlapping=True)
+    pattern = Pattern([Step("a", ""), Step("b", "")], "5 minutes", skip="to next row")
 
     assert 50 == len(matches(pattern, given_rows))
-    assert [] == matches(Pattern(pattern.steps, "4 minutes", overlapping=True), given_rows)
+    assert [] == matches(Pattern(pattern.steps, "4 minutes", skip="to next row"), given_rows)

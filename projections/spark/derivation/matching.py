@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     ArrayType,
     IntegerType,
     LongType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -28,7 +29,7 @@ from pyspark.sql.types import (
 
 from projections.derivation.errors import DerivationError, ViewQueryError
 from projections.errors import ProjectionError
-from projections.event_window import micros
+from projections.event_window import Sliding, micros, timed
 from projections.fault import FaultError
 from projections.measure import quoted
 from projections.pattern_index import Effort
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from projections.pattern import PatternQuery
+    from projections.pattern import Pattern, PatternQuery
 
 ROWS_MAX: Final = 2_000_000
 """Rows of one group that lie together: they are held in one row of Spark, and in its worker."""
@@ -50,6 +51,9 @@ where its heap is at an end the whole job is. A million were seen to need 2.4 KB
 LOOKUPS_MAX: Final = 50_000_000
 """What may be looked up in them: about a minute's work, some twenty for each of so many rows. Most
 patterns need one or two for each step; only several comparisons of one step may need any number."""
+
+_NUMBER: Final = "number"
+_TIME: Final = "time"
 
 _TAKEN = StructType([StructField("step", StringType()), StructField("place", IntegerType())])
 _FOUND = ArrayType(
@@ -77,9 +81,10 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
         columns that are kept.
 
     Raises:
-        ViewQueryError: A step's condition is true of no row at all.
+        ViewQueryError: A step's condition is true of no row at all, or compares what cannot be.
     """
     _require_possible(frame, query)
+    _require_comparable(frame, query.pattern)
     by = [fn.col(quoted(name)) for name in query.by]
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001  # Java's heap has no other way from here
     heap_bytes = jvm.java.lang.Runtime.getRuntime().maxMemory()
@@ -124,7 +129,8 @@ def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
         fn.struct(*compared).alias("compared"),
         fn.struct(time.alias("at"), *kept).alias("row"),
     )
-    wanted = frame.where(time.isNotNull())
+    # what would be in no window as wide is in no match: its end could not be written
+    wanted = frame.where(timed(Sliding(query.time, query.pattern.within)))
     if query.where:
         wanted = wanted.where(query.where)
     if not query.pattern.strict:  # else what fits nothing ends a match
@@ -143,9 +149,8 @@ def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
     numbered = rows.withColumn("_at", fn.col("_event.at")).withColumns(
         {"_number": fn.row_number().over(order), "_before": fn.lag(at).over(order)}
     )
-    # NULL of the first row, and between times of which one is absurd
-    apart = fn.try_subtract(at, before) > micros(query.pattern.within)
-    begins = fn.when(fn.coalesce(apart, fn.lit(True)), number)
+    apart = (at - before) > micros(query.pattern.within)
+    begins = fn.when(fn.coalesce(apart, fn.lit(True)), number)  # NULL of the first row
     first = numbered.withColumn("_first", fn.max(begins).over(order))
     event = fn.when(number - fn.col("_first") <= rows_max, fn.col("_event"))
     return first.withColumn("_event", event).drop("_at", "_number", "_before")
@@ -154,10 +159,15 @@ def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
 def _comparable(frame: DataFrame, name: str) -> Column:
     """A column as Python compares it: times would come in the zone of the worker's machine."""
     column = fn.col(quoted(name))
-    kind = frame.schema[name].dataType
+    return fn.unix_micros(column.cast("timestamp")) if _kind(frame, name) == _TIME else column
+
+
+def _kind(frame: DataFrame, name: str) -> str:
+    """What a column's values are comparable with: those of the same kind."""
+    kind = frame.select(quoted(name)).schema[0].dataType
     if isinstance(kind, TimestampType | TimestampNTZType):
-        return fn.unix_micros(column.cast("timestamp"))
-    return column
+        return _TIME
+    return _NUMBER if isinstance(kind, NumericType) else kind.typeName()
 
 
 def _compared(name: str) -> Column:
@@ -234,3 +244,18 @@ def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
                 detail=f"where: {step.where}",
                 hint="correct its where",
             )
+
+
+def _require_comparable(frame: DataFrame, pattern: Pattern) -> None:
+    """Refuses comparisons of what is not alike, and reckoning with what is no number."""
+    kinds = {name: _kind(frame, name) for name in pattern.compared}
+    for step in pattern.steps:
+        for each in step.conditions:
+            one, other = kinds[each.column], kinds[each.other]
+            if one != other or (each.reckons and one != _NUMBER):
+                raise ViewQueryError(
+                    f"step {step.name} of a pattern "
+                    f"{'reckons with no number' if each.reckons else 'compares what is not alike'}",
+                    detail=f"{each.text}: {each.column} is a {one}, {each.other} a {other}",
+                    hint="correct its beside",
+                )
