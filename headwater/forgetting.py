@@ -16,7 +16,6 @@ from cdc.postgres import session
 from cdc.snapshot import reads, request
 from cdc.upkeep import tail
 from headwater.errors import UnhealthyError
-from headwater.wiring import job_spec
 from projections import view_versions
 from projections.alerting import ledger
 from projections.archive import Archive
@@ -101,13 +100,7 @@ class Forgetting:
         with session.connect(self._platform.source_dsn) as connection, ExitStack() as held:
             epoch = reads.epoch_of(connection, self._source, self._capture.epoch)
             through = Through(epoch, self._platform.current_lsn())
-            spec = job_spec(
-                self._platform.project,
-                self._platform.plans(),
-                self._platform.source_dsn,
-                self._platform.endpoints,
-            )
-            erasure = Erasure(spec, self._table, through)
+            erasure = Erasure(self._platform.bound_spec(), self._table, through)
             self._hold_versions(connection, erasure, held)
             self._caught_up("all views have what was committed by now")
             found = self._read(erasure, keys)

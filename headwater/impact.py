@@ -125,7 +125,14 @@ class Impact:
 
             spec = job_spec(self.project, (), self.dsn, self.endpoints)
             known = unfit(spec, found.plans)
-        faults = known or {}
+        shown = Published(self.project.home.root / "tables", self.project.source.name).current()
+        # what the job says is of the versions that it keeps
+        faults = {
+            name: (known or {})[place]
+            for name in derived
+            if (place := name if known is not self.failing else shown.get(name, name))
+            in (known or {})
+        }
         still = {each.view.partition(".")[0] for each in found.views if each.fault is not None}
         for view in derived.values():
             waits_for = sorted((still | faults.keys()) & set(view.inputs))
@@ -140,10 +147,12 @@ class Impact:
     def _kept(self, derived: Mapping[str, DerivedView]) -> bool:
         """Whether every view made from others was kept by the query that is declared."""
         tables = self.project.home.root / "tables"
-        latest = Published(tables, self.project.source.name).latest()
+        published = Published(tables, self.project.source.name)
+        latest, shown = published.latest(), published.current()
         known = {} if latest is None else latest.views
+        kept = {name: known.get(shown.get(name, name)) for name in derived}
         return all(
-            name in known and known[name].query == view.fingerprint
+            (table := kept[name]) is not None and table.query == view.fingerprint
             for name, view in derived.items()
         )
 

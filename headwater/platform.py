@@ -40,10 +40,10 @@ from headwater.wiring import (
     unsigned,
     with_database,
 )
-from projections import binding, view_versions
+from projections import binding, derived_versions, view_versions
 from projections.errors import ViewPausedError
 from projections.fault import Fault
-from projections.published import stable_path
+from projections.published import Published, stable_path
 from projections.view import Store
 from projections.view_definition import ChangeKind
 from projections.view_versions import VersionState
@@ -182,11 +182,14 @@ class Platform:
         """
         from projections.explanation import explain, explain_derived  # noqa: PLC0415
 
-        plans, derived = self._kept(), self.project.declarations.derived
-        if name in derived:
-            said = (read_json(self.project.home.run / "derived.json") or {}).get(name, {})
+        plans = self._kept()
+        shown = Published(self.project.home.root / "tables", self.project.source.name).current()
+        derived = {view.name: view for view in self._derived_kept()}
+        place = shown.get(name, name)
+        if place in derived:
+            said = (read_json(self.project.home.run / "derived.json") or {}).get(place, {})
             source = next(plan.source for plan in plans.values())
-            found = explain_derived(derived[name], source, said, [*plans, *derived])
+            found = explain_derived(derived[place], source, said, [*plans, *derived])
         else:
             found = explain(_named(plans, name), plans.values())
         if Store.TABLE not in found.sinks:
@@ -296,7 +299,7 @@ class Platform:
         bound = self.bound()
         views = [(plan.name, plan.to) for plan in bound.plans]
         views += [(paused.name, paused.to) for paused in bound.paused]
-        views += [(derived.name, derived.to) for derived in self._derived()]
+        views += [(derived.name, derived.to) for derived in self._derived_kept()]
         return [
             Difference(
                 Part.VIEW,
@@ -317,7 +320,7 @@ class Platform:
         with session.connect(self.source_dsn) as connection:
             source, found = self.project.source.name, []
             versions = view_versions.read(connection, source)
-            for view in self._views():
+            for view in (*self._views(), *self._derived()):
                 own = [each for each in versions if each.view == view.name]
                 shown = next((v for v in own if v.state is VersionState.CURRENT), None)
                 change = None if shown is None else view_versions.changed(connection, shown, view)
@@ -364,7 +367,8 @@ class Platform:
 
     def alert_spec(self) -> AlertSpec:
         """Returns the alerts as they are declared, and where everything is."""
-        return alert_spec(self.project, self.source_dsn, self.endpoints, self.plans)
+        given = self.project, self.source_dsn, self.endpoints
+        return alert_spec(*given, self.plans, self._derived_shown)
 
     def _alerting(self, stop: threading.Event) -> list[threading.Thread]:
         """Begins to look at views for alerts, and to tell, if any are declared."""
@@ -385,15 +389,17 @@ class Platform:
             nonlocal base
             if base is None:
                 base = job_spec(self.project, (), self.source_dsn, self.endpoints)
-            return replace(base, plans=self.plans())
+            return replace(base, plans=self.plans(), derived=self._derived_kept())
 
         verification = BackgroundVerification(bound, settings.budget, stop)
         thread = threading.Thread(target=verification.run, name="verification", daemon=True)
         thread.start()
         return [thread]
 
-    def _bound_spec(self) -> JobSpec:
-        return job_spec(self.project, self.plans(), self.source_dsn, self.endpoints)
+    def bound_spec(self) -> JobSpec:
+        """Says what the job works on, with every version that it keeps."""
+        spec = job_spec(self.project, self.plans(), self.source_dsn, self.endpoints)
+        return replace(spec, derived=self._derived_kept())
 
     def run_job(self) -> int:
         """Keeps the views in this process until told to stop; returns its exit code."""
@@ -411,7 +417,8 @@ class Platform:
         """Notes the definitions of this start; tells of views that go on by another one."""
         with session.connect(self.source_dsn) as connection:
             name = self.project.source.name
-            differing = view_versions.register(connection, name, self._views())
+            declared = (*self._views(), *self._derived())
+            differing = view_versions.register(connection, name, declared)
         for view, said in sorted(differing.items()):
             _log.warning(
                 "a view is kept as it was declared before",
@@ -524,7 +531,7 @@ class Platform:
         def behind() -> list[str]:
             # a view that is paused meanwhile is not waited for, nor one that stands still there
             wanted = {(plan.name, store) for plan in self.plans() for store in plan.to}
-            wanted |= {(view.name, store) for view in self._derived() for store in view.to}
+            wanted |= {(view.name, store) for view in self._derived_kept() for store in view.to}
             reached = {(p.view, p.store) for p in self.positions() if p.applied_through >= lsn}
             found = (wanted - reached) - self.halted().keys()
             return sorted(f"{name} in {store}" for name, store in found)
@@ -559,11 +566,14 @@ class Platform:
         from projections.verification import ledger  # noqa: PLC0415
         from projections.verification.pace import Pace  # noqa: PLC0415
 
-        spec = self._bound_spec()
+        spec = self.bound_spec()
         # every version of a view is verified with it
         places = {*views, *(plan.name for plan in spec.plans if plan.view in views)}
+        places |= {each.name for each in spec.derived if each.name.partition(".")[0] in views}
         reports = verify.verify(spec, views=places, stores=stores, pace=Pace(budget))
-        derived = tuple(view for view in spec.derived if not views or view.name in views)
+        derived = tuple(
+            view for view in spec.derived if not views or view.name.partition(".")[0] in views
+        )
         if derived and (not stores or "table" in stores):
             from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
 
@@ -590,7 +600,7 @@ class Platform:
         """
         from projections.repair import repair  # noqa: PLC0415
 
-        return repair(self.capture_spec(), self._bound_spec(), reports, say=say)
+        return repair(self.capture_spec(), self.bound_spec(), reports, say=say)
 
     def captured(self) -> bool:
         """Whether the source was ever captured."""
@@ -632,6 +642,19 @@ class Platform:
 
     def _views(self) -> list[View]:
         return list(self.project.declarations.views.values())
+
+    def _derived_kept(self) -> tuple[DerivedView, ...]:
+        """Versions of views made from others that the job keeps, under their places."""
+        with session.connect(self.source_dsn) as connection:
+            return derived_versions.places(connection, self.project.source.name, self._derived())
+
+    def _derived_shown(self) -> dict[str, DerivedView]:
+        """Those of them that readers see, by the names of their views."""
+        published = Published(self.project.home.root / "tables", self.project.source.name)
+        places = published.current()
+        kept = {view.name: view for view in self._derived_kept()}
+        shown = {view.name: places.get(view.name, view.name) for view in self._derived()}
+        return {name: kept[place] for name, place in shown.items() if place in kept}
 
     def _derived(self) -> list[DerivedView]:
         return list(self.project.declarations.derived.values())

@@ -6,7 +6,7 @@ import difflib
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from cdc.errors import CdcError
 from cdc.postgres import session
@@ -15,6 +15,7 @@ from headwater.wiring import job_spec
 from projections import (
     binding,
     bounded_rebuild,
+    derived_rebuild,
     rebuild,
     switch,
     version_difference,
@@ -29,10 +30,11 @@ from projections.errors import (
 )
 from projections.fault import Fault
 from projections.rebuild import Filling
+from projections.view import DerivedView
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import psycopg
 
@@ -43,17 +45,19 @@ if TYPE_CHECKING:
     from projections.replay.bounds import Bounds
     from projections.spec import JobSpec
     from projections.version_difference import VersionDifference
-    from projections.view import View
+    from projections.view import AnyView, View
     from projections.view_versions import ViewVersion
 
     Connection = psycopg.Connection[Any]
 
 Origin = Literal["archive", "source"]
-"""What a version is filled from: the archive of the log, or a whole read of its table."""
+"""What a version is filled from: the archive of the log, or a whole read of its table. Whatever is
+made from other views is made from these."""
 
 _MIB: Final = 1 << 20
 _BEHIND_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.3
+Made = TypeVar("Made")
 _READABLE: Final = (VersionState.HELD, VersionState.FORMER)
 
 
@@ -83,7 +87,8 @@ class Versions:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._declared = platform.project.declarations.views
+        declarations = platform.project.declarations
+        self._declared: Mapping[str, AnyView] = {**declarations.views, **declarations.derived}
 
     def all(self) -> list[ViewVersion]:
         """Returns all versions that are not dropped, by view and number."""
@@ -95,12 +100,13 @@ class Versions:
         """Tells what a rebuild of a view will do; changes nothing.
 
         Raises:
-            UsageError: No view of that name can be rebuilt.
-            RebuildRefusedError: Events of it that are stored cannot be read.
+            UsageError: No view of that name can be rebuilt, or not from there.
+            RebuildRefusedError: Events of it that are stored cannot be read, or it would be made
+                from itself.
         """
         view = self._view(name)
         with self._connected() as connection:
-            return rebuild.plan_rebuild(connection, self._spec(), view, origin)
+            return self._planned(connection, self._spec(), view, origin)
 
     def rebuild(
         self,
@@ -108,7 +114,7 @@ class Versions:
         origin: Origin = "archive",
         filling: Filling | None = None,
         *,
-        definition: View | None = None,
+        definition: AnyView | None = None,
         held_too: bool = False,
     ) -> ViewVersion:
         """Builds another version of a view by its present definition, or goes on with one.
@@ -137,9 +143,11 @@ class Versions:
             self._connected() as connection,
             view_versions.alone(connection, self._source, name),
         ):
-            planned = rebuild.plan_rebuild(connection, spec, view, origin)
+            planned = self._planned(connection, spec, view, origin)
             version = rebuild.begin(connection, spec, view, planned, spare, held_too=held_too)
-            if version.state is VersionState.BUILDING:
+            if version.state is VersionState.BUILDING and version.derived:
+                rebuild.join(connection, spec, version)
+            elif version.state is VersionState.BUILDING:
                 self._fill(connection, spec, version, origin, filling)
             return rebuild.await_held(
                 connection,
@@ -150,6 +158,20 @@ class Versions:
                 told=filling.waits,
             )
 
+    @staticmethod
+    def _planned(
+        connection: Connection, spec: JobSpec, view: AnyView, origin: Origin
+    ) -> RebuildPlan:
+        if not isinstance(view, DerivedView):
+            return rebuild.plan_rebuild(connection, spec, view, origin)
+        if origin == "source":
+            raise UsageError(
+                f"view {view.name} is made from others, and has no table to be read",
+                detail="it reads " + ", ".join(view.inputs),
+                hint=f"headwater view rebuild {view.name} makes it from these",
+            )
+        return derived_rebuild.plan_rebuild(connection, spec, view)
+
     def plan_rows(self, name: str, bounds: Bounds) -> RebuildPlan:
         """Tells what a rebuild of some rows of a view will do; changes nothing.
 
@@ -158,7 +180,7 @@ class Versions:
             RebuildRefusedError: It cannot be rebuilt in part.
             BoundsError: It has no such bounds.
         """
-        view = self._view(name)
+        view = self._followed(name)
         with self._connected() as connection:
             return bounded_rebuild.plan_rows(connection, self._bound_spec(), view, bounds)
 
@@ -178,7 +200,7 @@ class Versions:
             RebuildStoppedError: It was ended: given again, it begins anew.
             VersionBusyError: Somebody else is at it.
         """
-        view = self._view(name)
+        view = self._followed(name)
         spare = self._platform.project.settings.disk_free_min_mib * _MIB
         with (
             self._connected() as connection,
@@ -337,62 +359,57 @@ class Versions:
 
     def _switch(self, connection: Connection, spec: JobSpec, target: ViewVersion) -> None:
         """Moves readers as soon as the version is where the one is that they see."""
-        deadline = time.monotonic() + _BEHIND_WAIT_S
-        while True:
-            try:
-                return switch.switch(connection, spec, [target])
-            except VersionBehindError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_POLL_S)
+        _patiently(lambda: switch.switch(connection, spec, [target]))
 
     def _compared(
         self, connection: Connection, spec: JobSpec, target: ViewVersion
     ) -> VersionDifference:
         versions = view_versions.of_view(connection, self._source, target.view)
         current = next(each for each in versions if each.state is VersionState.CURRENT)
+        if target.derived:
+            return _patiently(lambda: derived_rebuild.compare(connection, spec, current, target))
         change = view_versions.changed(connection, current, view_versions.defined(target))
         old, still = self._standing(connection, spec, current)
         new = self._bound(connection, spec, target)
-        deadline = time.monotonic() + _BEHIND_WAIT_S
-        while True:
-            try:
-                return version_difference.compare_versions(
-                    connection, spec, old, new, change, still=still
-                )
-            except VersionBehindError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_POLL_S)
+        return _patiently(
+            lambda: version_difference.compare_versions(
+                connection, spec, old, new, change, still=still
+            )
+        )
 
     def _standing(
         self, connection: Connection, spec: JobSpec, version: ViewVersion
     ) -> tuple[ViewPlan, bool]:
         """A version bound to its table, or to what that was when it paused; and whether it is."""
-        view = version.declared(self._declared.values())
+        view = cast("View", version.declared(self._declared.values()))
         bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
         if bound.paused:
             return binding.standing(connection, spec.source, view, hiding=spec.hiding), True
         return bound.plans[0], False
 
     def _bound(self, connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
-        views = [version.declared(self._declared.values())]
+        views = [cast("View", version.declared(self._declared.values()))]
         bound = binding.bind(connection, spec.source, views, hiding=spec.hiding)
         for paused in bound.paused:
             fault = paused.fault
             raise VersionBehindError(fault.message, detail=fault.detail, hint=fault.hint)
         return bound.plans[0]
 
-    def _view(self, name: str) -> View:
+    def _followed(self, name: str) -> View:
+        """A view that follows tables itself: of another one no rows are made apart."""
+        view = self._view(name)
+        if isinstance(view, DerivedView):
+            raise UsageError(
+                f"view {name} is made from others: its rows are not made anew one by one",
+                hint=f"headwater view rebuild {name} makes all of it; headwater view repair {name}"
+                " what is wrong of it",
+            )
+        return view
+
+    def _view(self, name: str) -> AnyView:
         view = self._declared.get(name)
         if view is not None:
             return view
-        if name in self._platform.project.declarations.derived:
-            raise UsageError(
-                f"view {name} is made from others and follows them by itself",
-                hint="it is made anew when its query changes, or when readers of what it is made"
-                " from are moved to another version",
-            )
         near = difflib.get_close_matches(name, self._declared, n=1)
         there = "views: " + ", ".join(sorted(self._declared))
         raise UsageError(
@@ -415,6 +432,18 @@ class Versions:
     def _connected(self) -> Iterator[Connection]:
         with session.connect(self._platform.source_dsn) as connection:
             yield connection
+
+
+def _patiently(done: Callable[[], Made]) -> Made:
+    """Does something as soon as a version is where the one is that readers see."""
+    deadline = time.monotonic() + _BEHIND_WAIT_S
+    while True:
+        try:
+            return done()
+        except VersionBehindError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
 
 
 def _differs(target: ViewVersion, compared: VersionDifference) -> VersionDiffersError:

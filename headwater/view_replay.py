@@ -25,7 +25,7 @@ from projections.published import Published
 from projections.view import EventsView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from headwater.platform import Platform
@@ -99,7 +99,7 @@ def replay_view(
     archived = _archived(project)
     version = None
     if compare:
-        version = boundary(published.all(), chain, archived, until)
+        version = boundary(published.all(), chain, archived, until, published.current)
     as_of = _as_of(published, archived, until) if version is None else str(version.applied_through)
     with FormerViews(platform) as former:
         places = former.of_words(as_of, frozenset(mirrors))
@@ -117,7 +117,8 @@ def replay_view(
         replay = replay_beside(spec, root, names, reached.epoch, lsn.value)
         rows, compared = replay.make(chain), None
         if version is not None:
-            compared = replay.compare(chain[-1], tables, version.views[name].version)
+            place = published.current(version.published_at_us).get(name, name)
+            compared = replay.compare(chain[-1], tables, place, version.views[place].version)
         if to is not None:
             to.parent.mkdir(parents=True, exist_ok=True)
             if to.exists():
@@ -158,6 +159,7 @@ def boundary(
     chain: Sequence[DerivedView],
     archived: Reached,
     until: str | None = None,
+    shown: Callable[[int], Mapping[str, str]] = lambda _: {},
 ) -> PublishedVersion:
     """Returns the newest published version that a replay can be compared with.
 
@@ -166,6 +168,7 @@ def boundary(
         chain: The view, after the derived ones that it is made from.
         archived: What the archive has come to.
         until: The moment beyond which none is wanted; see `replay_view`.
+        shown: Tells where views were read at a time; see `Published.current`.
 
     Raises:
         AsOfError: There is none.
@@ -178,7 +181,9 @@ def boundary(
             detail=f"{len(versions)} published versions are kept",
             hint="headwater view versions",
         )
-    there = [version for version in wanted if _stands(version, chain)]
+    there = [
+        version for version in wanted if _stands(version, chain, shown(version.published_at_us))
+    ]
     if not there:
         raise query.AsOfError(
             f"view {name} has not come to a boundary together with what it is made from",
@@ -208,9 +213,11 @@ def _by_then(version: PublishedVersion, until: str) -> bool:
     return version.published_at_us <= round(then.timestamp() * 1_000_000)
 
 
-def _stands(version: PublishedVersion, chain: Sequence[DerivedView]) -> bool:
+def _stands(
+    version: PublishedVersion, chain: Sequence[DerivedView], shown: Mapping[str, str]
+) -> bool:
     """Whether the views are at the boundary itself, by the queries that are declared."""
-    tables = [version.views.get(view.name) for view in chain]
+    tables = [version.views.get(shown.get(view.name, view.name)) for view in chain]
     return all(
         table is not None
         and (table.epoch, table.lsn) == (version.epoch, version.lsn)

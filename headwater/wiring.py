@@ -26,7 +26,7 @@ from projections.spec import JobSpec
 from projections.view import OUTBOX, EventsView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from headwater.project import Project
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headwater.settings import ServiceSettings, SourceSettings, SparkSettings
     from projections.alerting.watch import AlertSpec
     from projections.plan import ViewPlan
-    from projections.view import View
+    from projections.view import DerivedView, View
 
 JOB = "projections"
 """Name of the Spark job among the supervised programs."""
@@ -164,12 +164,17 @@ def job_spec(
         archive_days=settings.archive.keep_days,
         views=tuple(_views(project)),
         derived=tuple(project.declarations.derived.values()),
+        declared_derived=tuple(project.declarations.derived.values()),
         hiding=capture_spec(project, dsn, endpoints).hiding,
     )
 
 
 def alert_spec(
-    project: Project, dsn: str, endpoints: Endpoints, bound: Callable[[], tuple[ViewPlan, ...]]
+    project: Project,
+    dsn: str,
+    endpoints: Endpoints,
+    bound: Callable[[], tuple[ViewPlan, ...]],
+    shown: Callable[[], Mapping[str, DerivedView]],
 ) -> AlertSpec:
     """Says what is looked at for alerts, and who is told.
 
@@ -178,13 +183,14 @@ def alert_spec(
         dsn: Where the source is.
         endpoints: Where the servers answer.
         bound: Binds the views to the source's tables.
+        shown: Returns views made from others as readers see them, by their names.
     """
     from projections.alerting.watch import AlertSpec  # noqa: PLC0415  # loads the tables' engine
 
     declared = project.declarations
 
     def keys() -> dict[str, tuple[str, ...]]:
-        made = {view.name: view.keys for view in declared.derived.values()}
+        made = {name: view.keys for name, view in shown().items()}
         return made | {plan.view: plan.keys for plan in bound()}
 
     return AlertSpec(

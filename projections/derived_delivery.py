@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.sinks.sink import Sink
     from projections.spec import JobSpec
-    from projections.view import DerivedView
+    from projections.view import DerivedView, Store
 
 COMMITS_MAX: Final = 200
 """Commits whose changes are taken one by one; to give all rows costs less than more of them."""
@@ -71,6 +71,22 @@ class Delivered(msgspec.Struct, frozen=True):
     def boundary(self) -> Lsn:
         """The boundary."""
         return Lsn(self.lsn)
+
+
+def delivered_file(spec: JobSpec, store: Store) -> Path:
+    """Returns the file that says what a store has of each derived view."""
+    return spec.checkpoint(store).with_name(f"{store}.derived.json")
+
+
+def delivered(spec: JobSpec, store: Store) -> dict[str, Delivered]:
+    """Returns what a store has of each derived view, by the place of its version."""
+    try:
+        content = delivered_file(spec, store).read_bytes()
+        return msgspec.json.decode(content, type=dict[str, Delivered])
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError:  # torn by a power cut: all is given anew
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

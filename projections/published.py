@@ -260,7 +260,11 @@ class Published:
         if before is not None:
             if (epoch, lsn) <= (before.epoch, before.lsn):
                 return None
-            views, number = before.views | there, before.number + 1
+            # an earlier one may have been completed since the last one was begun
+            latest = None if before.complete else self.latest()
+            known = {} if latest is None else latest.views
+            derived = {view: table for view, table in known.items() if table.made_from}
+            views, number = before.views | derived | there, before.number + 1
         made = PublishedVersion(number, epoch, lsn, time.time_ns() // 1000, views, complete)
         _write(self._path(number), msgspec.json.encode(made))
         self._forget(made.published_at_us - KEPT_HOURS * _US_PER_HOUR)

@@ -14,7 +14,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from cdc.postgres import session, table_size
 from cdc.snapshot import reads
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.replay.pace import ReplayProgress
     from projections.spec import JobSpec
-    from projections.view import View
+    from projections.view import AnyView, View
     from projections.view_versions import ViewVersion
 
     Connection = psycopg.Connection[Any]
@@ -73,8 +73,9 @@ class RebuildPlan:
     Attributes:
         view: The view.
         differs: What of its definition is not as the current version's; empty if it is the same.
-        source: What it is filled from: `archive`, or `source` for a whole read of its table.
-        changes: Changes that are replayed; of a read of its table, about how many rows.
+        source: What it is filled from: `archive`, `source` for a whole read of its table, or
+            `views` of one that is made from others.
+        changes: Changes that are replayed; of a read of tables, about how many rows.
         seconds: About how long that takes.
         disk_bytes: About how much room it needs beside what is there.
         disk_free_bytes: How much there is.
@@ -128,7 +129,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str)
         source,
         changes,
         round(changes / rate(versions), 1),
-        int((_parquet_bytes(spec, current) or size.size_bytes) * DISK_SPARE),
+        int((parquet_bytes(spec, current) or size.size_bytes) * DISK_SPARE),
         shutil.disk_usage(spec.home).free,
         followers(spec, view),
         lacking=lacking,
@@ -136,15 +137,15 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str)
     )
 
 
-def followers(spec: JobSpec, view: View) -> tuple[str, ...]:
+def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
     """Returns the views that are made from one."""
-    return tuple(each.name for each in spec.derived if view.name in each.inputs)
+    return tuple(each.name for each in spec.declared_derived if view.name in each.inputs)
 
 
 def begin(  # noqa: PLR0913  # who begins knows all of this
     connection: Connection,
     spec: JobSpec,
-    view: View,
+    view: AnyView,
     planned: RebuildPlan,
     spare_bytes: int,
     *,
@@ -195,7 +196,7 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
     return numbered(connection, spec, view.name, number)
 
 
-def refuse_small(view: View, disk_bytes: int, free_bytes: int, spare_bytes: int) -> None:
+def refuse_small(view: AnyView, disk_bytes: int, free_bytes: int, spare_bytes: int) -> None:
     """Refuses a rebuild for which the disk has no room.
 
     Raises:
@@ -217,7 +218,7 @@ def bind(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPla
         PlanError: Its definition does not fit the table.
         RebuildRefusedError: Its table is gone, or was given another name.
     """
-    view = version.declared(spec.views)
+    view = cast("View", version.declared(spec.views))
     bound = binding.bind(connection, spec.source, [view], decides=True, hiding=spec.hiding)
     if bound.paused:
         fault = bound.paused[0].fault
@@ -371,7 +372,7 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
 
 def _awaited(connection: Connection, version: ViewVersion, waited_s: float) -> str:
     there = {p.store for p in positions.read(connection) if p.view == version.place}
-    lacking = ", ".join(sorted(version.declared().to - there)) or "no store"
+    lacking = ", ".join(sorted(switch.stores_of(version) - there)) or "no store"
     return (
         f"version {version.number} of view {version.view} is filled; the job takes it over:"
         f" {waited_s:,.0f} s, not yet in {lacking}"
@@ -441,12 +442,13 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
             f"version {version.number} of view {version.view} is what readers see",
             hint="headwater view cutover or rollback moves them to another one first",
         )
-    stores = version.declared().to
+    stores = switch.stores_of(version)
+    turns = {store_turn.of_derived(store) for store in stores} if version.derived else stores
     # the job sees that before its next batch, and writes nothing there any more
     before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
     view_versions.move(connection, spec.source, version.place, VersionState.DROPPED, before)
     plan = switch.place_of(version.place, stores)
-    with store_turn.alone(connection, spec.source, stores):
+    with store_turn.alone(connection, spec.source, turns):
         pass  # whatever was being written there has been written
     for store in sorted(stores):
         with closing(switch.showing(store, spec)) as sink:
@@ -454,7 +456,7 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
     view_versions.forget(connection, spec.source, version.place)
 
 
-def _same(version: ViewVersion, view: View) -> bool:
+def _same(version: ViewVersion, view: AnyView) -> bool:
     return view_versions.made_for([replace(version, state=VersionState.HELD)], view) is not None
 
 
@@ -481,14 +483,17 @@ def size_bytes(spec: JobSpec, version: ViewVersion | None) -> int:
 
     That is the size of its table; of one that has none, that of the table that it is made from.
     """
-    found = _parquet_bytes(spec, version)
-    if found or version is None:
+    found = parquet_bytes(spec, version)
+    if found or version is None or version.derived:
         return found
     with session.connect(spec.source_dsn) as connection:
-        return table_size.of_tables(connection, reach.tables_of(version.declared())).size_bytes
+        return table_size.of_tables(
+            connection, reach.tables_of(cast("View", version.declared()))
+        ).size_bytes
 
 
-def _parquet_bytes(spec: JobSpec, version: ViewVersion | None) -> int:
+def parquet_bytes(spec: JobSpec, version: ViewVersion | None) -> int:
+    """Returns how much room the tables of a version take; none of one that has none."""
     if version is None:
         return 0
     names = (version.place, f"{version.place}.deleted", f"{version.place}.changes")

@@ -101,7 +101,10 @@ class JobSpec:
         views: Views of one table or of events, as they are declared: the job binds them and their
             other versions anew whenever tables or versions change. Without them it keeps to its
             plans.
-        derived: Views that are made from others, each after those that it reads.
+        derived: Versions of views that are made from others, under their places, each after those
+            that it reads.
+        declared_derived: Those views as they are declared: the job looks for their versions at
+            every boundary. Without them it keeps to `derived`.
         paused: Views that stand still.
         awaited: What views that came late wait for, by view and store: the least number of the
             whole read that the rows of each topic come with; see `newcomers`.
@@ -135,6 +138,7 @@ class JobSpec:
     code: tuple[Path, ...] = ()
     views: tuple[View, ...] = ()
     derived: tuple[DerivedView, ...] = ()
+    declared_derived: tuple[DerivedView, ...] = ()
     paused: tuple[PausedView, ...] = ()
     awaited: Mapping[tuple[str, Store], Mapping[str, int]] = field(default_factory=dict)
     joining: Mapping[str, Offsets] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 Batches may be several at once. Whoever moves readers of views to another version must be alone.
 Between two batches all versions of a view have the same changes. So readers that are moved just
-then see nothing twice, and nothing go back.
+then see nothing twice, and nothing go back. Views that are made from others come to a store apart
+from its batches, and have a turn of their own there.
 """
 
 from __future__ import annotations
@@ -28,14 +29,19 @@ _UNSHARE: Final = f"SELECT pg_advisory_unlock_shared({_KEY})"
 _TAKE: Final = f"SELECT pg_advisory_xact_lock({_KEY})"
 
 
+def of_derived(store: Store) -> str:
+    """Returns the turn that views made from others have in a store."""
+    return f"derived {store}"
+
+
 @contextmanager
-def shared(connection: psycopg.Connection[Any], source: str, store: Store) -> Iterator[None]:
+def shared(connection: psycopg.Connection[Any], source: str, store: str) -> Iterator[None]:
     """Keeps readers from being moved while a batch is written.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
-        store: The store.
+        store: The store, or `of_derived` it.
     """
     given = source, str(store)
     connection.execute(_SHARE, given)
@@ -48,14 +54,14 @@ def shared(connection: psycopg.Connection[Any], source: str, store: Store) -> It
 
 @contextmanager
 def alone(
-    connection: psycopg.Connection[Any], source: str, stores: Iterable[Store]
+    connection: psycopg.Connection[Any], source: str, stores: Iterable[str]
 ) -> Iterator[None]:
     """Waits until no batch is written to any of some stores, and keeps further ones waiting.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
-        stores: The stores.
+        stores: The stores, or `of_derived` them.
 
     Raises:
         VersionBusyError: A batch takes too long.

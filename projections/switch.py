@@ -17,12 +17,13 @@ import structlog
 
 from cdc.table import TableName, TableSchema
 from projections import positions, store_turn, view_shapes, view_versions
+from projections.derived_delivery import delivered
 from projections.errors import VersionBehindError, VersionBusyError
 from projections.plan import ViewPlan
 from projections.published import Published
 from projections.sinks.open import open_sink
 from projections.stable_table import StableTable
-from projections.view import Store
+from projections.view import DerivedView, Store
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def switch(connection: Connection, spec: JobSpec, targets: Collection[ViewVersio
         for each in view_versions.read(connection, spec.source)
         if each.state is VersionState.CURRENT
     }
-    stores = stores_of(targets)
-    with store_turn.alone(connection, spec.source, stores):
+    with store_turn.alone(connection, spec.source, turns_of(targets)):
         for target in targets:
             refuse_behind(connection, spec, current[target.view], target)
     view_versions.note_switching(connection, spec.source, [each.place for each in targets])
@@ -100,7 +100,7 @@ def finish(connection: Connection, spec: JobSpec) -> list[ViewVersion]:
     targets = [each for each in view_versions.read(connection, source) if each.switching]
     if not targets:
         return []
-    with store_turn.alone(connection, source, stores_of(targets)):
+    with store_turn.alone(connection, source, turns_of(targets)):
         _show(spec, targets)
         known = view_versions.read(connection, source)
         views = {each.view for each in targets}
@@ -139,9 +139,10 @@ def assert_shown(connection: Connection, spec: JobSpec) -> None:
     Raises:
         SinkError: A store cannot be reached.
     """
-    if not _later(connection, spec):
+    later = _later(connection, spec)
+    if not later:
         return
-    with store_turn.alone(connection, spec.source, Store):
+    with store_turn.alone(connection, spec.source, turns_of(later)):
         # nobody is moving readers at this moment, and what is noted is what they are to see
         if current := _later(connection, spec):
             _show(spec, current)
@@ -155,9 +156,28 @@ def _later(connection: Connection, spec: JobSpec) -> list[ViewVersion]:
     return [each for each in versions if each.state is VersionState.CURRENT and each.number > 1]
 
 
-def stores_of(versions: Iterable[ViewVersion]) -> frozenset[Store]:
-    """Returns the stores that some versions live in."""
-    return frozenset[Store]().union(*(each.declared().to for each in versions))
+def stores_of(version: ViewVersion) -> frozenset[Store]:
+    """Returns the stores that a version is kept in.
+
+    A view that is made from others always has a table: what is made from it reads that.
+    """
+    view = version.declared()
+    return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to
+
+
+def turns_of(versions: Iterable[ViewVersion]) -> frozenset[str]:
+    """Returns whose turns have to be waited for while readers of some versions are moved.
+
+    Tables of views made from others need no turn: all that is read of them is published at once.
+    """
+    found: set[str] = set()
+    for version in versions:
+        stores = stores_of(version)
+        if version.derived:
+            found |= {store_turn.of_derived(store) for store in stores - {Store.TABLE}}
+        else:
+            found |= stores
+    return frozenset(found)
 
 
 def refuse_behind(
@@ -168,6 +188,9 @@ def refuse_behind(
     Raises:
         VersionBehindError: It has, in a store.
     """
+    if target.derived:
+        _refuse_derived_behind(spec, current, target)
+        return
     reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
     behind = []
     for store in sorted(target.declared().to):
@@ -190,6 +213,30 @@ def refuse_behind(
         )
 
 
+def _refuse_derived_behind(spec: JobSpec, current: ViewVersion, target: ViewVersion) -> None:
+    """Refuses a version that is not where it is published, or is published earlier.
+
+    What another store has of the present one is what is published, or older.
+    """
+    latest = Published(spec.addresses.tables, spec.source).latest()
+    views = {} if latest is None else latest.views
+    own, seen = views.get(target.place), views.get(current.place)
+    behind = []
+    if own is None or (seen is not None and (own.epoch, own.lsn) < (seen.epoch, seen.lsn)):
+        at, shown = own and own.applied_through, seen and seen.applied_through
+        behind.append(f"table: {at or 'not published yet'}, readers see {shown}")
+    for store in sorted(stores_of(target) - {Store.TABLE}):
+        had = delivered(spec, store).get(target.place)
+        if own is None or had is None or not had.table or had.version != own.version:
+            behind.append(f"{store}: not yet what is published")
+    if behind:
+        raise VersionBehindError(
+            f"version {target.number} of view {target.view} is behind",
+            detail="; ".join(behind),
+            hint="the job brings it there: headwater view status; then try again",
+        )
+
+
 def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
     """Returns what stands for a place where only its name matters."""
     schema = TableSchema(TableName("", ""), (), ())
@@ -204,7 +251,7 @@ def showing(store: Store, spec: JobSpec) -> ShowingSink:
 def _show(spec: JobSpec, targets: Iterable[ViewVersion]) -> None:
     by_store: dict[Store, list[ViewPlan]] = {}
     for target in targets:
-        stores = target.declared().to
+        stores = stores_of(target)
         for store in stores:
             by_store.setdefault(store, []).append(place_of(target.place, stores))
     if tables := by_store.get(Store.TABLE):  # the one that may refuse comes first

@@ -12,13 +12,14 @@ import structlog
 from cdc.errors import CdcError
 from cdc.postgres import session
 from cdc.schema_change import history, trigger
-from projections import view_shapes, view_versions
+from projections import derived_versions, view_shapes, view_versions
 from projections.binding import bind
 from projections.view import MirrorView
 
 if TYPE_CHECKING:
     from cdc.lsn import Lsn
     from projections.spec import JobSpec
+    from projections.view import DerivedView
 
 _log = structlog.get_logger(__name__)
 
@@ -38,12 +39,14 @@ class TableWatch:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
+        self._views = [view.name for view in spec.views]
         self._tables = [view.table for view in spec.views if isinstance(view, MirrorView)]
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None
         self._mark: tuple[object, ...] = ()
         self._names: list[str] = []
         self._known: frozenset[str] = frozenset()
+        self._read: frozenset[str] = frozenset()
         self._bound: JobSpec | None = None
         self._coming = False
         self._looked_at: Lsn | None = None
@@ -82,13 +85,14 @@ class TableWatch:
             PostgresError: The source does not answer.
         """
         with self._lock:
-            before, self._coming = self._bound, False
+            before, read, self._coming = self._bound, self._read, False
             self._bound = bound = self._bind(self._connected())
             there = {plan.name for plan in before.plans} if before is not None else set()
             others = tuple(
                 plan for plan in bound.plans if plan.name in there or plan.name not in bound.joining
             )
-            if before is None or (others, bound.paused) != (before.plans, before.paused):
+            same = before is not None and (others, bound.paused) == (before.plans, before.paused)
+            if not same or not self._read <= read:
                 self._changed = True
             return None if self._changed else bound
 
@@ -100,7 +104,8 @@ class TableWatch:
         spec = self._spec
         self._observe(connection, always=True)
         # whatever is noted between the two is in what is bound and not in the mark: it is seen
-        versions = view_versions.mark(connection, spec.source)
+        versions = view_versions.mark(connection, spec.source, self._views)
+        derived = self._derived(connection)
         kept = view_versions.kept(connection, spec.source, spec.views)
         views = [version.view for version in kept]
         bound = bind(connection, spec.source, views, decides=True, hiding=spec.hiding)
@@ -112,7 +117,21 @@ class TableWatch:
         shown = {version.view.name: version.shown for version in kept}
         plans = tuple(replace(plan, shown=shown[plan.name]) for plan in bound.plans)
         joining = {v.view.name: v.joining for v in kept if v.joining is not None}
-        return replace(spec, plans=(*plans, *others), paused=bound.paused, joining=joining)
+        bound_spec = replace(spec, plans=(*plans, *others), paused=bound.paused, joining=joining)
+        return replace(bound_spec, derived=derived)
+
+    def _derived(self, connection: psycopg.Connection[Any]) -> tuple[DerivedView, ...]:
+        """Views made from others, which the deriver looks for anew at each boundary."""
+        spec = self._spec
+        reads = self._reads(connection)
+        found = derived_versions.places(connection, spec.source, spec.declared_derived)
+        found = found or spec.derived
+        self._read = reads.union(*(view.inputs for view in found))
+        return found
+
+    def _reads(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
+        names = [view.name for view in self._spec.declared_derived]
+        return derived_versions.read(connection, self._spec.source, names)
 
     def look(self) -> bool:
         """Tells whether the views have to be bound anew."""
@@ -123,9 +142,11 @@ class TableWatch:
                 connection = self._connected()
                 self._observe(connection, always=False)
                 source = self._spec.source
-                versions = view_versions.mark(connection, source)
+                versions = view_versions.mark(connection, source, self._views)
                 shapes = view_shapes.mark(connection, source, self._names)
-                if (*shapes, versions.among(self._known)) != self._mark:
+                # what nobody has read so far says of its rows only what they are
+                others = not self._reads(connection) <= self._read
+                if others or (*shapes, versions.among(self._known)) != self._mark:
                     self._changed = True  # and never back: another may have seen it meanwhile
                 self._coming = not versions.joining <= self._known
             except (psycopg.Error, CdcError) as error:

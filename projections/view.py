@@ -298,3 +298,4 @@ class DerivedView:
 
 
 View = MirrorView | EventsView
+AnyView = MirrorView | EventsView | DerivedView

@@ -20,11 +20,14 @@ import orjson
 from cdc.table import Column, ColumnKind, TableName
 from eventstore.registry import declared as declared_events
 from projections.cache_options import CacheLayout, CacheOptions
-from projections.errors import DefinitionUnreadableError
+from projections.errors import DeclarationError, DefinitionUnreadableError
 from projections.expectation.expectation import Expectation, OnFail
+from projections.pattern import Pattern, PatternQuery, Step
 from projections.search.options import Keyword, SearchOptions, Stored, Text
+from projections.standing_query import Percolation
 from projections.view import (
     ChangeTime,
+    DerivedView,
     EventsRef,
     EventsView,
     HistoryColumns,
@@ -36,20 +39,21 @@ from projections.view import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from projections.view import View
+    from projections.view import AnyView
 
 _KNOWN: Final[Mapping[str, type[Any]]] = MappingProxyType(
     {
         known.__name__: known
         for known in (
             *(MirrorView, EventsView, EventsRef, HistoryColumns, Expectation, TableName, Column),
+            *(DerivedView, PatternQuery, Pattern, Step, Percolation),
             *(CacheOptions, SearchOptions, Text, Keyword, Stored),
             *(Store, SchemaPolicy, OnFail, CacheLayout, ColumnKind, ChangeTime),
         )
     }
 )
 _KIND: Final = "is"
-_UNSAID: Final = frozenset({"registry"})
+_UNSAID: Final = frozenset({"registry", "function"})
 """Fields that are the program's own, and no part of what was declared."""
 
 
@@ -78,18 +82,22 @@ class DefinitionChange(NamedTuple):
     rows: bool = False
 
 
-def encoded(view: View) -> Any:
+def encoded(view: AnyView) -> Any:
     """Returns a view's definition as a JSON document.
+
+    Of a function there is only what tells it from another: it is the program's own.
 
     Raises:
         PlanError: Its events are not declared, or disagree on a column.
     """
     if isinstance(view, EventsView):
         view = replace(view, events=view.events.as_declared())
+    if isinstance(view, DerivedView) and view.function is not None:
+        view = replace(view, text=hashlib.sha256(view.text.encode()).hexdigest())
     return _out(view)
 
 
-def decoded(document: Any) -> View:
+def decoded(document: Any) -> AnyView:
     """Returns the view that a document defines.
 
     Raises:
@@ -97,24 +105,26 @@ def decoded(document: Any) -> View:
     """
     try:
         view = _in(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, DeclarationError) as error:
         raise DefinitionUnreadableError(
             "a kept definition of a view cannot be read",
             detail=type(error).__name__,
             hint="declare the view as it was, or drop that version: headwater view drop",
         ) from None
-    if not isinstance(view, MirrorView | EventsView):
+    if not isinstance(view, MirrorView | EventsView | DerivedView):
         raise DefinitionUnreadableError("a kept definition is of no view")
     return view
 
 
-def digest(view: View) -> str:
+def digest(view: AnyView) -> str:
     """Returns what tells a definition from another; its name is no part of it."""
     document = {**encoded(view), "name": ""}
     return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
-def difference(old: View, new: View, *, gone: Callable[[TableName], bool]) -> DefinitionChange:
+def difference(
+    old: AnyView, new: AnyView, *, gone: Callable[[TableName], bool]
+) -> DefinitionChange:
     """Says how a definition differs from the one before.
 
     Args:
@@ -133,6 +143,8 @@ def difference(old: View, new: View, *, gone: Callable[[TableName], bool]) -> De
     if not found:
         return DefinitionChange(ChangeKind.NONE)
     rebuilt = any(part.kind is ChangeKind.REBUILD for part in found)
+    if isinstance(old, DerivedView) and is_function(old):
+        rebuilt = False  # what it was is in the module no more: nobody could keep it
     return DefinitionChange(
         ChangeKind.REBUILD if rebuilt else ChangeKind.IN_PLACE,
         tuple(said for part in found for said in part.said),
@@ -141,7 +153,7 @@ def difference(old: View, new: View, *, gone: Callable[[TableName], bool]) -> De
     )
 
 
-def _general(old: View, new: View) -> Iterator[DefinitionChange]:
+def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
     """What every view has."""
     if type(old) is not type(new):
         yield DefinitionChange(ChangeKind.REBUILD, ("it is another kind of view",), rows=True)
@@ -161,10 +173,15 @@ def _general(old: View, new: View) -> Iterator[DefinitionChange]:
         yield DefinitionChange(ChangeKind.IN_PLACE, ("what is only counted of its rows",))
 
 
-def _of_rows(old: View, new: View, gone: Callable[[TableName], bool]) -> Iterator[DefinitionChange]:
+def _of_rows(
+    old: AnyView, new: AnyView, gone: Callable[[TableName], bool]
+) -> Iterator[DefinitionChange]:
     """What makes a mirror's or an events' view's rows."""
     if isinstance(old, EventsView) and isinstance(new, EventsView):
         yield from _of_events(old.events, new.events)
+        return
+    if isinstance(old, DerivedView) and isinstance(new, DerivedView):
+        yield from _of_query(old, new)
         return
     if not isinstance(old, MirrorView) or not isinstance(new, MirrorView):
         return
@@ -204,6 +221,33 @@ def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
         yield DefinitionChange(ChangeKind.REBUILD, tuple(said), names)
 
 
+def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
+    """What makes the rows of a view from those of others."""
+    if old.inputs != new.inputs:
+        reads = f"reads: {_listed(old.inputs)} -> {_listed(new.inputs)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (reads,), rows=True)
+    if old.keys != new.keys:
+        keys = f"keys: {', '.join(old.keys)} -> {', '.join(new.keys)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (keys,), rows=True)
+    if is_function(old) != is_function(new):
+        yield DefinitionChange(ChangeKind.REBUILD, ("it is made in another way",), rows=True)
+    elif is_function(old) and old.text != new.text:
+        said = "its function, or what stands beside it in its module"
+        yield DefinitionChange(ChangeKind.REBUILD, (said,), rows=True)
+    elif _query(old) != _query(new):
+        yield DefinitionChange(ChangeKind.REBUILD, ("its query",), rows=True)
+    yield from _of_cache(old.cache, new.cache)
+
+
+def _query(view: DerivedView) -> tuple[object, ...]:
+    return view.sql, view.pattern, view.percolation
+
+
+def is_function(view: DerivedView) -> bool:
+    """Whether a view is made by a function of the program."""
+    return view.sql is None and view.pattern is None and view.percolation is None
+
+
 def _of_cache(old: CacheOptions, new: CacheOptions) -> Iterator[DefinitionChange]:
     said = [
         f"{name} in the cache"
@@ -216,7 +260,7 @@ def _of_cache(old: CacheOptions, new: CacheOptions) -> Iterator[DefinitionChange
         yield DefinitionChange(ChangeKind.IN_PLACE, ("how long rows stay in the cache",))
 
 
-def _withholding(view: View) -> tuple[Expectation, ...]:
+def _withholding(view: AnyView) -> tuple[Expectation, ...]:
     return tuple(each for each in view.expectations if each.withholds)
 
 

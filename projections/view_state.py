@@ -116,7 +116,7 @@ def states(
         published: The version.
         places: Where views are read; see `Published.current`.
         views: As they are declared; others are left out.
-        said: What the job said of views made from others, by view.
+        said: What the job said of views made from others, by place.
 
     Raises:
         SinkUnavailableError: A table cannot be read.
@@ -131,7 +131,7 @@ def states(
             for read, version in table.made_from.items()
         }
         limit = view.limit if isinstance(view, DerivedView) else ""
-        way = _way(view, said.get(name, {}))
+        way = _way(view, said.get(place, {}))
         found.append(ViewState(name, way, kept(tables, place, table.version), reads, limit))
     return found
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 from projections import view_definition
 from projections.errors import VersionBusyError
 from projections.fault import Fault
-from projections.view import EventsView
+from projections.view import DerivedView, EventsView
 from projections.view_definition import ChangeKind
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cdc.table import TableName
     from projections.frontier import Offsets
-    from projections.view import View
+    from projections.view import AnyView, View
 
     Connection = psycopg.Connection[Any]
 
@@ -79,7 +79,10 @@ UPDATE headwater.view_versions SET switching = place = ANY (%(places)s)
 """
 _MARK: Final = """
 SELECT place, md5(definition::text), state = 'joining' FROM headwater.view_versions
- WHERE source = %s AND state IN ('joining', 'held', 'current', 'former')
+ WHERE source = %s AND view = ANY (%s) AND state IN ('joining', 'held', 'current', 'former')
+"""
+_DROPPED: Final = """
+SELECT place FROM headwater.view_versions WHERE source = %s AND state = 'dropped'
 """
 _FORGET: Final = (
     "DELETE FROM headwater.view_positions WHERE source = %(source)s AND view = %(place)s",
@@ -176,19 +179,27 @@ class ViewVersion:
     made_at: datetime | None = None
     changed_at: datetime | None = None
 
-    def declared(self, among: Iterable[View] = ()) -> View:
+    @property
+    def derived(self) -> bool:
+        """Whether its view is made from others."""
+        return isinstance(view_definition.decoded(self.definition), DerivedView)
+
+    def declared(self, among: Iterable[AnyView] = ()) -> AnyView:
         """Returns the view that the job keeps for it.
 
         Args:
-            among: Declared views: of one of events, its registry is that of its own version.
+            among: Declared views: of one of events, its registry is that of its own version, and
+                a function is its own.
 
         Raises:
             DefinitionUnreadableError: Its definition cannot be read.
         """
         found = view_definition.decoded(self.definition)
-        same = (view for view in among if view.name == self.view and isinstance(view, EventsView))
-        if isinstance(found, EventsView) and (view := next(same, None)):
-            found = replace(found, events=replace(found.events, registry=view.events.registry))
+        same = next((view for view in among if view.name == self.view), None)
+        if isinstance(found, EventsView) and isinstance(same, EventsView):
+            found = replace(found, events=replace(found.events, registry=same.events.registry))
+        if isinstance(found, DerivedView) and isinstance(same, DerivedView) and same.function:
+            found = replace(found, function=same.function, text=same.text)
         return replace(found, name=self.place)
 
 
@@ -214,7 +225,14 @@ def of_view(connection: Connection, source: str, view: str) -> list[ViewVersion]
     ]
 
 
-def register(connection: Connection, source: str, declared: Iterable[View]) -> dict[str, str]:
+def dropped(connection: Connection, source: str) -> frozenset[str]:
+    """Returns the places of versions that were dropped."""
+    if not ready(connection):
+        return frozenset()
+    return frozenset(place for (place,) in connection.execute(_DROPPED, (source,)).fetchall())
+
+
+def register(connection: Connection, source: str, declared: Iterable[AnyView]) -> dict[str, str]:
     """Notes the definitions of a job that begins.
 
     A view that has no version gets its first one. What a view follows as it stands is taken over;
@@ -246,7 +264,7 @@ def register(connection: Connection, source: str, declared: Iterable[View]) -> d
 
 
 def changed(
-    connection: Connection, known: ViewVersion, view: View
+    connection: Connection, known: ViewVersion, view: AnyView
 ) -> view_definition.DefinitionChange:
     """Says how a declared view differs from what a version was made for."""
 
@@ -294,15 +312,16 @@ def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[
 
 
 def _kept(connection: Connection, version: ViewVersion, view: View) -> KeptView:
+    made_for = cast("View", version.declared([view]))
     if version.state is VersionState.CURRENT:
         follows = changed(connection, version, view).kind is not ChangeKind.REBUILD
-        return KeptView(replace(view, name=version.place) if follows else version.declared([view]))
+        return KeptView(replace(view, name=version.place) if follows else made_for)
     joining = version.state is VersionState.JOINING and version.replayed is not None
     ends = version.replayed.ends if joining and version.replayed is not None else None
-    return KeptView(version.declared([view]), shown=False, joining=ends)
+    return KeptView(made_for, shown=False, joining=ends)
 
 
-def made_for(versions: Iterable[ViewVersion], view: View) -> ViewVersion | None:
+def made_for(versions: Iterable[ViewVersion], view: AnyView) -> ViewVersion | None:
     """Returns the newest version of a view that is kept and was made for a definition."""
     wanted = view_definition.digest(view)
     found = [
@@ -315,7 +334,7 @@ def made_for(versions: Iterable[ViewVersion], view: View) -> ViewVersion | None:
     return found[-1] if found else None
 
 
-def defined(version: ViewVersion) -> View:
+def defined(version: ViewVersion) -> AnyView:
     """Returns the view as it was declared for a version, under its own name."""
     return view_definition.decoded(version.definition)
 
@@ -328,7 +347,7 @@ def current_places(connection: Connection, source: str) -> dict[str, str]:
 def add(  # noqa: PLR0913, PLR0917  # what a version begins with
     connection: Connection,
     source: str,
-    view: View,
+    view: AnyView,
     state: VersionState = VersionState.BUILDING,
     reasons: Sequence[str] = (),
     bounds: Mapping[str, Any] | None = None,
@@ -403,11 +422,11 @@ class VersionsMark:
         }
 
 
-def mark(connection: Connection, source: str) -> VersionsMark:
-    """Returns what differs as soon as the job has to keep other versions."""
+def mark(connection: Connection, source: str, views: Iterable[str]) -> VersionsMark:
+    """Returns what differs as soon as the job has to keep other versions of some views."""
     if not ready(connection):
         return VersionsMark()
-    rows = connection.execute(_MARK, (source,)).fetchall()
+    rows = connection.execute(_MARK, (source, list(views))).fetchall()
     joining = frozenset(place for place, _, joins in rows if joins)
     return VersionsMark({place: definition for place, definition, _ in rows}, joining)
 

@@ -15,7 +15,7 @@ import pytest
 
 from cdc.lsn import Lsn
 from headwater.supply.jars import ensure
-from projections import view_versions
+from projections import derived_versions, view_versions
 from projections.binding import bind
 from projections.errors import NotCaughtUpError, SinkUnavailableError
 from projections.plan import plan_views
@@ -82,8 +82,13 @@ class ViewJob:
             kept = view_versions.kept(connection, self.spec.source, self.spec.views)
             views = [version.view for version in kept]
             found = bind(connection, self.spec.source, views, hiding=self.spec.hiding)
+            derived = derived_versions.places(
+                connection, self.spec.source, self.spec.declared_derived
+            )
         events = [plan for plan in self.spec.plans if plan.events is not None]
-        return replace(self.spec, plans=(*found.plans, *events), paused=found.paused)
+        plans = (*found.plans, *events)
+        made = derived or self.spec.derived
+        return replace(self.spec, plans=plans, paused=found.paused, derived=made)
 
     def status(self) -> dict[str, Any]:
         """What the job last said of itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,35 @@ if TYPE_CHECKING:
     from projections.version_difference import VersionDifference
     from projections.view import View
     from projections.view_versions import ViewVersion
+
+
+PERIOD_S = 0.03
+
+
+class Reader(threading.Thread):
+    """Reads the watched row from a store, more than twenty times a second."""
+
+    def __init__(self, read: Callable[[], int | None]) -> None:
+        super().__init__(daemon=True)
+        self.stopped = threading.Event()
+        self.seen = 0
+        self.wrong: list[str] = []
+        self._read = read
+
+    def run(self) -> None:
+        before = 0
+        while not self.stopped.wait(PERIOD_S):
+            try:
+                number = self._read()
+            except Exception as error:  # noqa: BLE001  # whatever a reader would be told
+                self.wrong.append(repr(error))
+                continue
+            if number is None:
+                self.wrong.append("no row")
+            elif number < before:
+                self.wrong.append(f"{number} after {before}")
+            else:
+                before, self.seen = number, self.seen + 1
 
 
 @contextmanager

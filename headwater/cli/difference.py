@@ -89,11 +89,12 @@ def _table(
 
 def _keys(project: Project, path: Path, name: str) -> tuple[str, ...]:
     """Columns that tell a row from another; empty where whole rows are compared."""
-    if derived := project.declarations.derived.get(name):
-        return derived.keys
     from deltalake import DeltaTable  # noqa: PLC0415  # a second of import
 
     columns = {field.name for field in DeltaTable(str(path)).schema().fields}
+    if derived := project.declarations.derived.get(name):
+        # readers may see a version with other keys than those that are declared by now
+        return derived.keys if columns >= {*derived.keys} else ()
     if ROW_ID_COLUMN in columns:
         return (ROW_ID_COLUMN,)
     view = project.declarations.views.get(name)

@@ -274,9 +274,10 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         return
     archived = planned.source == "archive"
     counted = f"{planned.changes:,} changes" if archived else f"about {planned.changes:,} rows"
+    filled_from = {"archive": "the archive", "source": "a read of its table"}
     lines = [
         ("changes", "; ".join(planned.differs) or "nothing: it is built again as it is"),
-        ("filled from", "the archive" if archived else "a read of its table"),
+        ("filled from", filled_from.get(planned.source, "the tables of what it reads")),
         ("to replay" if archived else "to read", f"{counted}, about {planned.seconds:,.0f} s"),
         ("disk", f"{_mib(planned.disk_bytes)} of {_mib(planned.disk_free_bytes)} free"),
         ("followed by", ", ".join(planned.followers) or "no other view"),

@@ -114,7 +114,7 @@ def status(
             "unexpected": counts,
         }
         for (view, store), counts in unexpected.items()
-        if view in project.declarations.derived
+        if view.partition(".")[0] in project.declarations.derived
     ]
     shown = {(row["view"], str(row["store"])) for row in rows}
     rows += [

@@ -112,12 +112,13 @@ class DerivedReplay:
             self._known[view.name] = made
         return self._made(views[-1]).count()
 
-    def compare(self, view: DerivedView, tables: Path, version: int) -> Compared:
+    def compare(self, view: DerivedView, tables: Path, place: str, version: int) -> Compared:
         """Compares a view that was made with one that is kept.
 
         Args:
             view: The view.
             tables: Folder of the tables that the job keeps.
+            place: Folder there of the view's table.
             version: Version of the view's table there.
 
         Raises:
@@ -125,7 +126,7 @@ class DerivedReplay:
         """
         kept = TableVersions(self._versions.session, tables, files_max=0)
         try:
-            return _compared(self._made(view), kept.rows(view.name, version), view.keys)
+            return _compared(self._made(view), kept.rows(place, version), view.keys)
         except (PySparkException, Py4JJavaError) as error:
             fault = query_fault(view.name, error)
             raise ViewQueryError(

@@ -22,6 +22,8 @@ from projections.verification import ledger
 from projections.verification.checks import Checks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from pyspark.sql import SparkSession
 
     from projections.spec import JobSpec
@@ -50,15 +52,22 @@ class DerivedWatch(threading.Thread):
         session: Where.
         spec: The job.
         pool: Which of Spark's pools it works in.
+        views: Returns the views that are kept at this moment.
     """
 
-    def __init__(self, session: SparkSession, spec: JobSpec, pool: str) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        spec: JobSpec,
+        pool: str,
+        views: Callable[[], Iterable[DerivedView]],
+    ) -> None:
         super().__init__(name="derived watch", daemon=True)
         self._session = session
         self._spec = spec
         self._pool = pool
         self._checks = Checks(spec)
-        self._views = {view.name: view for view in spec.derived}
+        self._views = views
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -68,7 +77,7 @@ class DerivedWatch(threading.Thread):
             for name in self._checks.asked():
                 if self._stopped.is_set():
                     return
-                view = self._views.get(name)
+                view = next((each for each in self._views() if each.name == name), None)
                 try:
                     if view is not None:
                         self._check(view)

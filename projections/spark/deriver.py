@@ -10,22 +10,28 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 import psutil
+import psycopg
 import structlog
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from cdc.errors import CdcError
+from projections import derived_versions, view_versions
 from projections.errors import ProjectionError, WriterFencedError
 from projections.published import Published
 from projections.spark.derived import DerivedKeeper, number_of, query_fault
+from projections.spark.derived_turn import DerivedTurn
 from projections.spark.derived_watch import DerivedWatch
 from projections.spark.follower import Follower
 from projections.spark.table_versions import TableVersions
 from projections.verification.renewal import Renewals
 from projections.view import Store
+from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from pyspark.sql import SparkSession
 
@@ -34,6 +40,9 @@ if TYPE_CHECKING:
     from projections.published import PublishedVersion, TableVersion
     from projections.spec import JobSpec
     from projections.verification.renewal import Renewal
+    from projections.view import DerivedView
+
+    Connection = psycopg.Connection[Any]
 
 _TICK_S: Final = 0.1
 _REST_MAX_S: Final = 5.0
@@ -45,6 +54,10 @@ _END_S: Final = 60.0
 _AT_ONCE: Final = 2
 """Views that are brought to a boundary at once: one is planned while rows of another are read."""
 _POOL: Final = "derived"
+_FAILURES: Final = (
+    *(Py4JError, DeltaError, OSError, WriterFencedError, RuntimeError),
+    *(psycopg.Error, CdcError),
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -54,7 +67,8 @@ class Deriver(threading.Thread):
     A boundary that comes while another is at work waits; of several only the newest counts. Two
     views are at work at once, each after those that it is made from. A view that cannot be kept
     stays at its last boundary, with those made from it; the others go on. What somebody asked for
-    is computed whole at the next boundary, see `projections.verification.renewal`.
+    is computed whole at the next boundary, see `projections.verification.renewal`. A version that
+    joins is made whole at the next boundary, too, and held once every store of its has it.
 
     Args:
         session: Where.
@@ -73,11 +87,10 @@ class Deriver(threading.Thread):
         self._spec = spec
         self._versions = TableVersions(session, tables)
         self._versions_of_few = TableVersions(batches, tables)
-        self.keepers = [
-            DerivedKeeper(tables, view, self._versions, self._versions_of_few, tenure=spec.tenure)
-            for view in spec.derived
-        ]
-        self._names = frozenset(view.name for view in spec.derived)
+        self.keepers = [self._keeper(view) for view in spec.derived]
+        self._turn = DerivedTurn(spec, Store.TABLE)
+        self._joining: dict[str, DerivedView] = {}
+        self._made: Mapping[str, TableVersion] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)
         self._epoch = 0
         self._renewals = Renewals(spec)
@@ -85,9 +98,9 @@ class Deriver(threading.Thread):
         self._followers = {
             store: Follower(batches, spec, store)
             for store in (Store.SEARCH, Store.CACHE)
-            if any(store in view.to for view in spec.derived)
+            if any(store in view.to for view in (*spec.derived, *spec.declared_derived))
         }
-        self._watch = DerivedWatch(session, spec, _POOL)
+        self._watch = DerivedWatch(session, spec, _POOL, lambda: self.views)
         self._said = b""
         self._stopped = threading.Event()
 
@@ -102,21 +115,28 @@ class Deriver(threading.Thread):
             try:
                 self._tell()
                 version = self._published.newest()
+                if self._joining:
+                    self._hold()
                 if version is not None and not version.complete:
                     began = time.monotonic()
-                    made = self.derived(version)
-                    with self._spec.writing():
-                        self._published.complete(version, made)
-                        self._settle(version)
+                    with self._turn.taken() as connection:
+                        self._meet(connection)
+                        made = self.derived(version)
+                        self._refuse(connection)
+                        with self._spec.writing():
+                            self._published.complete(version, made)
+                            self._settle(version)
+                        self._made = made
                     took_s = time.monotonic() - began
                     busy = psutil.cpu_percent(interval=None) / 100  # since it was asked before
                     rest_s = max(_TICK_S, min(took_s * busy, _REST_MAX_S))
-            except (Py4JError, DeltaError, OSError, WriterFencedError, RuntimeError) as error:
+            except _FAILURES as error:
                 # a pool takes no work any more once this process has begun to end
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
                 rest_s = _REST_FAILED_S
         self._pool.shutdown()
+        self._turn.close()
         for thread in (*self._followers.values(), self._watch):
             thread.join(_END_S)
 
@@ -127,12 +147,20 @@ class Deriver(threading.Thread):
         for follower in self._followers.values():
             follower.stop()
 
+    @property
+    def views(self) -> list[DerivedView]:
+        """What is kept, under its places."""
+        return [keeper.view for keeper in self.keepers]
+
     def reached(self) -> dict[tuple[str, Store], Lsn]:
-        """Returns where each view is in each store beside the tables."""
-        return {
+        """Returns where each view is in each store."""
+        kept = {view.name for view in self.views}
+        made = {view: table.applied_through for view, table in self._made.items() if view in kept}
+        return {(view, Store.TABLE): lsn for view, lsn in made.items()} | {
             (view, store): lsn
             for store, follower in self._followers.items()
             for view, lsn in dict(follower.reached).items()
+            if view in kept
         }
 
     def derived(self, version: PublishedVersion) -> dict[str, TableVersion]:
@@ -144,17 +172,70 @@ class Deriver(threading.Thread):
         before = self._published.latest()
         views = {} if before is None else before.views
         places = self._published.current()
+        names = {view.name for view in self.views}
+        # of a view made from others the version itself says where it was before
+        others = {each: at for each, at in version.views.items() if each not in names}
         kept: dict[str, Future[TableVersion | None]] = {}
         for keeper in self.keepers:
             # those that it waits for are in the pool already, so they come to their end
-            inputs = {name: kept[name] for name in keeper.view.inputs if name in kept}
+            read = (places.get(name, name) for name in keeper.view.inputs)
+            inputs = {place: kept[place] for place in read if place in kept}
             own = views.get(keeper.view.name)
             kept[keeper.view.name] = self._pool.submit(
-                self._kept, keeper, version, inputs, own, places
+                self._kept, keeper, version, {**others}, inputs, own, places
             )
         wait(kept.values())
         found = {name: future.result() for name, future in kept.items()}
         return {name: table for name, table in found.items() if table is not None}
+
+    def _keeper(self, view: DerivedView) -> DerivedKeeper:
+        tables, tenure = self._spec.addresses.tables, self._spec.tenure
+        return DerivedKeeper(tables, view, self._versions, self._versions_of_few, tenure=tenure)
+
+    def _meet(self, connection: Connection) -> None:
+        """Follows what versions there are by now."""
+        spec = self._spec
+        if not spec.declared_derived:
+            return
+        kept = derived_versions.kept(connection, spec.source, spec.declared_derived)
+        self._joining = {each.view.name: each.view for each in kept if each.joining}
+        if [each.view for each in kept] == self.views:
+            return
+        known = {keeper.view.name: keeper for keeper in self.keepers}
+        self.keepers = [
+            before
+            if (before := known.get(each.view.name)) and before.view == each.view
+            else self._keeper(each.view)
+            for each in kept
+        ]
+        for name in known.keys() - {view.name for view in self.views}:
+            self.faults.pop(name, None)
+        for follower in self._followers.values():
+            follower.meet(self.views)
+
+    def _refuse(self, connection: Connection) -> None:
+        """Says of versions that join why they cannot be made."""
+        for name in self._joining:
+            fault = self.faults.get(name)
+            if fault is not None and not fault.retriable:
+                view_versions.note_fault(connection, self._spec.source, name, fault)
+
+    def _hold(self) -> None:
+        """Holds versions that have come to every store of theirs."""
+        reached = self.reached()
+        there = [
+            name
+            for name, view in self._joining.items()
+            if all((name, store) in reached for store in (*view.to, Store.TABLE))
+        ]
+        if not there:
+            return
+        with self._turn.taken() as connection:
+            for name in there:
+                before, source = [VersionState.JOINING], self._spec.source
+                if view_versions.move(connection, source, name, VersionState.HELD, before):
+                    _log.info("a version is held", place=name)
+                del self._joining[name]
 
     def _settle(self, version: PublishedVersion) -> None:
         """Strikes off what was asked for and can be read now."""
@@ -162,18 +243,17 @@ class Deriver(threading.Thread):
             self._renewals.done(renewal, Store.TABLE, number_of(version))
             _log.info("a view was made whole as it was asked", view=renewal.view)
 
-    def _kept(
+    def _kept(  # noqa: PLR0913, PLR0917  # what one boundary is to one view
         self,
         keeper: DerivedKeeper,
         version: PublishedVersion,
+        known: dict[str, TableVersion],
         inputs: Mapping[str, Future[TableVersion | None]],
         own: TableVersion | None,
         places: Mapping[str, str],
     ) -> TableVersion | None:
         """Brings a view to a boundary; it stays where it was if it cannot be kept."""
         name = keeper.view.name
-        # of a view made from others the version itself says where it was before
-        known = {each: at for each, at in version.views.items() if each not in self._names}
         for each, future in inputs.items():
             made = future.result()
             if made is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,8 +26,16 @@ from msgspec import structs
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from cdc.errors import CdcError
 from projections import positions
-from projections.derived_delivery import COMMITS_MAX, Delivered, DerivedDelivery, plan_at
+from projections.derived_delivery import (
+    COMMITS_MAX,
+    Delivered,
+    DerivedDelivery,
+    delivered,
+    delivered_file,
+    plan_at,
+)
 from projections.derived_form import derived_plan, form_of
 from projections.errors import (
     FeedLostError,
@@ -44,6 +52,7 @@ from projections.sinks.cache import CacheSink
 from projections.sinks.cache_epoch import CacheEpoch
 from projections.sinks.open import open_sink
 from projections.spark.derived import number_of
+from projections.spark.derived_turn import DerivedTurn
 from projections.spark.writer import crossing, kept_sink
 from projections.spec import writing
 from projections.verification.renewal import Renewals
@@ -79,6 +88,7 @@ _COUNTS: Final = pa.schema(
 _CONNECT_S: Final = 5
 _FAILURES: Final = (
     ProjectionError,
+    CdcError,
     PySparkException,
     Py4JError,
     DeltaError,
@@ -158,8 +168,9 @@ class Follower(threading.Thread):
         self._store = store
         self._views = [view for view in spec.derived if store in view.to]
         self._published = Published(spec.addresses.tables, spec.source)
-        self._file = spec.checkpoint(store).with_name(f"{store}.derived.json")
-        self._had = self._read()
+        self._turn = DerivedTurn(spec, store)
+        self._file = delivered_file(spec, store)
+        self._had = delivered(spec, store)
         self._renewals = Renewals(spec)
         self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
         self._at: dict[str, _Brought] = {}
@@ -184,10 +195,27 @@ class Follower(threading.Thread):
                 continue
             done, wait_s = 0, _PAUSE_S
             with suppress(WriterFencedError), self._spec.writing():  # which ends the job
-                if self.follow(version):
+                if self._follow_in_turn(version):
                     done, wait_s = version.number, _TICK_S
+        self._turn.close()
         if self._epoch is not None:
             self._epoch.close()
+
+    def meet(self, views: Iterable[DerivedView]) -> None:
+        """Follows these views from now on."""
+        self._views = [view for view in views if self._store in view.to]
+
+    def _follow_in_turn(self, version: PublishedVersion) -> bool:
+        """Follows while readers are not moved, where there may be versions to move them to."""
+        if not self._spec.declared_derived:
+            return self.follow(version)
+        try:
+            with self._turn.taken():
+                return self.follow(version)
+        except _FAILURES as error:
+            for view in self._views:
+                self._failed(view.name, error)
+            return False
 
     def told(self, view: str) -> dict[str, Any] | None:
         """Says how a view is in the store; None of one that is not to be there."""
@@ -234,6 +262,8 @@ class Follower(threading.Thread):
         tables = self._spec.addresses.tables
         found = DeltaTable(str(tables / view.name), version=table.version)
         plan = derived_plan(view, self._spec.source, pa.schema(found.schema().to_arrow()))
+        shown = self._published.current().get(plan.view, plan.view) == plan.name
+        plan = replace(plan, shown=shown)
         form, had = form_of(plan), self._had.get(view.name)
         place = self._place(plan, form)
         wanted = Delivered(
@@ -408,14 +438,6 @@ class Follower(threading.Thread):
                 what=fault.message,
             )
         self.faults[view] = fault
-
-    def _read(self) -> dict[str, Delivered]:
-        if not self._file.is_file():
-            return {}
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Delivered])
-        except msgspec.DecodeError:  # torn by a power cut: all is given anew
-            return {}
 
     def _keep(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

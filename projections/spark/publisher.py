@@ -15,7 +15,7 @@ from cdc.broker.offsets import partitions
 from cdc.errors import CdcError
 from cdc.schema_change import history
 from cdc.snapshot import reads
-from projections import positions, sweeps, view_shapes
+from projections import positions, sweeps, view_shapes, view_versions
 from projections.boundary import Reach
 from projections.errors import WriterFencedError
 from projections.frontier import Frontier
@@ -81,7 +81,7 @@ class Publisher(threading.Thread):
         tables: Tells whether its views have to be bound to their tables anew.
         committed: Gives the offsets that a store's query has finished; None while it is down.
         kept: Gives the views that a store's batches have; versions may come to be among them.
-        derived: Tells where views made from others are in stores other than their tables.
+        derived: Tells where views made from others are in each store.
     """
 
     def __init__(
@@ -109,7 +109,6 @@ class Publisher(threading.Thread):
         # a query's offsets are asked of the JVM, as text of all partitions: once for each store
         self._stores = sorted({store for _, store in self._frontiers})
         self._plans = {plan.name: plan for plan in spec.plans}
-        self._derived = frozenset(view.name for view in spec.derived)
         self._published = Published(spec.addresses.tables, spec.source)
         # the tables are one group: all of them are where all of their topics are
         self._group = Frontier(spec.topics_in(Store.TABLE))
@@ -191,8 +190,10 @@ class Publisher(threading.Thread):
             if reached is not None:
                 found[reached].append((view, store))
         if self._delivered is not None:
+            gone = view_versions.dropped(connection, self._spec.source)
             for place, reached in self._delivered().items():
-                found[reached].append(place)
+                if place[0] not in gone:
+                    found[reached].append(place)
         for reached, views in (*found.items(), *self._of_tables().items()):
             with self._spec.writing():
                 positions.publish(connection, self._spec.source, views, reached)
@@ -251,7 +252,7 @@ class Publisher(threading.Thread):
             return found
         self._told = latest.number
         for view, table in latest.views.items():
-            if view in self._plans or view in self._derived:
+            if view in self._plans:
                 found[table.applied_through].append((view, Store.TABLE))
         return found
 

@@ -284,7 +284,7 @@ def test_the_archive_in_one_batch_gives_what_was_kept_boundary_by_boundary(
             assert kept == rows(folder, view.name), (view.name, version.number)
             seen[view.name].add(repr(kept))
         last = live.derived[-1]
-        assert replay.compare(last, live.tables, version.views[last.name].version).same
+        assert replay.compare(last, live.tables, last.name, version.views[last.name].version).same
     assert all(len(states) > 1 for states in seen.values()), "nothing has changed"
 
 
@@ -306,7 +306,7 @@ def test_what_differs_is_counted_and_named_and_what_cannot_be_made_says_why(
     kept = DeltaTable(live.tables / "named")
     kept.delete(f"id = {first}")
     kept.update({"amount": "77"}, predicate=f"id = {second}")
-    found = replay.compare(named, live.tables, kept.version())
+    found = replay.compare(named, live.tables, named.name, kept.version())
     assert found.counts is not None
     assert (1, 0, 1) == (found.counts.missing, found.counts.extra, found.counts.different)
     assert {f"row {first} (missing)", f"row {second} (different in amount)"} == {
@@ -314,7 +314,7 @@ def test_what_differs_is_counted_and_named_and_what_cannot_be_made_says_why(
     }
     other = pa.table({"id": ["1"], "town": [None], "amount": [5]})
     write_deltalake(tmp_path / "other" / "named", other.cast(OTHER))
-    unlike = replay.compare(named, tmp_path / "other", 0)
+    unlike = replay.compare(named, tmp_path / "other", named.name, 0)
     assert (False, {"id", "city", "town"}) == (unlike.same, {*unlike.columns})
 
     twice = DerivedView("twice", ("amount",), frozenset({Store.TABLE}), ("events",), TWICE)

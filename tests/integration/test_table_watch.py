@@ -16,7 +16,7 @@ from projections import view_versions
 from projections.binding import bind
 from projections.spec import JobSpec
 from projections.table_watch import TableWatch
-from projections.view import MirrorView, Store
+from projections.view import DerivedView, MirrorView, Store
 from projections.view_versions import Replayed, VersionState
 
 if TYPE_CHECKING:
@@ -40,10 +40,13 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+def job(database: str, **said: Any) -> JobSpec:
+    return JobSpec("shop", (), "", database, "", Path("nowhere"), "", "", (), views=(VIEW,), **said)
+
+
 @pytest.fixture
 def watch(source: psycopg.Connection[Any], database: str) -> Iterator[TableWatch]:
-    spec = JobSpec("shop", (), "", database, "", Path("nowhere"), "", "", (), views=(VIEW,))
-    made = TableWatch(spec)
+    made = TableWatch(job(database))
     assert ["v"] == [plan.name for plan in made.bind().plans]
     yield made
     made.close()
@@ -94,22 +97,36 @@ def test_a_version_of_a_table_that_has_changed_meanwhile_has_all_views_bound_ane
     assert not watch.look()
 
 
-def test_a_version_of_a_view_that_is_not_declared_is_waited_for_by_nobody(
+def test_a_version_of_a_view_that_is_not_declared_is_nobody_s_matter(
     source: psycopg.Connection[Any], watch: TableWatch
 ) -> None:
     other = replace(VIEW, name="other")
     view_versions.register(source, "shop", [other])
-    assert watch.look()
-    watch.bind()
+    assert (False, False) == (watch.look(), watch.coming)
     view_versions.add(source, "shop", other)
     moved(source, "other.v2", VersionState.JOINING)
-    assert (False, True) == (watch.look(), watch.coming)
-
-    met = watch.met()
-
-    assert met is not None
-    assert ["v"] == [plan.name for plan in met.plans]
     assert (False, False) == (watch.look(), watch.coming)
+
+    assert ["v"] == [plan.name for plan in watch.bind().plans]
+
+
+def test_views_are_bound_anew_once_one_made_from_others_reads_what_none_has_read(
+    source: psycopg.Connection[Any], database: str
+) -> None:
+    made = DerivedView("made", ("a",), frozenset({Store.TABLE}), ("v",), "SELECT a FROM v")
+    watch = TableWatch(job(database, declared_derived=(made,)))
+    assert ("v",) == watch.bind().derived[0].inputs
+    assert not watch.look()
+    view_versions.register(source, "shop", [made])
+    for inputs, other in ((("v",), False), (("v", "other"), True)):
+        version = replace(made, inputs=inputs)
+        number = view_versions.add(source, "shop", version)
+        moved(source, f"made.v{number}", VersionState.JOINING)
+        assert (other, False) == (watch.look(), watch.coming)
+
+    assert ["made.v2", "made.v3", "made"] == [view.name for view in watch.bind().derived]
+    assert not watch.look()
+    watch.close()
 
 
 def test_what_is_given_up_has_all_views_bound_anew(watch: TableWatch) -> None:

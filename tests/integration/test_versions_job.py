@@ -37,7 +37,7 @@ from projections.replay.bounds import Bounds
 from projections.search.client import Searcher
 from projections.view import MirrorView, Store
 from projections.view_versions import VersionState
-from tests.version_steps import awaited, built, compared, connected, filled, switched
+from tests.version_steps import Reader, awaited, built, compared, connected, filled, switched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +62,6 @@ INSERT INTO orders SELECT n, 0, CASE n % 5 WHEN 0 THEN 'cancelled' ELSE 'placed'
 """
 WATCHED = 1
 ROUNDS = 20
-PERIOD_S = 0.03
 VIEW = "orders"
 
 
@@ -90,32 +89,6 @@ class Writer(threading.Thread):
                         "INSERT INTO orders VALUES (%s, %s, %s, 'new', 'small')",
                         (other, self.number, "placed" if other % 5 else "cancelled"),
                     )
-
-
-class Reader(threading.Thread):
-    """Reads the watched row from a store, more than twenty times a second."""
-
-    def __init__(self, read: Callable[[], int | None]) -> None:
-        super().__init__(daemon=True)
-        self.stopped = threading.Event()
-        self.seen = 0
-        self.wrong: list[str] = []
-        self._read = read
-
-    def run(self) -> None:
-        before = 0
-        while not self.stopped.wait(PERIOD_S):
-            try:
-                number = self._read()
-            except Exception as error:  # noqa: BLE001  # whatever a reader would be told
-                self.wrong.append(repr(error))
-                continue
-            if number is None:
-                self.wrong.append("no row")
-            elif number < before:
-                self.wrong.append(f"{number} after {before}")
-            else:
-                before, self.seen = number, self.seen + 1
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from headwater import query
 from projections import published
 from projections.boundary import Ahead
 from projections.errors import PlaceBehindError, PlaceUnpublishedError
-from projections.published import Published
+from projections.published import Published, TableVersion
 from projections.record import Record
 from projections.sinks import table
 
@@ -47,6 +47,22 @@ def test_a_view_that_is_not_whole_stays_as_it_was_published_last(group: Publishe
     assert after is not None
     assert (4, Lsn(200)) == (after.views["a"].version, after.views["a"].applied_through)
     assert (7, Lsn(100)) == (after.views["b"].version, after.views["b"].applied_through)
+
+
+def test_a_boundary_has_views_made_from_others_that_came_after_the_one_before_it_was_begun(
+    group: Published,
+) -> None:
+    first = group.publish(1, 100, {"a": 3}, complete=False)
+    second = group.publish(1, 200, {"a": 4}, complete=False)
+    assert first is not None
+    assert second is not None
+    group.complete(first, {"made.v2": TableVersion(0, 1, 100, {"a": 3}, "query")})
+
+    third = group.publish(1, 300, {"b": 1}, complete=False)
+
+    assert third is not None
+    assert "made.v2" not in second.views
+    assert {"a": 4, "b": 1, "made.v2": 0} == {n: t.version for n, t in third.views.items()}
 
 
 def test_places_that_readers_get_or_will_get_as_they_were_are_told(group: Published) -> None:

@@ -15,8 +15,11 @@ from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
 from projections.errors import DefinitionUnreadableError
 from projections.expectation.expectation import Expectation, OnFail, deletes
+from projections.pattern import Pattern, PatternQuery, Step
 from projections.search.options import Keyword, SearchOptions, Stored, Text
+from projections.standing_query import Percolation
 from projections.view import (
+    DerivedView,
     EventsRef,
     EventsView,
     HistoryColumns,
@@ -113,6 +116,84 @@ def test_only_what_makes_other_rows_asks_for_a_rebuild(
 ) -> None:
     assert kind is changed(old, new)
     assert kind is changed(new, old)
+
+
+SELECTED = DerivedView("by_status", ("status",), frozenset(Store), ("orders",), "SELECT 1")
+LOOKED_FOR = PatternQuery(
+    Pattern([Step("a", "true"), Step("b", "true", beside=["n > 2 * a.n"])], within="1 hour"),
+    ("card",),
+    "at",
+    ("n",),
+)
+PERCOLATED = Percolation("query", ("id",), ("id",), ("title",), ())
+
+
+def derived(**said: object) -> DerivedView:
+    return dataclasses.replace(SELECTED, **said)
+
+
+def function(text: str, **said: object) -> DerivedView:
+    return derived(sql=None, function=print, text=text, **said)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "said"),
+    [
+        (derived(), derived(), ChangeKind.NONE, ()),
+        (derived(), derived(sql="SELECT 2"), ChangeKind.REBUILD, ("its query",)),
+        (
+            derived(),
+            derived(keys=("status", "a")),
+            ChangeKind.REBUILD,
+            ("keys: status -> status, a",),
+        ),
+        (derived(), derived(inputs=("items",)), ChangeKind.REBUILD, ("reads: orders -> items",)),
+        (derived(), derived(to=frozenset({Store.TABLE})), ChangeKind.IN_PLACE, None),
+        (derived(), derived(search=SearchOptions(analyzer="english")), ChangeKind.IN_PLACE, None),
+        (derived(), derived(cache=CacheOptions(layout="hash")), ChangeKind.REBUILD, None),
+        (
+            derived(),
+            derived(expectations=(Expectation("a", "a > 1", OnFail.DROP),)),
+            ChangeKind.REBUILD,
+            ("expects a: a > 1 (else drop)",),
+        ),
+        (derived(), function("1"), ChangeKind.REBUILD, ("it is made in another way",)),
+        (function("1"), function("1"), ChangeKind.NONE, ()),
+        (function("1"), function("2"), ChangeKind.IN_PLACE, None),
+        (function("1"), function("2", keys=("a",)), ChangeKind.IN_PLACE, None),
+        (function("1"), derived(), ChangeKind.IN_PLACE, None),
+        (
+            derived(sql=None, pattern=LOOKED_FOR, text="1"),
+            derived(sql=None, pattern=LOOKED_FOR, text="said otherwise"),
+            ChangeKind.NONE,
+            (),
+        ),
+        (
+            derived(sql=None, pattern=LOOKED_FOR),
+            derived(sql=None, pattern=dataclasses.replace(LOOKED_FOR, where="n > 1")),
+            ChangeKind.REBUILD,
+            ("its query",),
+        ),
+        (
+            derived(sql=None, percolation=PERCOLATED),
+            derived(sql=None, percolation=dataclasses.replace(PERCOLATED, keep=("price",))),
+            ChangeKind.REBUILD,
+            ("its query",),
+        ),
+    ],
+)
+def test_a_view_made_from_others_is_made_anew_beside_itself_for_another_query(
+    old: DerivedView, new: DerivedView, kind: ChangeKind, said: tuple[str, ...] | None
+) -> None:
+    kept = decoded(orjson.loads(orjson.dumps(encoded(old))))
+    assert encoded(old) == encoded(kept)
+    found = difference(kept, new, gone=lambda _: False)
+
+    assert (kind, said) == (found.kind, found.said if said is not None else None)
+
+
+def test_of_a_function_no_text_is_kept() -> None:
+    assert "secret" not in orjson.dumps(encoded(function("secret = 1"))).decode()
 
 
 def test_another_table_asks_for_a_rebuild_unless_it_is_the_same_by_a_new_name() -> None:

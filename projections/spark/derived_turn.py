@@ -1,0 +1,56 @@
+"""Derived turn: views made from others are brought to a store while nobody moves readers there."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from cdc.postgres import session
+from projections import store_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from projections.spec import JobSpec
+    from projections.view import Store
+
+
+class DerivedTurn:
+    """The turn of views made from others in one store, held by a session that stays open.
+
+    Args:
+        spec: The job.
+        store: The store.
+    """
+
+    def __init__(self, spec: JobSpec, store: Store) -> None:
+        self._dsn = spec.source_dsn
+        self._source = spec.source
+        self._turn = store_turn.of_derived(store)
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[psycopg.Connection[Any]]:
+        """Keeps readers from being moved meanwhile; gives the session, in autocommit.
+
+        Raises:
+            PostgresError: The source does not answer.
+        """
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = session.connect(self._dsn)
+            try:
+                with store_turn.shared(self._connection, self._source, self._turn):
+                    yield self._connection
+            except psycopg.Error:
+                self._connection.close()
+                raise
+
+    def close(self) -> None:
+        """Lets go of the session."""
+        if self._connection is not None:
+            self._connection.close()
