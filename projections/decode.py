@@ -66,11 +66,15 @@ class Reading(NamedTuple):
         lsn: Its position.
         streamed: Whether it comes from the log; otherwise it was read from the table.
         whole: Whether it needs no other change of its key.
+        version: Its place in the log; 0 if a read of the table takes its place.
+        key: Values of its key; None without one.
     """
 
     lsn: int
     streamed: bool
     whole: bool
+    version: int = 0
+    key: tuple[object, ...] | None = None
 
 
 class Reduced(NamedTuple):
@@ -229,7 +233,9 @@ class TopicReducer:
         if read is None:
             raise EnvelopeError("record is no change that counts")
         raw = read[0]
-        return Reading(raw.version & _LSN, bool(raw.committed_at_us), not raw.kept)
+        streamed, lsn = bool(raw.committed_at_us), raw.version & _LSN
+        values = None if raw.key is None else self._key(raw.key)
+        return Reading(lsn, streamed, not raw.kept, raw.version, values)
 
     def reduced(self) -> Reduced:
         """Decodes and returns what the records come to, and forgets them."""

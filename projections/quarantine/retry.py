@@ -6,9 +6,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
+from projections.change import RowChange
 from projections.delivery import Delivery, Held, reducer
 from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindError
 from projections.quarantine.ledger import Verdict
+from projections.record import key_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -52,10 +54,52 @@ def try_again(
     }
     # rows move from key to key, so that what one of them has depends on the order of all
     waiting = [case for case in cases if id(case) not in decided or decided[id(case)].superseded]
-    verdicts = _apply(plan, waiting, decided.keys(), sink, given_up)
+    lending = _lending(plan, reducers, waiting, decided.keys(), sink, given_up)
+    verdicts = _apply(plan, lending, decided.keys(), sink, given_up)
     if plan.history is not None:
         verdicts = _without_lost_values(reducers, verdicts)
-    return [*decided.values(), *verdicts]
+    kept = set(map(id, lending))
+    return [*decided.values(), *verdicts, *(Verdict(c) for c in waiting if id(c) not in kept)]
+
+
+def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of it
+    plan: ViewPlan,
+    reducers: Mapping[str, TopicReducer],
+    cases: Sequence[Case],
+    decided: Container[int],
+    sink: Callable[[], Sink],
+    given_up: Mapping[str, int | None],
+) -> list[Case]:
+    """Leaves out records that were kept to lend values, of keys that have something newer by now.
+
+    Such a record is there for a change that waits, of its own key or of the one that its row moved
+    to. What came after it under its own key was applied meanwhile, or given up, and is not among
+    the cases. So to those that are it would be the one right before them, and lend them values that
+    the row had no more; the store's row is the one that has them.
+    """
+    if plan.append_only or plan.events is not None:
+        return list(cases)
+    lenders = {
+        id(case): reading
+        for case in cases
+        if case.version is None
+        and id(case) not in decided
+        and (reading := _reading(reducers, case)).key is not None
+    }
+    if not lenders:
+        return list(cases)
+    asked = [RowChange(reading.key or (), 0, None, 0) for reading in lenders.values()]
+    stored = dict(zip(lenders, sink().versions(plan, asked), strict=True))
+
+    def overtaken(case: Case) -> bool:
+        reading = lenders.get(id(case))
+        if reading is None:
+            return False
+        key = key_text(case.topic, case.record)
+        newest = given_up.get(key, 0)
+        return newest is None or max(newest, stored[id(case)]) > reading.version
+
+    return [case for case in cases if not overtaken(case)]
 
 
 def _without_lost_values(

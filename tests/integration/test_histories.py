@@ -29,6 +29,7 @@ from projections.history import HistoryChange, HistoryState, Rule, history
 from projections.plan import HistoryPlan, ViewPlan
 from projections.quarantine.ledger import Case
 from projections.quarantine.retry import try_again
+from projections.record import key_text
 from projections.shape import TableShapes
 from projections.sinks.history import HistorySink
 from projections.sinks.history_check import HistoryCheck
@@ -541,3 +542,29 @@ def test_what_lacks_values_is_left_out_once_its_row_was_read(tmp_path: Path) -> 
         ((verdict.superseded, verdict.error) for verdict in verdicts), reverse=True
     )
     assert [source.rows[1]["note"]] == [row["note"] for row in sink.documents(plan)]
+
+
+def test_a_record_that_is_kept_to_lend_values_lends_none_to_what_its_key_has_become(
+    tmp_path: Path,
+) -> None:
+    source, chance = Source(), Random(1)  # noqa: S311
+    for step in (("insert", 1), ("move", 1, 2), ("insert", 1), ("note", 1)):
+        source.together([[step]], chance)
+    old, left, came, new, noted = numbered(source.topic)
+    plan, sink = things(COLUMNS), HistorySink(tmp_path)
+    sink.prepare(plan)
+    # what came under the other key waits, and what follows the new row behind something else
+    assert [] == deliver(sink, plan, [old, left, new]).waiting
+    keys = {record: key_text(TOPIC, record) for record in (old, came, noted)}
+    cases = [
+        Case(plan.name, keys[came], TOPIC, old, None),
+        Case(plan.name, keys[came], TOPIC, came, 1),
+        Case(plan.name, keys[noted], TOPIC, noted, 1),
+    ]
+
+    verdicts = try_again(plan, cases, lambda: sink, {})
+
+    assert [None] * 3 == [verdict.error for verdict in verdicts]
+    kept = {row["id"]: row["big"] for row in sink.documents(plan)}
+    assert {key: row["big"] for key, row in source.rows.items()} == kept
+    assert {"b1-1", "b3-1"} == set(kept.values())
