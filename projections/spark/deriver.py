@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
 from projections import derived_versions, view_versions
+from projections.derivation.errors import ViewQueryError
 from projections.errors import ProjectionError, WriterFencedError
 from projections.published import Published
 from projections.spark.derived import DerivedKeeper, number_of, query_fault
@@ -261,6 +262,7 @@ class Deriver(threading.Thread):
         began = time.monotonic()
         renewal = self._renewals.due(name, Store.TABLE, number_of(version))
         try:
+            self._require_declared(keeper.view)
             made = keeper.keep(version, known, own, places, whole=renewal is not None)
             self.faults.pop(name, None)
             if renewal is not None and made is not None:
@@ -271,6 +273,22 @@ class Deriver(threading.Thread):
             self._failed(name, error)
         self.seconds[name] = time.monotonic() - began
         return made
+
+    def _require_declared(self, view: DerivedView) -> None:
+        """Refuses a view that reads what nobody keeps any more: it would wait for ever.
+
+        Raises:
+            ViewQueryError: It does.
+        """
+        spec = self._spec
+        declared = {each.name for each in (*spec.views, *spec.declared_derived)}
+        gone = [name for name in view.inputs if name not in declared]
+        if gone and spec.declared_derived and spec.views:
+            raise ViewQueryError(
+                f"view {view.name} reads {gone[0]}, which is not declared any more",
+                hint=f"headwater view rebuild {view.name.partition('.')[0]} makes it by the query"
+                " that is declared now",
+            )
 
     def _forget(self) -> None:
         for versions in (self._versions, self._versions_of_few):

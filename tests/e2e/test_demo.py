@@ -26,6 +26,7 @@ from headwater.demo.demo import run_demo
 from headwater.demo.options import DemoOptions
 from headwater.demo.result import STORES
 from headwater.views import Views
+from projections.published import Published
 from projections.read_barrier import BehindError, Stage
 
 if TYPE_CHECKING:
@@ -116,9 +117,13 @@ def compare_two_times(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([*words, "--home", str(home), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    numbers = [str(version["version"]) for version in said("view", "versions")]
-    first, last = numbers[0], numbers[-1]
-    for view in ("orders", "customers", "order_events", "orders_history", "sales_by_status"):
+    compared = ("orders", "customers", "order_events", "orders_history", "sales_by_status")
+    versions = Published(home / "tables", "shop").all()
+    assert len(said("view", "versions")) == len(versions)
+    # of the first boundaries tables may be missing that are still being read
+    whole = [str(each.number) for each in versions if each.views.keys() >= {*compared}]
+    first, last = whole[0], whole[-1]
+    for view in compared:
         counts = [
             said("query", f"SELECT count(*) AS n FROM {view}", "--as-of", at)[0]["n"]  # noqa: S608
             for at in (first, last)
