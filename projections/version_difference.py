@@ -277,13 +277,14 @@ def _in_tables(spec: JobSpec, pair: _Pair) -> VersionDifference:
         )
     before = _Passing(tables / old.name, one.version, old, _Sieve(old, new, pair.change), pair)
     after = _Passing(tables / new.name, other.version, new, _Sieve(new, old, pair.change), pair)
-    of_states = (*HISTORY_COLUMNS, *HISTORY_BOOKKEEPING) if pair.of_now else ()
+    of_states = HISTORY_COLUMNS if pair.of_now else ()
     found = compare_sides(
         before.side(),
         after.side(),
         pair.keys,
         examples_max=EXAMPLES,
-        left_out={*pair.retyped, *of_states, *old.times_of_delivery, *new.times_of_delivery},
+        # by which record a value came to be known says nothing of the value
+        left_out={*pair.retyped, *_OWN, *of_states, *old.times_of_delivery, *new.times_of_delivery},
     )
     since = str(one.applied_through) if pair.still else None
     at = str(other.applied_through)
