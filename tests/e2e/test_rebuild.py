@@ -154,6 +154,7 @@ def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
     _rows_lost(shell)
     _switched_by_rule(shell, database)
     _begun_and_dropped(shell)
+    _made_from_others(shell)
 
 
 def _bad_input(shell: Shell) -> None:
@@ -164,7 +165,8 @@ def _bad_input(shell: Shell) -> None:
     assert "HW-P132" in shell("view", "rollback", "orders", code=1).stderr
     assert "HW-P132" in shell("view", "cutover", "orders", "9", code=1).stderr
     assert "did you mean orders?" in shell("view", "rebuild", "ordres", code=2).stderr
-    assert "follows them by itself" in shell("view", "rebuild", "by_status", code=2).stderr
+    derived = shell("view", "rebuild", "by_status", "--from-source", code=2)
+    assert "has no table to be read" in derived.stderr
 
 
 def _differing(shell: Shell) -> None:
@@ -202,7 +204,7 @@ def _rows_lost(shell: Shell) -> None:
     for bound in (["--where", "region=north"], ["--key", '{"number":1}']):
         assert "HW-P140" in shell("view", "rebuild", "orders", *bound, code=2).stderr
     derived = shell("view", "rebuild", "by_status", "--since", "2026-01-01", code=2)
-    assert "follows them by itself" in derived.stderr
+    assert "not made anew one by one" in derived.stderr
     declare(shell, "")
     assert "HW-P136" in shell(*place, code=1).stderr
 
@@ -233,3 +235,24 @@ def _begun_and_dropped(shell: Shell) -> None:
     shell("view", "drop", "orders", "5", "--yes")
     assert not place.exists()
     assert (5, "building") not in versions(shell)
+
+
+def _made_from_others(shell: Shell) -> None:
+    """A view that is made from others gets another measure beside itself, and loses it again."""
+    query, rule = "SELECT * FROM by_status", ("--cutover", "when-explained")
+    measured = BY_STATUS.replace("AS total", "AS total, max(total) AS most", 1)
+    (shell.folder / "by_status.sql").write_text(measured)
+    planned = {(d["name"], d["aspect"]) for d in shell.json("plan", code=3)["differences"]}
+    assert ("by_status", "definition") in planned
+    assert "most" not in shell.json("query", query)[0]
+    shown = shell.json("view", "rebuild", "by_status", *rule)
+    assert (2, "current") == (shown["version"], shown["state"])
+    assert ["column most"] == [*shown["difference"]["explained"]]
+    assert shell.json("query", query)[0]["most"] is not None
+    assert all(
+        report["missing"] == report["extra"] == report["different"] == 0
+        for report in shell.json("view", "verify", "by_status")
+    )
+    assert 1 == shell.json("view", "rollback", "by_status")["version"]
+    assert "most" not in shell.json("query", query)[0]
+    shell("view", "drop", "by_status", "2", "--yes")
