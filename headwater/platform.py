@@ -645,8 +645,11 @@ class Platform:
 
     def _derived_kept(self) -> tuple[DerivedView, ...]:
         """Versions of views made from others that the job keeps, under their places."""
+        declared = self._derived()
+        if not declared:  # then nobody has to be asked
+            return ()
         with session.connect(self.source_dsn) as connection:
-            return derived_versions.places(connection, self.project.source.name, self._derived())
+            return derived_versions.places(connection, self.project.source.name, declared)
 
     def _derived_shown(self) -> dict[str, DerivedView]:
         """Those of them that readers see, by the names of their views."""
