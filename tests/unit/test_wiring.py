@@ -66,7 +66,7 @@ def test_alerts_are_looked_at_with_the_keys_of_their_views_and_signed_by_the_set
         settings.write("[alerts]\nsecrets.a = 'signed'\nsecrets.b = ''\n")
     opened = open_project(tmp_path / "headwater.toml", home=tmp_path / ".headwater")
 
-    spec = alert_spec(opened, DSN, ENDPOINTS, lambda: ())
+    spec = alert_spec(opened, DSN, ENDPOINTS, tuple, lambda: opened.declarations.derived)
 
     assert (("region",), {"a": "signed"}) == (spec.keys()["busy"], spec.secrets)
     assert ["calls"] == [each.name for each in spec.alerts]
