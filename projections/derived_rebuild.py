@@ -10,7 +10,6 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 from deltalake.exceptions import DeltaError
 
 from projections import derived_versions, rebuild, version_difference, view_versions
@@ -125,13 +124,3 @@ def _bound(spec: JobSpec, latest: PublishedVersion | None, version: ViewVersion)
         ) from None
     # its table is there even where no reader asks for it
     return replace(plan, to=plan.to | {Store.TABLE})
-
-
-def fault_of(spec: JobSpec, place: str) -> str | None:
-    """Returns why the job does not make a version, as far as it says that."""
-    try:
-        said = orjson.loads(spec.derived_file.read_bytes()).get(place, {})
-    except (OSError, orjson.JSONDecodeError):
-        return None
-    error = said.get("error")
-    return None if not error else f"{error['message']}: {error['detail'] or error['code']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,7 @@ from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from pyspark.sql import SparkSession
@@ -120,10 +122,12 @@ class Deriver(threading.Thread):
                     self._hold()
                 if version is not None and not version.complete:
                     began = time.monotonic()
-                    with self._turn.taken() as connection:
-                        self._meet(connection)
+                    with self._alone() as connection:
+                        if connection is not None:
+                            self._meet(connection)
                         made = self.derived(version)
-                        self._refuse(connection)
+                        if connection is not None:
+                            self._refuse(connection)
                         with self._spec.writing():
                             self._published.complete(version, made)
                             self._settle(version)
@@ -193,11 +197,13 @@ class Deriver(threading.Thread):
         tables, tenure = self._spec.addresses.tables, self._spec.tenure
         return DerivedKeeper(tables, view, self._versions, self._versions_of_few, tenure=tenure)
 
+    def _alone(self) -> AbstractContextManager[Connection | None]:
+        """Keeps versions from being dropped meanwhile, where there may be any."""
+        return self._turn.taken() if self._spec.declared_derived else nullcontext()
+
     def _meet(self, connection: Connection) -> None:
         """Follows what versions there are by now."""
         spec = self._spec
-        if not spec.declared_derived:
-            return
         kept = derived_versions.kept(connection, spec.source, spec.declared_derived)
         self._joining = {each.view.name: each.view for each in kept if each.joining}
         if [each.view for each in kept] == self.views:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import typer
 from deltalake import write_deltalake
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
@@ -81,6 +81,7 @@ def batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
 _rows = st.dictionaries(st.text(max_size=4), st.integers(0, 2), max_size=40)
 
 
+@settings(deadline=None)  # each writes files
 @given(_rows, _rows, st.lists(st.text(max_size=4), max_size=4))
 def test_the_sieve_lets_pass_what_is_equal_once_on_both_sides(
     tmp_path_factory: pytest.TempPathFactory,
