@@ -13,7 +13,7 @@ from cdc.broker.errors import BrokerUnreachableError, TopicMissingError
 from cdc.capture import CaptureSpec
 from cdc.connect import outbox, secrets, supervision
 from cdc.connect.connector import table_pattern
-from cdc.connect.errors import ConnectUnavailableError
+from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import Loss, RepairPlan
 from cdc.postgres import captures, own_schema, preflight, publication, session, slot
@@ -191,9 +191,16 @@ def status(spec: CaptureSpec) -> SourceStatus:
 
 
 def pause(spec: CaptureSpec) -> None:
-    """Stops capturing; the slot keeps the source's log meanwhile."""
+    """Stops capturing; the slot keeps the source's log meanwhile.
+
+    Raises:
+        ConnectorRefusedError: The source is not captured.
+    """
     with closing(ConnectRest(spec.connect_url)) as rest:
-        rest.stop(spec.connector)
+        if not rest.stop(spec.connector):
+            raise ConnectorRefusedError(
+                f"there is no connector {spec.connector}", hint="headwater up makes it"
+            )
         supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
 
 
@@ -262,8 +269,7 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
     """
     gone = []
     with closing(ConnectRest(spec.connect_url)) as rest:
-        if rest.state(spec.connector) is not None:
-            rest.stop(spec.connector)
+        if rest.stop(spec.connector):
             supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
             rest.delete_offsets(spec.connector)
             rest.delete(spec.connector)

@@ -148,8 +148,7 @@ def repair(
     """
     yield from own_schema.ensure(connection)
     spec = _begun(connection, rest, spec)
-    if rest.state(spec.connector) is not None:
-        rest.stop(spec.connector)
+    if rest.stop(spec.connector):
         supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
         rest.delete_offsets(spec.connector)
         yield f"stopped connector {spec.connector}; it has forgotten how far it came"

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from cdc import source
 from cdc.broker import topics
+from cdc.connect.errors import ConnectorRefusedError
 from cdc.connect.rest import ConnectRest
 from cdc.postgres import session, slot
 from cdc.postgres.errors import PublicationDriftError
@@ -224,3 +225,13 @@ def test_a_publication_that_is_gone_ends_the_keeper_at_once(notes: Captured) -> 
 
     with closing(Keeper(notes.spec)) as keeper, pytest.raises(PublicationDriftError):
         keeper.look()
+
+
+def test_what_was_just_removed_can_be_removed_again_and_not_be_paused(notes: Captured) -> None:
+    """Connect tells the state of a connector for a moment after it has gone."""
+    first, second = source.remove(notes.spec), source.remove(notes.spec)
+
+    assert f"connector {notes.spec.connector}" in first
+    assert second == []
+    with pytest.raises(ConnectorRefusedError, match="there is no connector"):
+        source.pause(notes.spec)
