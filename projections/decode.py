@@ -208,9 +208,17 @@ class TopicReducer:
             if seen is None:
                 newest[identity] = raw
             elif raw.version > seen.version:
-                newest[identity] = raw if raw.row and not raw.kept else newer_after(seen, raw)
+                newest[identity] = raw if raw.row and not raw.kept else self._after(seen, raw)
             elif seen.kept and raw.version < seen.version:
-                newest[identity] = newer_before(raw, seen)
+                newest[identity] = self._before(raw, seen)
+
+    def _after(self, older: RawChange, newer: RawChange) -> RawChange:
+        """Returns the newer of two changes of a key that came in this order."""
+        return newer_after(older, newer)
+
+    def _before(self, older: RawChange, newer: RawChange) -> RawChange:
+        """Returns the newer of two changes of a key, the older of which came late."""
+        return newer_before(older, newer)
 
     def pass_over(self, record: Record) -> None:
         """Takes note that a record of its key lies here which nobody can read."""

@@ -21,6 +21,10 @@ class EveryChangeReducer(TopicReducer):
 
     A truncate is a change of the key `()`. Rows that were read come with the time of the read. What
     is in a batch twice comes twice: a history knows what it has.
+
+    No change is given the values that it kept. What comes before it in a batch need not be what
+    came before it in the log, as where records are tried again of which later ones were applied.
+    The history knows that, too.
     """
 
     _every = True
@@ -38,9 +42,13 @@ class EveryChangeReducer(TopicReducer):
         return done._replace(changes=changes)
 
     def _items(self) -> list[tuple[bytes | str, RawChange]]:
-        found = [*self._passed, *self._newest.values()]
-        # what a change would have to be written after is among them
-        return [(raw.key or b"", replace(raw, below=None) if raw.below else raw) for raw in found]
+        return [(raw.key or b"", raw) for raw in (*self._passed, *self._newest.values())]
+
+    def _after(self, older: RawChange, newer: RawChange) -> RawChange:
+        return replace(newer, lost=True) if newer.kept and older.cut else newer
+
+    def _before(self, older: RawChange, newer: RawChange) -> RawChange:  # noqa: ARG002
+        return newer
 
     def _change(
         self, identity: bytes | str, raw: RawChange, row: dict[str, object] | None = None
@@ -50,16 +58,12 @@ class EveryChangeReducer(TopicReducer):
         return super()._change(identity, raw, row)
 
     def _moved(self, raw: RawChange) -> RawChange:
-        found = super()._moved(raw)
         old_key = canonical(raw.own.old_key)
-        if found.lost and found.base is None and old_key is not None:
-            # a history has the old row, and can tell whether all of it has come
-            return replace(raw, base=old_key, moved_at=raw.version)
-        return found
+        if old_key is None:
+            return replace(raw, lost=True)
+        return replace(raw, base=old_key, moved_at=raw.version)
 
     def _truncate(self, version: int, at_us: int, record: Any) -> None:
-        for name in [name for name, raw in self._newest.items() if raw.version < version]:
-            self._passed.append(self._newest.pop(name))  # its values are no later change's
         self._passed.append(RawChange(version, None, None, at_us, (), record))
 
 

@@ -77,8 +77,8 @@ def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of i
     the cases. So to those that are it would be the one right before them, and lend them values that
     the row had no more; the store's row is the one that has them.
     """
-    if plan.append_only or plan.events is not None:
-        return list(cases)
+    if plan.append_only or plan.events is not None or plan.history is not None:
+        return list(cases)  # none is kept for what another has
     lenders = {
         id(case): reading
         for case in cases

@@ -18,7 +18,7 @@ from projections.row_part import parts
 from projections.sinks.arrow import keys_table
 from projections.sinks.history_batch import Batch, Marks, Stored, Sweep
 from projections.sinks.history_check import HistoryCheck
-from projections.sinks.history_form import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
+from projections.sinks.history_form import COMMIT, CURRENT, ENDED, GONE, IDENTITY, HistoryForm
 from projections.sinks.history_tables import (
     ANEW,
     AT_MARK,
@@ -334,11 +334,24 @@ class HistorySink(TableSink):
             for place, state in self._current(form, None).items()
             if state.last_version < sweep.version
         }
-        if not older:
+        marks = self._marks(form)
+        anew = older | self._lasting(form, sweep) if marks.version > sweep.version else older
+        if not anew:
             return 0
-        stored = Stored(self._marks(form), {}, older, older, self._known(form, older))
+        anew |= self._left_behind(form, marks)  # what is written says that it is all
+        stored = Stored(marks, {}, anew, anew, self._known(form, anew))
         self._settle(form, stored, Batch(form, ()))
         return len(older - self._current(form, older).keys())
+
+    def _lasting(self, form: HistoryForm, sweep: Sweep) -> set[Place]:
+        """Keys with a state that has ended, but later than by a sweep that comes only now."""
+        at = pa.scalar(sweep.at_us, pa.timestamp("us", "UTC"))
+        found: set[Place] = set()
+        for rows in having(self._states(form), form, None, [*form.plan.keys, *ENDED]):
+            version, until = (rows.column(name) for name in ENDED)
+            lasting = pc.and_(pc.less(version, sweep.version), pc.greater(until, at))
+            found |= set(form.places_in(rows.filter(lasting)))
+        return found
 
     def _marks(self, form: HistoryForm) -> Marks:
         return marks_of(self._states(form))

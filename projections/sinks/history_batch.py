@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from projections.change import Applied, Refused, completed_version, may_complete
+from projections.change import Applied, Refused, completed_version, may_complete, read
 from projections.decode import missing_values
 from projections.errors import UnholdableValueError, WaitsBehindError
 from projections.history import HistoryChange, extend, follows, steps
@@ -50,6 +50,15 @@ class Marks(NamedTuple):
     at_us: int
     commit: int
     sweeps: tuple[Sweep, ...] = ()
+
+    @property
+    def truncated(self) -> list[int]:
+        """Versions at which all rows went at once, for all to see.
+
+        Whatever else was swept is not in the log: a row that a read did not find went by a delete
+        of its own, or in a gap, after which no row lends anything (see `may_complete`).
+        """
+        return [sweep.version for sweep in self.sweeps if not read(sweep.version)]
 
     def with_sweeps(self, changes: Sequence[HistoryChange]) -> list[HistoryChange]:
         """Returns the changes of a key with the sweeps that it went through."""
@@ -250,7 +259,10 @@ class Batch:
         current = stored.current.get(place)
         if place not in stored.asked and current is not None:
             older.append((current.last_version, current.row))
-        return max(older, key=lambda found: found[0], default=None)
+        last = max(older, key=lambda found: found[0], default=None)
+        if last is not None and any(last[0] < each < until for each in stored.marks.truncated):
+            return None  # it went with all others, and what came since has not been taken
+        return last
 
     def _left(self, known: Iterable[HistoryChange], given: Given) -> bool:
         """Whether the row's leave of its old key has come, and with it all that was before."""

@@ -28,6 +28,7 @@ COMMIT: Final = "_commit"
 GONE: Final = "_headwater_gone"
 LIVE: Final = "_live"
 IDENTITY: Final = (VERSION_COLUMN, "_recorded_version")
+ENDED: Final = ("_last_version", "valid_to")
 
 _TIME: Final = pa.timestamp("us", "UTC")
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -306,6 +306,42 @@ def test_a_writer_that_ends_between_the_two_tables_is_made_good(
     assert {(1,): 2, (2,): 1} == {key: len(s) for key, s in stored(tmp_path, plan).items()}
 
 
+def test_a_sweep_after_a_writer_has_ended_between_the_two_tables_makes_that_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    sink.apply(plan, [price(1, "1", 10), price(1, "7", 10, key=3), price(2, "8", 20, key=3)])
+    monkeypatch.setattr(sink, "_write_states", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sink.apply(plan, [price(3, "2", 30), price(3, "5", 30, key=2)])
+
+    HistorySink(tmp_path).sweep(plan, EPOCH | 23)
+
+    assert {(1,): 2, (2,): 1, (3,): 1} == {key: len(s) for key, s in stored(tmp_path, plan).items()}
+    assert {} == unlike(tmp_path, plan)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [RowChange((), EPOCH | 24, None, 30_000_000), price(3, "3", 30)],
+    ids=["truncate", "row"],
+)
+@pytest.mark.parametrize("late", [True, False])
+def test_a_truncate_ends_a_state_whenever_it_comes(
+    tmp_path: Path, later: RowChange, late: bool
+) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    truncate = RowChange((), EPOCH | 16, None, 20_000_000)
+    sink.apply(plan, [price(1, "1", 10)])
+
+    for change in (later, truncate) if late else (truncate, later):
+        sink.apply(plan, [change])
+
+    assert 20_000_000 == stored(tmp_path, plan)[1,][0].valid_to_us
+
+
 def _interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
@@ -352,6 +388,26 @@ def test_unchanged_values_that_no_row_has_wait(tmp_path: Path) -> None:
     assert Applied(upserted=1) == sink.apply(plan, [kept])
     assert Applied(stale=1) == sink.apply(plan, [kept])
     assert ["known"] == [row["note"] for row in sink.documents(plan)]
+
+
+def test_a_row_that_was_truncated_lends_nothing_to_what_its_key_has_become(tmp_path: Path) -> None:
+    """What put the new row there waits, or was left out; a row that was read is followed."""
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    truncate = RowChange((), EPOCH | 16, None, 20_000_000)
+    kept = structs.replace(price(4, "4", 40), kept=("note",))
+    read = structs.replace(price(5, "4", 0, note="new"), version=EPOCH | 47, committed_at_us=0)
+    following = structs.replace(price(7, "7", 70), kept=("note",))
+    sink.apply(plan, [price(1, "1", 10, note="old")])
+    sink.apply(plan, [truncate])
+    sink.apply(plan, [structs.replace(read, read_at_us=50_000_000)])
+
+    (refused,) = sink.apply(plan, [kept]).refused
+
+    assert isinstance(refused.error, NoStoredRowError)
+    assert Applied(upserted=1) == sink.apply(plan, [following])
+    notes = [state.row["note"] for state in stored(tmp_path, plan)[1,]]
+    assert ["old", "new", "new"] == notes
 
 
 def test_a_sweep_ends_states_and_removes_none(tmp_path: Path) -> None:
