@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import structlog
@@ -26,8 +26,8 @@ from cdc.upkeep.keeper import keep
 from headwater import extra, runtime
 from headwater.errors import UnhealthyError, UsageError
 from headwater.impact import Impact
+from headwater.job_report import JobReport
 from headwater.project import remember
-from headwater.runtime.home import read_json
 from headwater.wiring import (
     JOB,
     WATCH,
@@ -81,6 +81,10 @@ _log = structlog.get_logger(__name__)
 class Platform:
     """One project's servers, capture and job.
 
+    Attributes:
+        project: The project.
+        told: What the job says of itself.
+
     Args:
         project: The project.
         config: Its settings file, which the job opens again in its own process.
@@ -95,6 +99,7 @@ class Platform:
         self.project = project
         self._config = config
         self._spec = runtime_spec(project, config, lifeline=lifeline)
+        self.told = JobReport(project.home.run)
 
     def start(self, on_event: Callable[[StatusEvent], None]) -> Endpoints:
         """Starts or joins the servers and the job; returns when every server answers."""
@@ -187,7 +192,7 @@ class Platform:
         derived = {view.name: view for view in self._derived_kept()}
         place = shown.get(name, name)
         if place in derived:
-            said = (read_json(self.project.home.run / "derived.json") or {}).get(place, {})
+            said = self.told.derived().get(place, {})
             source = next(plan.source for plan in plans.values())
             found = explain_derived(derived[place], source, said, [*plans, *derived])
         else:
@@ -461,53 +466,6 @@ class Platform:
         with session.connect(self.source_dsn) as connection:
             return positions.read(connection)
 
-    def view_records(self) -> dict[tuple[str, str], dict[str, int]]:
-        """Returns by view and store what became of its records since the job started."""
-        said = read_json(self.project.home.run / "job.json") or {}
-        return {
-            (view, store): counts
-            for store, query in said.get("queries", {}).items()
-            for view, counts in query.get("views", {}).items()
-        }
-
-    def unexpected(self) -> dict[tuple[str, str], dict[str, int]]:
-        """Returns by view and store the rows since the job started that failed an expectation."""
-        said = read_json(self.project.home.run / "job.json") or {}
-        found = {
-            (view, store): counts
-            for store, query in said.get("queries", {}).items()
-            for view, counts in query.get("failed", {}).items()
-        }
-        derived = read_json(self.project.home.run / "derived.json") or {}
-        for view, kept in derived.items():
-            if kept.get("failed"):
-                found[view, "table"] = kept["failed"]
-        return found
-
-    def failing_stores(self) -> dict[str, str]:
-        """Returns the code of the error of each store whose query does not run at the moment."""
-        return {store: error["code"] for store, error in self._store_errors().items()}
-
-    def halted(self) -> dict[tuple[str, str], str]:
-        """Returns by view and store why a view stands still there, and not in its other stores."""
-        said = read_json(self.project.home.run / "job.json") or {}
-        return {
-            (view["view"], store): view["error"]["code"]
-            for view in said.get("paused", ())
-            for store in view["stores"]
-        }
-
-    def failing_derived(self) -> dict[tuple[str, str], str]:
-        """Returns by view and store the error's code of a derived view that is not kept there."""
-        said = read_json(self.project.home.run / "derived.json") or {}
-        found = {}
-        for view, told in said.items():
-            stores = {"table": told, **told.get("stores", {})}
-            for store, state in stores.items():
-                if error := state["error"] or told["error"]:
-                    found[view, store] = error["code"]
-        return found
-
     def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Returns by view and store how many records wait, and how many keys for a value only."""
         from projections.quarantine import desk  # noqa: PLC0415
@@ -533,14 +491,14 @@ class Platform:
             wanted = {(plan.name, store) for plan in self.plans() for store in plan.to}
             wanted |= {(view.name, store) for view in self._derived_kept() for store in view.to}
             reached = {(p.view, p.store) for p in self.positions() if p.applied_through >= lsn}
-            found = (wanted - reached) - self.halted().keys()
+            found = (wanted - reached) - self.told.halted().keys()
             return sorted(f"{name} in {store}" for name, store in found)
 
         try:
             self._await(lambda: not behind(), deadline_s, f"views have not reached {lsn}")
         except UnhealthyError as error:
             detail, hint = ", ".join(behind()), error.hint
-            for store, said in self._store_errors().items():
+            for store, said in self.told.store_errors().items():
                 detail += f"; {store}: {said['code']} {said['message']}"
                 hint = said["hint"] or hint
             raise UnhealthyError(error.message, detail=detail, hint=hint) from None
@@ -620,17 +578,11 @@ class Platform:
         """Stops everything in order; returns whether anything ran."""
         return runtime.down(self.project.settings.home)
 
-    def _store_errors(self) -> dict[str, dict[str, Any]]:
-        said = read_json(self.project.home.run / "job.json") or {}
-        queries = said.get("queries", {})
-        return {store: query["error"] for store, query in queries.items() if query.get("error")}
-
     @property
     def _impact(self) -> Impact:
         failing = None
         if self.job_runs():
-            said = read_json(self.project.home.run / "derived.json") or {}
-            errors = {view: told["error"] for view, told in said.items()}
+            errors = {view: told["error"] for view, told in self.told.derived().items()}
             failing = {view: Fault(**error) for view, error in errors.items() if error}
         return Impact(self.project, self.source_dsn, self.endpoints, self._hiding, failing)
 
@@ -692,8 +644,7 @@ class Platform:
         found = self.status()
         for service in found.failed if found else ():
             log = runtime.log_path(self.project.settings.home, service.name)
-            said = read_json(self.project.home.run / "job.json") or {}
-            detail = said.get("error") if service.name == JOB else None
+            detail = self.told.error if service.name == JOB else None
             raise UnhealthyError(
                 f"{service.name} has failed",
                 detail=str(detail or service.last_error),

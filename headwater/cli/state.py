@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows
+from headwater.job_report import JobReport
 from headwater.project import open_project
-from headwater.runtime.home import read_json
 from projections.published import Published
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def state(
     found: list[ViewState] = []
     if version is not None:
         views = {**project.declarations.views, **project.declarations.derived}
-        said = read_json(project.home.run / "derived.json") or {}
+        said = JobReport(project.home.run).derived()
         found = states(tables, version, published.current(), views, said)
     if as_json:
         print_json([asdict(each) for each in found])

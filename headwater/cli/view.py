@@ -83,9 +83,10 @@ def status(
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     paused = {view.name: view.fault for view in platform.bound().paused}
-    records, waiting = platform.view_records(), platform.waiting()
-    failing, apart = platform.failing_stores(), platform.halted() | platform.failing_derived()
-    unexpected = platform.unexpected()
+    told, waiting = platform.told, platform.waiting()
+    records, unexpected = told.records(), told.unexpected()
+    failing = {store: error["code"] for store, error in told.store_errors().items()}
+    apart = told.halted() | told.failing_derived()
     verified = {(each.view, str(each.store)): each for each in platform.verified()}
     rows: list[dict[str, Any]] = []
     for position in platform.positions():

@@ -15,7 +15,7 @@ from rich.text import Text
 from headwater.demo.result import STORES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rich.console import RenderableType
@@ -73,15 +73,27 @@ def _verdict(result: DemoResult, *, unicode: bool) -> Text:
         text = Text(f"{mark} {count} views in {stores} stores equal their source", "bold green")
     else:
         mark = "✗" if unicode else "NOT EQUAL:"
-        wrong = sum(not view.agrees for view in result.views)
-        broken = sum(not invariant.holds for invariant in result.invariants)
-        found = [f"{wrong} of {len(result.views)} copies differ from their source"] if wrong else []
-        found += ["sums that must be equal are not"] if broken else []
-        found += [] if found else ["nothing was compared"]
-        text = Text(f"{mark} {'; '.join(found)}", "bold red")
+        text = Text(f"{mark} {'; '.join(_wrong(result))}", "bold red")
     rows = sum(view.rows for view in result.views)
     compared = f"{rows:,} rows compared one by one with the source as of {result.position}"
     return text.append("\n").append(compared, "default not bold dim")
+
+
+def _wrong(result: DemoResult) -> Iterator[str]:
+    """What keeps a result from being verified, each in some words."""
+    wrong = sum(not view.agrees for view in result.views)
+    if not result.views:
+        yield "nothing was compared"
+    elif wrong:
+        yield f"{wrong} of {len(result.views)} copies differ from their source"
+    if any(not invariant.holds for invariant in result.invariants):
+        yield "sums that must be equal are not"
+    if result.rebuilt is not None and not result.rebuilt.unnoticed:
+        yield "readers noticed the rebuild"
+    if result.mended is not None and result.mended.left:
+        yield "what was damaged is not whole again"
+    if result.forgotten is not None and not result.forgotten.complete:
+        yield "who was forgotten is still found"
 
 
 def _views(result: DemoResult, *, unicode: bool) -> Table:

@@ -131,7 +131,6 @@ def test_views_that_stay_behind_are_told_with_what_holds_them_up(
     (project / ".headwater" / "run").mkdir(parents=True, exist_ok=True)
     (project / ".headwater" / "run" / "job.json").write_text(json.dumps(told))
     monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
-    monkeypatch.setattr(Platform, "halted", lambda _: {})
     monkeypatch.setattr(Platform, "positions", lambda _: [])
     plan = SimpleNamespace(name="orders", to=(Store.CACHE,))
     monkeypatch.setattr(Platform, "plans", lambda _: [plan])
