@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from random import Random
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from projections import earlier_window
 from projections.errors import ProjectionError
 from projections.event_window import (
     Calendar,
@@ -184,6 +185,45 @@ def test_windows_that_are_kept_are_what_plain_python_makes_of_the_rows(
     kept = Kept(spark, view, World(chance(kind, seed), absurd=True))
     for rows in kept.changed(few_max):
         assert windows(kind, rows) == by_window(kept)
+
+
+BACK: dict[str, tuple[timedelta, ZoneInfo | None]] = {
+    "tumbling": (timedelta(hours=2), None),
+    "day": (timedelta(days=1), STOCKHOLM),
+    "sliding": (timedelta(minutes=15), None),
+}
+
+
+@pytest.mark.parametrize(("kind", "few_max"), [("tumbling", 500), ("day", 500), ("sliding", 0)])
+def test_windows_stand_beside_those_of_some_time_before(
+    spark: SparkSession, kind: str, few_max: int
+) -> None:
+    window, (back, zone) = WINDOWS[kind], BACK[kind]
+    keys = keys_of(window, ("who",))
+    of_windows = window.select("events", ("who",), Measures(count="n"), "")
+    width, place = f"{back // timedelta(seconds=1)} seconds", None if zone is None else zone.key
+    beside = earlier_window.query("windows", keys, width, {"before": "n"}, place)
+    view = declared(spark, f"WITH windows AS ({of_windows}) {beside}", keys)
+    kept = Kept(spark, view, World(chance(kind, 1)))
+    met = 0
+    for rows in kept.changed(few_max):
+        found = {key: measures["n"] for key, measures in windows(kind, rows).items()}
+        expected = {
+            key: {"n": n, "before": found.get(earlier(key, back, zone or UTC))}
+            for key, n in found.items()
+        }
+        assert expected == by_window(kept)
+        met += sum(each["before"] is not None for each in expected.values())
+    assert met
+
+
+def earlier(
+    key: tuple[Any, datetime, datetime], back: timedelta, zone: tzinfo
+) -> tuple[Any, datetime, datetime]:
+    """The same group's window of some time before, by the clocks of a place."""
+    who, *bounds = key
+    start, end = (utc(at.astimezone(zone) - back) for at in bounds)
+    return who, start, end
 
 
 @pytest.mark.parametrize("error", [0.01, 0.05])
