@@ -167,6 +167,32 @@ def test_a_step_that_is_true_of_no_row_is_refused(spark: SparkSession, where: st
         )
 
 
+def test_a_step_may_be_a_column_and_be_called_by_its_name(spark: SparkSession) -> None:
+    from pyspark.sql.types import StructType
+
+    from projections.spark.derivation.analysis import analyse
+    from projections.spark.derivation.matching import matches_of
+
+    ddl = "who string, declined boolean, large boolean, at timestamp"
+    query = PatternQuery(
+        Pattern([Step("declined", "declined"), Step("large", "large")], "1 hour"),
+        ("who",),
+        "at",
+        (),
+    )
+    view = analyse(
+        spark,
+        lambda frames: matches_of(frames["events"], query),
+        {"events": StructType.fromDDL(ddl)},
+        ("who", "match_start", "match_number"),
+    )
+    rows = [("p", True, False, NIGHT), ("p", False, True, NIGHT + timedelta(minutes=1))]
+
+    found = view.definition({"events": spark.createDataFrame(rows, ddl)}).collect()
+
+    assert ["p"] == [row["who"] for row in found]
+
+
 def test_rows_without_a_usable_time_have_no_part_in_a_match(spark: SparkSession) -> None:
     """What they begin would be due, or end, where no time can be written."""
     from projections.spark.derivation.matching import matches_of

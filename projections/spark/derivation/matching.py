@@ -234,7 +234,8 @@ def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
     if INPUT_MARK not in frame.schema[0].metadata:  # looked at once, before there are rows
         return
     steps = [step for step in query.pattern.steps if not step.absent]
-    asked = frame.select(*(fn.expr(step.where).alias(step.name) for step in steps))
+    # by names that no column has: one that is asked for by its own is not asked for at all
+    asked = frame.select(*(fn.expr(s.where).alias(f"_fits_{n}") for n, s in enumerate(steps)))
     found = asked._jdf.queryExecution().optimizedPlan().expressions()  # noqa: SLF001
     for number, step in enumerate(steps):
         said = found.apply(number).children().apply(0)
