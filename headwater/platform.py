@@ -262,9 +262,15 @@ class Platform:
         return done
 
     def first_change(self, deadline_s: float) -> ChangeEvent | None:
-        """Returns the first captured change; None if the source is empty so far."""
+        """Returns the first captured change; None if none comes in time, or all was empty."""
         topics = [table.topic(self.project.source.name) for table in self.project.source.tables]
-        return first_change(self.endpoints.kafka_bootstrap, topics, deadline_s)
+        deadline = time.monotonic() + deadline_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            read = self.reads()  # before it is looked at: what they sent is there by then
+            found = first_change(self.endpoints.kafka_bootstrap, topics, min(_TOLD_EVERY_S, left_s))
+            if found is not None or all(r.state == "done" and not r.rows_read for r in read):
+                return found
+        return None
 
     def plan(self) -> list[Difference]:
         """Returns what differs from what is declared; changes nothing."""

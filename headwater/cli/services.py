@@ -134,7 +134,9 @@ def _derive(platform: Platform, say: Callable[[str], None]) -> None:
     for change in platform.apply():
         say(f"[cyan]source[/]   {escape(change)}")
     first = platform.first_change(_FIRST_CHANGE_S)
-    if first is not None:
+    if first is None:
+        say("[cyan]captured[/] nothing so far: no row, and no change")
+    else:
         what = "snapshot row" if first.snapshot else first.operation.name.lower()
         say(f"[cyan]captured[/] first change event: {what} of {escape(str(first.table))}")
     platform.await_job(_JOB_READY_S, _teller(say))

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-FILES_MAX: Final = 32
-"""Files of a small table: Spark's driver lists as many by itself, more in a job of their own."""
+FILES_MAX: Final = 96
+"""Files of a small table: more than lie there between two compactions, and no more than the driver
+lists by itself (see `session`); for each more, Spark begins a job of its own."""
 
 BYTES_MAX: Final = 128 << 20
 """Bytes of a small table; in a larger one, files are worth passing over."""

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from projections.published import PublishedVersion, TableVersion
-from projections.sinks.table import FEED
+from projections.sinks.table import COMMITS_PER_COMPACTION, FEED
 from projections.spark import derived, table_versions
 from projections.spark.derived import DerivedKeeper
 from projections.spark.java_classes import java_class, scala_object
@@ -137,6 +137,14 @@ def test_files_and_few_changes_are_read_as_delta_reads_them(
         assert mine.schema.simpleString() == delta.schema.simpleString()
         assert rows(mine) == rows(delta)
         assert read_from(mine) == "driver"
+
+
+def test_a_table_between_two_compactions_is_read_from_its_files_and_no_job_lists_them(
+    spark: SparkSession,
+) -> None:
+    threshold = spark.conf.get("spark.sql.sources.parallelPartitionDiscovery.threshold")
+
+    assert COMMITS_PER_COMPACTION < table_versions.FILES_MAX <= int(threshold or 0)
 
 
 def test_what_is_large_or_has_other_columns_is_left_to_delta(

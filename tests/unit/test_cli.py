@@ -9,12 +9,12 @@ import pytest
 from deltalake import write_deltalake
 
 from cdc.lsn import Lsn
-from headwater import scaffold
+from headwater import platform, scaffold
 from headwater.cli import main, services, verification
 from headwater.cli.output import print_error
 from headwater.errors import UsageError
 from headwater.platform import Platform
-from headwater.project import EXAMPLE
+from headwater.project import EXAMPLE, open_project
 from projections.derivation.errors import DuplicateKeyError
 from projections.published import Published
 from projections.view import Store
@@ -143,6 +143,31 @@ def test_views_that_stay_behind_are_told_with_what_holds_them_up(
     error = json.loads(out)["error"]
     assert (3, "raise maxmemory") == (code, error["hint"])
     assert "orders in cache; cache: HW-P062 the cache is full" == error["detail"]
+
+
+@pytest.mark.parametrize(
+    ("read", "looks"),
+    [
+        ([[("reading", 0)], [("done", 0), ("done", 0)]], 2),  # nothing is there to come
+        ([[("done", 0), ("unread", 0)], [("done", 0), ("done", 1)], [("done", 1)]], 3),
+    ],
+)
+def test_a_first_change_is_waited_for_as_long_as_there_is_a_row_to_come(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: list[list[tuple[str, int]]],
+    looks: int,
+) -> None:
+    reports = iter([[SimpleNamespace(state=s, rows_read=n) for s, n in each] for each in read])
+    found = iter(["a change" if looks == 3 and n == 2 else None for n in range(3)])
+    monkeypatch.setattr(Platform, "reads", lambda _: next(reports))
+    monkeypatch.setattr(Platform, "endpoints", SimpleNamespace(kafka_bootstrap=""))
+    monkeypatch.setattr(platform, "first_change", lambda *_: next(found))
+
+    first = Platform(open_project(), project / "headwater.toml").first_change(60)
+
+    assert first == ("a change" if looks == 3 else None)
+    assert [] == list(reports)
 
 
 def test_a_misspelt_command_or_option_is_a_usage_error(folder: Path, run: Run) -> None:
