@@ -51,7 +51,7 @@ _TICK_S: Final = 0.1
 _REST_MAX_S: Final = 5.0
 """Longest rest after a boundary. Where the machine is busy it rests as long as the last one took:
 else views made from others would always be at work, and take half of a small machine from the views
-that they are made from. Where half of it is idle, half as long."""
+that they are made from. The more of it is idle the shorter, and where half of it is, not at all."""
 _REST_FAILED_S: Final = 1.0
 _END_S: Final = 60.0
 _AT_ONCE: Final = 2
@@ -133,8 +133,7 @@ class Deriver(threading.Thread):
                             self._settle(version)
                         self._made = made
                     took_s = time.monotonic() - began
-                    busy = psutil.cpu_percent(interval=None) / 100  # since it was asked before
-                    rest_s = max(_TICK_S, min(took_s * busy, _REST_MAX_S))
+                    rest_s = max(_TICK_S, min(took_s * _pressure(), _REST_MAX_S))
             except _FAILURES as error:
                 # a pool takes no work any more once this process has begun to end
                 if not self._stopped.is_set():
@@ -334,3 +333,8 @@ class Deriver(threading.Thread):
         if self.faults.get(view) != fault:
             _log.warning("a view cannot be kept", view=view, code=fault.code, what=fault.message)
         self.faults[view] = fault
+
+
+def _pressure() -> float:
+    """How busy the machine was since this was asked before: 0 up to a half, 1 if no core rests."""
+    return max(0.0, psutil.cpu_percent(interval=None) / 50 - 1)

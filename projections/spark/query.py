@@ -94,7 +94,7 @@ class Gate:
 _PACES: Final = {
     Store.CACHE: Pace(500, 40_000),
     Store.SEARCH: Pace(1_000, 60_000),
-    Store.TABLE: Pace(1_000, 100_000),
+    Store.TABLE: Pace(750, 100_000),
     ARCHIVE: Pace(15_000, 200_000),
 }
 _TABLES_MS: Final = 250
