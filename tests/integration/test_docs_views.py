@@ -97,11 +97,10 @@ class Shop:
     """The tables of the pages' mirrors, and the views made from them."""
 
     def __init__(self, folder: Path) -> None:
-        views, time = (blocks(page, "sql") for page in PAGES)
+        queries = [block for page in PAGES for block in blocks(page, "sql")]
         declared = "\n".join(block for page in PAGES for block in blocks(page, "python"))
-        compared = f"""\nview.sql("a_week_ago", \"\"\"{time[0]}\"\"\", keys=["window_start"])\n"""
-        (folder / "views.py").write_text(declared + compared)
-        (folder / "order_document.sql").write_text("\n".join(views))
+        (folder / "views.py").write_text(declared)
+        (folder / "order_document.sql").write_text("\n".join(queries))
         derived = tuple(load(folder / "views.py").derived.values())
         nowhere = "redis://127.0.0.1:1"
         places = (nowhere, "", "", folder, nowhere, "", tuple(ensure("spark")))
