@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from projections.derived_view import declare
 from projections.errors import DeclarationError
-from projections.event_window import END, START, micros
+from projections.event_window import END, START, micros, require_zone
 from projections.measure import quoted
 from projections.view import DerivedView, Store
 
@@ -102,10 +101,5 @@ def _earlier(at: str, back: str, zone: str | None) -> str:
     width = f"INTERVAL {micros(back)} MICROSECONDS"
     if zone is None:
         return f"{at} - {width}"
-    try:
-        ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise DeclarationError(
-            "no such time zone", detail=zone, hint="such as Europe/Stockholm"
-        ) from None
+    require_zone(zone)
     return f"to_utc_timestamp(from_utc_timestamp({at}, '{zone}') - {width}, '{zone}')"

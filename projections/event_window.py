@@ -227,12 +227,7 @@ class Calendar:
                 detail=self.unit,
                 hint=f'{", ".join(_UNITS)}; for hours: Tumbling(..., "1 hour")',
             )
-        try:
-            ZoneInfo(self.zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise DeclarationError(
-                "no such time zone", detail=self.zone, hint="such as Europe/Stockholm"
-            ) from None
+        require_zone(self.zone)
 
     @property
     def reach(self) -> timedelta:
@@ -371,6 +366,20 @@ def _require_groups(what: str, by: tuple[str, ...]) -> None:
             f"{what} is that of a group: all rows of the table would be one",
             hint='by=["customer_id"]',
         )
+
+
+def require_zone(name: str) -> None:
+    """Refuses what is the name of no time zone.
+
+    Raises:
+        DeclarationError: There is none of that name.
+    """
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise DeclarationError(
+            "no such time zone", detail=name, hint="such as Europe/Stockholm"
+        ) from None
 
 
 def micros(text: str) -> int:

@@ -135,7 +135,7 @@ def _derive(platform: Platform, say: Callable[[str], None]) -> None:
         say(f"[cyan]source[/]   {escape(change)}")
     first = platform.first_change(_FIRST_CHANGE_S)
     if first is None:
-        say("[cyan]captured[/] nothing so far: no row, and no change")
+        say("[cyan]captured[/] no row and no change so far")
     else:
         what = "snapshot row" if first.snapshot else first.operation.name.lower()
         say(f"[cyan]captured[/] first change event: {what} of {escape(str(first.table))}")

@@ -35,6 +35,15 @@ class Sweep(NamedTuple):
     version: int
     at_us: int
 
+    @property
+    def logged(self) -> bool:
+        """Whether the log has it, a TRUNCATE: otherwise a read has not found what is older.
+
+        That went by a delete of its own, or in a gap, after which no row lends anything (see
+        `may_complete`).
+        """
+        return not read(self.version)
+
 
 class Marks(NamedTuple):
     """How far a history is; no key has anything beyond.
@@ -50,15 +59,6 @@ class Marks(NamedTuple):
     at_us: int
     commit: int
     sweeps: tuple[Sweep, ...] = ()
-
-    @property
-    def truncated(self) -> list[int]:
-        """Versions at which all rows went at once, for all to see.
-
-        Whatever else was swept is not in the log: a row that a read did not find went by a delete
-        of its own, or in a gap, after which no row lends anything (see `may_complete`).
-        """
-        return [sweep.version for sweep in self.sweeps if not read(sweep.version)]
 
     def with_sweeps(self, changes: Sequence[HistoryChange]) -> list[HistoryChange]:
         """Returns the changes of a key with the sweeps that it went through."""
@@ -260,7 +260,8 @@ class Batch:
         if place not in stored.asked and current is not None:
             older.append((current.last_version, current.row))
         last = max(older, key=lambda found: found[0], default=None)
-        if last is not None and any(last[0] < each < until for each in stored.marks.truncated):
+        truncates = (sweep.version for sweep in stored.marks.sweeps if sweep.logged)
+        if last is not None and any(last[0] < version < until for version in truncates):
             return None  # it went with all others, and what came since has not been taken
         return last
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILES_MAX: Final = 96
-"""Files of a small table: more than lie there between two compactions, and no more than the driver
-lists by itself (see `session`); for each more, Spark begins a job of its own."""
+"""Files of a small table: more than lie there between two compactions, and fewer than those that
+Spark lists in a job of its own (see `session`)."""
 
 BYTES_MAX: Final = 128 << 20
 """Bytes of a small table; in a larger one, files are worth passing over."""
