@@ -31,6 +31,9 @@ KEYS_MAX: Final = 500
 """Keys of a chunk of a read of keys."""
 
 _ROWS_FIRST: Final = 2_000
+_CLOCK_BEGINS_US: Final = 946_684_800_000_000
+"""What the server's binary times count from, the year 2000."""
+
 _NOTED_EVERY: Final = 20_000
 
 SESSION: Final = (
@@ -190,14 +193,17 @@ def _send(
     note: Callable[[int], None] | None = None,
 ) -> tuple[int, int, tuple[str, ...] | None]:
     """Sends what a query copies out; returns how many, their bytes, and the last one's key."""
-    send, of_row, topic = target.sender.send, target.envelope.of_row, target.topic
+    send, envelope, topic = target.sender.send, target.envelope, target.topic
+    of_row = envelope.of_row
     keyed = bool(schema.key)
     rows = size = 0
     place: Sequence[bytes] = ()
     with connection.cursor().copy(query) as copy:
-        copy.set_types(["bytea"] * (2 + len(schema.key)))
-        for row_json, key_json, *place in copy.rows():  # noqa: B007  # the last one is needed
+        copy.set_types(["bytea"] * (3 + len(schema.key)))
+        for row_json, key_json, clock, *place in copy.rows():  # noqa: B007  # the last is needed
             rows += 1
+            if rows == 1:
+                envelope.seen(int.from_bytes(clock) + _CLOCK_BEGINS_US)
             value = of_row(row_json, 0 if keyed else rows)
             size += len(value)
             send(topic, key_bytes(key_json) if keyed else None, value)
@@ -211,6 +217,7 @@ def _copy(facts: TableFacts, rest: sql.Composable) -> sql.Composed:
     columns: list[sql.Composable] = [
         expression.row_json(schema),
         expression.key_json(schema) if schema.key else sql.SQL("NULL::text"),
+        sql.SQL("clock_timestamp()"),  # the snapshot that the rows are of was taken before
         *key_texts(schema),
     ]
     return sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)").format(

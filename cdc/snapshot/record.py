@@ -22,8 +22,7 @@ class ReadEnvelope:
     """
 
     def __init__(self, source: str, table: TableName, read_lsn: Lsn) -> None:
-        now_us = time.time_ns() // 1000
-        about = {
+        self._source = {
             "connector": "postgresql",
             "name": source,
             "snapshot": "true",
@@ -32,9 +31,17 @@ class ReadEnvelope:
             "table": table.name,
             "txId": None,
             "lsn": read_lsn.value,
-            "ts_ms": now_us // 1000,
-            "ts_us": now_us,
         }
+        self.seen(time.time_ns() // 1000)
+
+    def seen(self, at_us: int) -> None:
+        """Sets the time of the records that follow: what they tell was so at some time until then.
+
+        Args:
+            at_us: Microseconds since 1970, UTC, by the server's clock: a change that was committed
+                later is in none of them.
+        """
+        about = {**self._source, "ts_ms": at_us // 1000, "ts_us": at_us}
         # not by `%`, which a name may hold
         self._about = b',"source":' + orjson.dumps(about) + b',"op":"'
         self._read = self._about + b'r","transaction":{"total_order":'
