@@ -182,7 +182,8 @@ class Caretaker(threading.Thread):
                 with guard.writing():
                     if not sweep.covered_by(self._applied(store, committed)):
                         continue
-                    removed = self._sink(store).sweep(plan, sweep.below_version)
+                    spans = sweeps.spans(connection, plan)
+                    removed = self._sink(store).sweep(plan, sweep.below_version, spans)
                 if plan.history is None:  # a history wants what waits, however old
                     below = {plan.name: sweep.below_version}
                     ledger.obsolete(connection, self._spec.source, store, below)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,8 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
         read_at_us: Of a row that was read, when; only a history is told.
         sent_at_us: Time of its record at the broker, microseconds since 1970, UTC; 0 where nobody
             knows, or no view asks.
+        inserted: Whether the row came to be by it, or was there before; None where the log does not
+            say, as of a row that was read. Only a history is told.
     """
 
     key: tuple[object, ...]
@@ -49,6 +51,21 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
     moved_at: int = 0
     read_at_us: int = 0
     sent_at_us: int = 0
+    inserted: bool | None = None
+
+
+class ReadSpan(NamedTuple):
+    """What a whole read of a table stands for, and when it was; microseconds since 1970, UTC.
+
+    Attributes:
+        version: Version of the rows that it has read, as `ChangePosition.of_read` makes it.
+        at_us: When its position was taken.
+        until_us: When every row had been read.
+    """
+
+    version: int
+    at_us: int
+    until_us: int
 
 
 def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool:
@@ -80,6 +97,11 @@ def completed_version(change: RowChange, stored_version: int) -> int:
 def read(version: int) -> bool:
     """Tells whether a row, or some of its values, were read: no record of the log lies there."""
     return bool(version & _ALIGNMENT - 1)
+
+
+def whole_row_read(version: int) -> bool:
+    """Tells whether all of a row was read, at some moment from the position that it stands for."""
+    return read(version) and version & _ALIGNMENT - 1 != _LENT
 
 
 @dataclass(frozen=True, slots=True)

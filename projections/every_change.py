@@ -36,10 +36,16 @@ class EveryChangeReducer(TopicReducer):
         """Decodes and returns what the records come to, and forgets them."""
         done = super().reduced()
         changes = [
-            change if change.committed_at_us else replace(change, read_at_us=_read_at_us(raw))
+            replace(change, inserted=raw.inserted)
+            if change.committed_at_us
+            else replace(change, read_at_us=_read_at_us(raw))
             for change, raw in zip(done.changes, done.raws, strict=True)
         ]
         return done._replace(changes=changes)
+
+    def _upsert(self, raw: RawChange, value: bytes, operation: str) -> RawChange | None:
+        upsert = super()._upsert(raw, value, operation)
+        return None if upsert is None else replace(upsert, inserted=operation == "c")
 
     def _items(self) -> list[tuple[bytes | str, RawChange]]:
         return [(raw.key or b"", raw) for raw in (*self._passed, *self._newest.values())]

@@ -36,12 +36,15 @@ class HistoryChange(msgspec.Struct, frozen=True, gc=False):
         at_us: When it was committed, or read; microseconds since 1970, UTC.
         row: Values by column; None of a delete.
         sequence_us: The row's own time; None where the commit counts, and of a delete.
+        inserted: Whether the log says that there was no row before it (an insert), or that there
+            was one (an update, a delete); None where it does not say.
     """
 
     version: int
     at_us: int
     row: Mapping[str, object] | None
     sequence_us: int | None = None
+    inserted: bool | None = None
 
 
 class HistoryState(msgspec.Struct, gc=False):

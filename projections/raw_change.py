@@ -42,6 +42,7 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
         below: An older whole row, which the store has to be given first.
         gone: Of a delete, the change that it came upon in this batch.
         cut: Whether a record of the key came after it that could not be read.
+        inserted: See `RowChange.inserted`.
     """
 
     version: int
@@ -57,6 +58,7 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
     below: RawChange | None = None
     gone: RawChange | None = None
     cut: bool = False
+    inserted: bool | None = None
 
     @property
     def own(self) -> Record:

@@ -287,6 +287,7 @@ def fill(
     options = ReplayOptions(
         archived=archived(spec, plan),
         whole=whole_reads(connection, spec),
+        spans=sweeps.spans(connection, plan),
         share=filling.share,
         stopped=filling.stopped,
         progress=noting.told,

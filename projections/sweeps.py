@@ -10,9 +10,12 @@ one. Until then the view has rows too many, and says of no position that it has 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.position import ChangePosition
+from cdc.snapshot import reads
+from projections.change import ReadSpan
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
 
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _DONE: Final = "SELECT view, store, max(below_version) FROM headwater.sweeps GROUP BY view, store"
 _NOTE: Final = """
 INSERT INTO headwater.sweeps (view, store, below_version, removed) VALUES (%s, %s, %s, %s)
@@ -100,6 +105,17 @@ def pending(
     if sweep is None or done.get((plan.name, store), 0) >= sweep.below_version:
         return None
     return sweep
+
+
+def spans(connection: psycopg.Connection[Any], plan: ViewPlan) -> tuple[ReadSpan, ...]:
+    """Returns what a history is told of the whole reads of its table; nothing of other views."""
+    if plan.history is None:
+        return ()
+    found = reads.whole_spans(connection, plan.source, plan.topics)
+    return tuple(
+        ReadSpan(place.version, *((at - _BEGINNING) // _MICROSECOND for at in (begun, ended)))
+        for place, begun, ended in found
+    )
 
 
 def done(connection: psycopg.Connection[Any]) -> dict[tuple[str, Store], int]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg.types.json import Jsonb
 
 from cdc.lsn import Lsn
+from cdc.position import ChangePosition
 from cdc.snapshot.progress import Progress
 from cdc.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from psycopg import Connection
@@ -112,6 +113,13 @@ UPDATE headwater.snapshots
        state = CASE WHEN %(final)s THEN 'failed' ELSE state END,
        ended_at = CASE WHEN %(final)s THEN clock_timestamp() END
  WHERE id = %(id)s AND state IN ('waiting', 'reading')
+"""
+_SPANS: Final = """
+SELECT table_schema, table_name, epoch, read_lsn::text,
+       coalesce(begun_at, asked_at), coalesce(ended_at, begun_at, asked_at)
+  FROM headwater.snapshots
+ WHERE source = %s AND predicate IS NULL AND keys IS NULL AND state = 'done'
+ ORDER BY epoch, read_lsn
 """
 _LOCK_CLASS: Final = 0x4857
 """First number of the advisory locks of reads; the second is the read's own."""
@@ -304,6 +312,19 @@ def whole_reads(connection: Connection[Any], source: str) -> dict[str, WholeRead
         topic = TableName(schema, name).topic(source)
         found[topic] = WholeRead(number, epoch, Lsn.parse(lsn), offsets)
     return found
+
+
+def whole_spans(
+    connection: Connection[Any], source: str, topics: Collection[str]
+) -> list[tuple[ChangePosition, datetime, datetime]]:
+    """Returns what every whole read that is done of some tables stands for, its begin and end."""
+    return [
+        (ChangePosition.of_read(epoch, Lsn.parse(lsn)), begun, ended)
+        for schema, name, epoch, lsn, begun, ended in connection.execute(
+            _SPANS, (source,)
+        ).fetchall()
+        if TableName(schema, name).topic(source) in topics
+    ]
 
 
 def take(connection: Connection[Any], read: Read) -> bool:

@@ -415,7 +415,7 @@ class _Run:
             for plan in target.plans:
                 sweep = None if plan.behind else sweeps.due(plan, whole)
                 if sweep is not None and sweep.covered_by(ends):
-                    removed = sink.get().sweep(plan, sweep.below_version)
+                    removed = sink.get().sweep(plan, sweep.below_version, self._options.spans)
                     found.append(Swept(number, plan.name, sweep, removed))
         return found
 

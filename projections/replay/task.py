@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc.snapshot.reads import Read
+    from projections.change import ReadSpan
     from projections.delivery import Held, ViewCount, Waiting
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
@@ -84,6 +85,7 @@ class ReplayOptions:
         archived: How far the archive says that it has had each partition; see `Archive.ends`.
         whole: The newest whole read of each table that is done, by topic. Where the archive lacks
             the first records it may be complete since then; and rows that it has not found go.
+        spans: What a history is told of the whole reads of its table.
         share: Of the time, how much the replay takes at most, above 0 to 1.
         stopped: Set to end it; it is looked at several times a second, but for a write under way.
         progress: Is told how far it is, twice a second.
@@ -98,6 +100,7 @@ class ReplayOptions:
     version: int | None = None
     archived: Offsets = field(default_factory=dict)
     whole: Mapping[str, Read] = field(default_factory=dict)
+    spans: Sequence[ReadSpan] = ()
     share: float = 1.0
     stopped: threading.Event | None = None
     progress: Callable[[ReplayProgress], None] = lambda _: None

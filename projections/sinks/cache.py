@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cdc.values import Json
-    from projections.change import RowChange
+    from projections.change import ReadSpan, RowChange
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
     from projections.sinks.cache_server import Calls
@@ -139,7 +139,12 @@ class CacheSink:
             for version, fields in holdings
         ]
 
-    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def sweep(
+        self,
+        plan: ViewPlan,
+        below_version: int,
+        reads: Sequence[ReadSpan] = (),  # noqa: ARG002  # a history's
+    ) -> int:
         """Notes the version, then removes keys by the guarded script; see `Sink.sweep`."""
         below, keys = _digits(below_version), self._server.keys(plan)
         removed = 0

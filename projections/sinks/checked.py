@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from projections.change import Applied, RowChange
+    from projections.change import Applied, ReadSpan, RowChange
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
     from projections.sinks.sink import Holding, Sink
@@ -54,9 +54,9 @@ class CheckedSink:
         """See `Sink.stored`."""
         return self._sink.stored(plan, keys)
 
-    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
         """See `Sink.sweep`."""
-        return self._sink.sweep(plan, below_version)
+        return self._sink.sweep(plan, below_version, reads)
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """See `Sink.documents`."""

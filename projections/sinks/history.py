@@ -16,18 +16,21 @@ from projections.history import history
 from projections.plan import VERSION_COLUMN
 from projections.row_part import parts
 from projections.sinks.arrow import keys_table
-from projections.sinks.history_batch import Batch, Marks, Stored, Sweep
+from projections.sinks.history_batch import Batch, Marks, Stored
 from projections.sinks.history_check import HistoryCheck
-from projections.sinks.history_form import COMMIT, CURRENT, ENDED, GONE, IDENTITY, HistoryForm
+from projections.sinks.history_form import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
+from projections.sinks.history_sweep import Sweep, ended
 from projections.sinks.history_tables import (
     ANEW,
     AT_MARK,
     COMMIT_MARK,
+    OPEN_SWEEPS,
     SWEEPS,
     VERSION_MARK,
     having,
     made_anew,
     marks_of,
+    open_sweeps,
     sweeps_of,
     transaction,
 )
@@ -43,8 +46,9 @@ from projections.sinks.table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from projections.change import ReadSpan
     from projections.history import HistoryChange, HistoryState
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
@@ -78,13 +82,13 @@ class HistorySink(TableSink):
         with self._locked(plan):
             states = self._states(form)
             if loses(states, form.states_schema, plan.older_names):
-                _set(states, ANEW, "true")  # until it is done, whoever does it
+                _set(states, {ANEW: "true"})  # until it is done, whoever does it
             reshape(states, form.states_schema, plan.older_names)
             reshape(self._changes(form), form.changes_schema, plan.older_names)
             if made_anew(self._states(form)):
                 for places in HistoryCheck(self._root, plan).unsettled():
                     self._make_anew(form, places)
-                _set(self._states(form), ANEW, "")
+                _set(self._states(form), {ANEW: ""})
             self._feed(plan, self._states(form))
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
@@ -186,16 +190,14 @@ class HistorySink(TableSink):
         form = HistoryForm(plan)
         truncates = [Sweep(c.version, c.committed_at_us) for c in changes if not c.key]
         given = [change for change in changes if change.key]
-        for sweep in truncates:
-            self._note(form, sweep)
+        self._note(form, truncates)
         try:
             batch = Batch(form, given)
             self._take(form, batch, plan.kept_since)
         except UnholdableValueError:  # all is converted before anything is written
             batch = Batch.parted(form, given)
             self._take(form, batch, plan.kept_since)
-        for sweep in truncates:
-            self._end(form, sweep)
+        self._end(form)
         return batch.applied() + Applied(deleted=len(truncates))
 
     def _versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
@@ -209,17 +211,20 @@ class HistorySink(TableSink):
         }
         return [newest.get(change.key, 0) for change in changes]
 
-    def _sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def _sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan]) -> int:
         form = HistoryForm(plan)
-        noted = {sweep.version: sweep for sweep in self._sweeps(form)}
-        sweep = noted.get(below_version - 1)
-        if sweep is None:
-            at_us = self._recorded_at(form, below_version)
-            if at_us is None:
-                return 0  # nothing was ever given
-            sweep = Sweep(below_version - 1, at_us)
-            self._note(form, sweep)
-        return self._end(form, sweep)
+        first = self._first_version(form)
+        if first is None:
+            return 0  # nothing was ever given
+        self._note(
+            form,
+            [
+                Sweep(each.version - 1, each.at_us, each.until_us)
+                for each in reads
+                if first < each.version <= below_version
+            ],
+        )
+        return self._end(form)
 
     def _take(self, form: HistoryForm, batch: Batch, kept_since: int) -> None:
         """Takes changes in two commits: the changes themselves, then what their keys were."""
@@ -327,31 +332,23 @@ class HistorySink(TableSink):
         )
         maintain(table, self._root, form.plan.name)
 
-    def _end(self, form: HistoryForm, sweep: Sweep) -> int:
-        """Ends the states that a sweep is newer than; returns how many there were."""
-        older = {
-            place
-            for place, state in self._current(form, None).items()
-            if state.last_version < sweep.version
-        }
-        marks = self._marks(form)
-        anew = older | self._lasting(form, sweep) if marks.version > sweep.version else older
-        if not anew:
+    def _end(self, form: HistoryForm) -> int:
+        """Ends what sweeps have ended of which that was not done; returns how many states held."""
+        versions = open_sweeps(self._states(form))
+        if not versions:
             return 0
-        anew |= self._left_behind(form, marks)  # what is written says that it is all
-        stored = Stored(marks, {}, anew, anew, self._known(form, anew))
-        self._settle(form, stored, Batch(form, ()))
-        return len(older - self._current(form, older).keys())
-
-    def _lasting(self, form: HistoryForm, sweep: Sweep) -> set[Place]:
-        """Keys with a state that has ended, but later than by a sweep that comes only now."""
-        at = pa.scalar(sweep.at_us, pa.timestamp("us", "UTC"))
-        found: set[Place] = set()
-        for rows in having(self._states(form), form, None, [*form.plan.keys, *ENDED]):
-            version, until = (rows.column(name) for name in ENDED)
-            lasting = pc.and_(pc.less(version, sweep.version), pc.greater(until, at))
-            found |= set(form.places_in(rows.filter(lasting)))
-        return found
+        marks = self._marks(form)
+        anew: set[Place] = set()
+        for sweep in marks.sweeps:
+            if sweep.version in versions:
+                anew |= ended(form, self._changes(form), sweep, marks.sweeps)
+        held = self._current(form, anew).keys()
+        if anew:
+            anew |= self._left_behind(form, marks)  # what is written says that it is all
+            stored = Stored(marks, {}, anew, anew, self._known(form, anew))
+            self._settle(form, stored, Batch(form, ()))
+        _set(self._states(form), {OPEN_SWEEPS: ""})
+        return len(held - self._current(form, held).keys())
 
     def _marks(self, form: HistoryForm) -> Marks:
         return marks_of(self._states(form))
@@ -359,21 +356,23 @@ class HistorySink(TableSink):
     def _sweeps(self, form: HistoryForm) -> tuple[Sweep, ...]:
         return sweeps_of(self._states(form))
 
-    def _note(self, form: HistoryForm, sweep: Sweep) -> None:
-        """Notes a sweep for good: whatever older comes later is ended by it as well."""
-        known = {each.version: each for each in self._sweeps(form)}
-        if sweep.version in known:
+    def _note(self, form: HistoryForm, sweeps: Iterable[Sweep]) -> None:
+        """Notes sweeps for good: whatever older comes later is ended by them as well."""
+        states = self._states(form)
+        known = {each.version: each for each in sweeps_of(states)}
+        new = {each.version: each for each in sweeps if each.version not in known}
+        if not new:
             return
-        known[sweep.version] = sweep
-        text = ",".join(f"{version}:{known[version].at_us}" for version in sorted(known))
-        _set(self._states(form), SWEEPS, text)
+        known |= new
+        text = ",".join(":".join(map(str, known[version])) for version in sorted(known))
+        still = sorted(open_sweeps(states) | new.keys())
+        _set(states, {SWEEPS: text, OPEN_SWEEPS: ",".join(map(str, still))})
 
-    def _recorded_at(self, form: HistoryForm, version: int) -> int | None:
-        """When the source was at some version: the newest time of what is not newer."""
-        found = self._changes(form).to_pyarrow_dataset().to_table(columns=[VERSION_COLUMN, "_at"])
-        older = found.filter(pc.less_equal(found.column(VERSION_COLUMN), version))
-        at_us: int | None = pc.max(older.column("_at").cast(pa.int64())).as_py()
-        return at_us
+    def _first_version(self, form: HistoryForm) -> int | None:
+        """Version of the oldest change; None without any."""
+        found = self._changes(form).to_pyarrow_dataset().to_table(columns=[VERSION_COLUMN])
+        first: int | None = pc.min(found.column(VERSION_COLUMN)).as_py()
+        return first
 
     def _left_behind(self, form: HistoryForm, marks: Marks) -> set[Place]:
         """Keys with changes that the states do not contain: a writer has ended between the two."""
@@ -449,5 +448,5 @@ class HistorySink(TableSink):
         return self._table(name, schema)
 
 
-def _set(table: DeltaTable, name: str, text: str) -> None:
-    table.alter.set_table_properties({name: text}, raise_if_not_exists=False)
+def _set(table: DeltaTable, properties: dict[str, str]) -> None:
+    table.alter.set_table_properties(properties, raise_if_not_exists=False)

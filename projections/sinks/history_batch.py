@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from projections.change import Applied, Refused, completed_version, may_complete, read
+from projections.change import (
+    Applied,
+    Refused,
+    completed_version,
+    may_complete,
+    read,
+    whole_row_read,
+)
 from projections.decode import missing_values
 from projections.errors import UnholdableValueError, WaitsBehindError
 from projections.history import HistoryChange, extend, follows, steps
 from projections.sinks.history_form import microseconds
+from projections.sinks.history_sweep import ends, reopened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,29 +29,12 @@ if TYPE_CHECKING:
     from projections.errors import SinkError
     from projections.history import HistoryState
     from projections.sinks.history_form import HistoryForm, Place
+    from projections.sinks.history_sweep import Sweep
+
+_Row = tuple[int, "Mapping[str, object] | None", int]
+"""Version, values and time of a row."""
 
 _BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
-
-
-class Sweep(NamedTuple):
-    """What ended all rows of a table at once.
-
-    Attributes:
-        version: Its place in the log: older rows are gone.
-        at_us: When.
-    """
-
-    version: int
-    at_us: int
-
-    @property
-    def logged(self) -> bool:
-        """Whether the log has it, a TRUNCATE: otherwise a read has not found what is older.
-
-        That went by a delete of its own, or in a gap, after which no row lends anything (see
-        `may_complete`).
-        """
-        return not read(self.version)
 
 
 class Marks(NamedTuple):
@@ -62,9 +54,7 @@ class Marks(NamedTuple):
 
     def with_sweeps(self, changes: Sequence[HistoryChange]) -> list[HistoryChange]:
         """Returns the changes of a key with the sweeps that it went through."""
-        first = min((change.version for change in changes), default=0)
-        ends = [HistoryChange(s.version, s.at_us, None) for s in self.sweeps if s.version > first]
-        return [*changes, *ends]
+        return [*changes, *ends(changes, self.sweeps)]
 
     def after(self, changes: Iterable[HistoryChange], commit: int) -> Marks:
         """Returns the marks of a history that has taken some changes."""
@@ -93,7 +83,10 @@ class Given(NamedTuple):
 
     def made(self, version: int, row: Mapping[str, object] | None) -> HistoryChange:
         """The change with all its values."""
-        return HistoryChange(version, self.at_us, row, self.sequence_us)
+        inserted = self.change.inserted
+        if row is None and not read(version):  # a delete; not that a read of the key found no row
+            inserted = False
+        return HistoryChange(version, self.at_us, row, self.sequence_us, inserted)
 
 
 @dataclass(slots=True)
@@ -169,7 +162,7 @@ class Batch:
                 continue
             version, row = change.version, change.row
             if row is not None and change.kept:
-                before = self._before(stored, given)
+                before = self._before(stored, given, kept_since)
                 if (
                     before is None
                     or before[1] is None
@@ -217,17 +210,20 @@ class Batch:
 
     def _joins(self, given: Sequence[Given], current: HistoryState | None, marks: Marks) -> bool:
         """Whether changes come after all else of their key, and need nothing but its state."""
-        if any(each.base is not None for each in given):
+        made = [each.made(each.change.version, each.change.row) for each in given]
+        moved = any(each.base is not None for each in given)
+        if moved or reopened(made, current, marks.sweeps):
             return False
         rule = self._form.rule
-        later = steps(each.made(each.change.version, each.change.row) for each in given)
+        later = steps(made)
         first = given[0].change.version
         kept = any(each.change.kept for each in given)
         if rule.by_sequence or current is None:
             if kept or first <= marks.version or later[0][0] <= marks.at_us:
                 return False
             return follows(marks.at_us if current is None else current.last_at_us, later, rule)
-        if first <= current.last_version:
+        lent_by_read = kept and whole_row_read(current.last_version)
+        if first <= current.last_version or lent_by_read:
             return False
         if any(current.last_version < sweep.version for sweep in marks.sweeps):
             return False
@@ -244,7 +240,7 @@ class Batch:
         return any(each in known and known[each] <= given.at_us for each in own)
 
     def _before(
-        self, stored: Stored, given: Given
+        self, stored: Stored, given: Given, kept_since: int
     ) -> tuple[int, Mapping[str, object] | None] | None:
         """Version and values of the row that has the kept values of a change."""
         key = given.change.key if given.base is None else given.change.base
@@ -255,15 +251,39 @@ class Batch:
         known = [*stored.known.get(place, ()), *self.taken.get(place, ())]
         if given.base is not None and not self._left(known, given):
             return None  # nobody knows whether the old row has all its changes
-        older = [(change.version, change.row) for change in known if change.version < until]
+        older = [(c.version, c.row, c.at_us) for c in known if c.version < until]
         current = stored.current.get(place)
         if place not in stored.asked and current is not None:
-            older.append((current.last_version, current.row))
-        last = max(older, key=lambda found: found[0], default=None)
-        truncates = (sweep.version for sweep in stored.marks.sweeps if sweep.logged)
-        if last is not None and any(last[0] < version < until for version in truncates):
+            older.append((current.last_version, current.row, current.last_at_us))
+        last = max(older, key=itemgetter(0), default=None)
+        if last is None:
+            return None
+        truncates = [sweep.version for sweep in stored.marks.sweeps if sweep.logged]
+        if whole_row_read(last[0]):
+            last = self._logged_instead(older, last, given, truncates, kept_since)
+        if any(last[0] < version < until for version in truncates):
             return None  # it went with all others, and what came since has not been taken
-        return last
+        return last[:2]
+
+    @staticmethod
+    def _logged_instead(
+        older: Sequence[_Row], read_row: _Row, given: Given, truncates: Sequence[int], since: int
+    ) -> _Row:
+        """The row that the log had before one that was read, if that may be of after the change.
+
+        One that was read later than the change was committed may have what came of a later change.
+        Where both have the same values the log's is taken, so that it makes no difference which of
+        them has come.
+        """
+        logged = [each for each in older if not whole_row_read(each[0])]
+        last = max(logged, key=itemgetter(0), default=read_row)
+        row, read_values = last[1], read_row[1]
+        if row is None or read_values is None or not may_complete(given.change, last[0], since):
+            return read_row
+        if any(last[0] < version < read_row[0] for version in truncates):
+            return read_row
+        same = all(row[name] == read_values[name] for name in given.change.kept)
+        return last if same or read_row[2] >= given.at_us else read_row
 
     def _left(self, known: Iterable[HistoryChange], given: Given) -> bool:
         """Whether the row's leave of its old key has come, and with it all that was before."""

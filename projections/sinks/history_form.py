@@ -27,9 +27,12 @@ COMMIT: Final = "_commit"
 
 GONE: Final = "_headwater_gone"
 LIVE: Final = "_live"
-IDENTITY: Final = (VERSION_COLUMN, "_recorded_version")
-ENDED: Final = ("_last_version", "valid_to")
+INSERTED: Final = "_inserted"
+"""Column of the changes: see `HistoryChange.inserted`; tables of before it was kept do not say."""
 
+IDENTITY: Final = (VERSION_COLUMN, "_recorded_version")
+
+_ALIGNMENT: Final = 8  # see `change.read`
 _TIME: Final = pa.timestamp("us", "UTC")
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -72,6 +75,7 @@ class HistoryForm:
                 pa.field("_sequence", _TIME),
                 pa.field(LIVE, pa.bool_(), nullable=False),
                 pa.field(COMMIT, pa.int64(), nullable=False),
+                pa.field(INSERTED, pa.bool_()),
             ]
         )
 
@@ -156,22 +160,23 @@ class HistoryForm:
             _times([change.sequence_us for change in found]),
             pa.array([change.row is not None for change in found], pa.bool_()),
             pa.repeat(pa.scalar(commit, pa.int64()), len(found)),
+            pa.array([change.inserted for change in found], pa.bool_()),
         ]
         return pa.Table.from_arrays(arrays, schema=self.changes_schema)
 
     def changes(self, table: pa.Table) -> list[tuple[Place, HistoryChange]]:
         """Returns the changes that rows are."""
+        live = table.column(LIVE)
         rows = [
-            row if live else None
-            for row, live in zip(
-                decoded_rows(self.plan, table), table.column(LIVE).to_pylist(), strict=True
-            )
+            row if there else None
+            for row, there in zip(decoded_rows(self.plan, table), live.to_pylist(), strict=True)
         ]
         columns = [
             table.column(VERSION_COLUMN).to_pylist(),
             _microseconds(table, "_at"),
             rows,
             _microseconds(table, "_sequence"),
+            told(table).to_pylist(),
         ]
         changes = [HistoryChange(*values) for values in zip(*columns, strict=True)]
         return list(zip(self.places_in(table), changes, strict=True))
@@ -189,6 +194,15 @@ class HistoryForm:
             else:
                 arrays.append(pa.array([place[number] for place in places], arrow_type(column)))
         return arrays
+
+
+def told(table: pa.Table) -> pa.ChunkedArray:
+    """Tells of changes whether the log says that their row came to be, or was there before."""
+    logged = pc.equal(pc.bit_wise_and(table.column(VERSION_COLUMN), _ALIGNMENT - 1), 0)
+    deleted = pc.and_(logged, pc.invert(table.column(LIVE)))
+    unknown = pa.nulls(len(table), pa.bool_())  # to a table that nobody has written to since
+    inserted = table.column(INSERTED) if INSERTED in table.column_names else unknown
+    return pc.if_else(deleted, pa.scalar(False), inserted)
 
 
 def microseconds(time: datetime) -> int:

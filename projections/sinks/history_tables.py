@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from projections.sinks.history_batch import Marks, Sweep
+from projections.sinks.history_batch import Marks
 from projections.sinks.history_form import CURRENT
+from projections.sinks.history_sweep import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 SWEEPS: Final = "headwater.sweeps"
 """Property of the table of states: what has ended all rows at once."""
+
+OPEN_SWEEPS: Final = "headwater.sweeps.open"
+"""Property of the table of states: versions of those sweeps of which not all states have ended."""
 
 ANEW: Final = "headwater.anew"
 """Property of the table of states: columns are gone or of another type, and it has not been seen
@@ -48,8 +52,13 @@ def marks_of(states: DeltaTable) -> Marks:
 def sweeps_of(states: DeltaTable) -> tuple[Sweep, ...]:
     """Returns what has ended all rows of a history at once, as the table of its states says."""
     text = states.metadata().configuration.get(SWEEPS) or ""
-    pairs = (each.split(":") for each in text.split(",") if each)
-    return tuple(Sweep(int(version), int(at_us)) for version, at_us in pairs)
+    return tuple(Sweep(*map(int, each.split(":"))) for each in text.split(",") if each)
+
+
+def open_sweeps(states: DeltaTable) -> frozenset[int]:
+    """Returns the versions of those sweeps by which a state may still have to be ended."""
+    text = states.metadata().configuration.get(OPEN_SWEEPS) or ""
+    return frozenset(int(version) for version in text.split(",") if version)
 
 
 def made_anew(states: DeltaTable) -> bool:

@@ -14,7 +14,7 @@ from projections.sinks.sink import Holding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from projections.change import RowChange
+    from projections.change import ReadSpan, RowChange
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
 
@@ -79,7 +79,12 @@ class MemorySink:
             for version, row in found
         ]
 
-    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def sweep(
+        self,
+        plan: ViewPlan,
+        below_version: int,
+        reads: Sequence[ReadSpan] = (),  # noqa: ARG002  # a history's
+    ) -> int:
         """Forgets what is older; see `Sink.sweep`."""
         view = self.views.setdefault(plan.name, _View())
         view.floor = max(view.floor, below_version)

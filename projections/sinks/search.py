@@ -31,7 +31,7 @@ from projections.sinks.stored_documents import NO_ROW, StoredDocuments
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from projections.change import RowChange
+    from projections.change import ReadSpan, RowChange
     from projections.errors import SinkError
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
@@ -168,7 +168,12 @@ class SearchSink:
                 found[row_id] = Holding(max(floor, version), live)
         return [found[row_id] for row_id in ids]
 
-    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def sweep(
+        self,
+        plan: ViewPlan,
+        below_version: int,
+        reads: Sequence[ReadSpan] = (),  # noqa: ARG002  # a history's
+    ) -> int:
         """Notes the version in the index's mapping, then deletes documents; see `Sink.sweep`."""
         index = index_name(plan)
         if self._floor(plan) < below_version:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from projections.change import Applied, RowChange
+    from projections.change import Applied, ReadSpan, RowChange
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
 
@@ -92,10 +92,16 @@ class Sink(Protocol):
         """
         ...
 
-    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
         """Removes every row older than a version; returns how many there were.
 
-        May be given again, also after it was cut off halfway.
+        May be given again, also after it was cut off halfway. A history ends states and removes
+        none, each by the first read that has not found it.
+
+        Args:
+            plan: The view.
+            below_version: The version: that of the rows of its newest whole read.
+            reads: Every whole read of its table; only a history is told.
 
         Raises:
             SinkError: The store refuses or cannot be reached; it has to be given again.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from projections.change import ReadSpan
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
 
@@ -119,9 +120,9 @@ class TableSink:
             self._tables.clear()
             raise unavailable(plan, error) from None
 
-    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
         """Notes the version in the table's properties, then removes rows; see `Sink.sweep`."""
-        return self._committed(plan, lambda: self._sweep(plan, below_version))
+        return self._committed(plan, lambda: self._sweep(plan, below_version, reads))
 
     def _committed(self, plan: ViewPlan, work: Callable[[], _T]) -> _T:
         """Does work under the view's lock, again if another writer came between."""
@@ -170,7 +171,12 @@ class TableSink:
             found.append(Holding(version, tuple(encode(row) for _, row in live)))
         return found
 
-    def _sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def _sweep(
+        self,
+        plan: ViewPlan,
+        below_version: int,
+        reads: Sequence[ReadSpan],  # noqa: ARG002  # a history's
+    ) -> int:
         if self._floor(plan) < below_version:
             # first: whoever writes after this takes nothing older
             self._table(plan.name, table_schema(plan)).alter.set_table_properties(

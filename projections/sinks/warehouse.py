@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from projections.change import Applied, RowChange
+    from projections.change import Applied, ReadSpan, RowChange
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
     from projections.sinks.sink import Holding
@@ -77,9 +77,9 @@ class WarehouseSink:
         """Looks keys up; see `Sink.stored`."""
         return self._of(plan).stored(plan, keys)
 
-    def sweep(self, plan: ViewPlan, below_version: int) -> int:
+    def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
         """Removes rows, or ends states; see `Sink.sweep`."""
-        return self._of(plan).sweep(plan, below_version)
+        return self._of(plan).sweep(plan, below_version, reads)
 
     def version(self, plan: ViewPlan) -> int:
         """Returns the newest version of the view's table; see `TableSink.version`."""

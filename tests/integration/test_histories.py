@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from fix_history import EPOCH, PRICES, SLOW, gone, price, prices, stored, unlike
 from fix_log import PLAN, TOPIC, Source, numbered, sources
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from cdc.lsn import Lsn
 from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, TableShape
-from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.table import Column, ColumnKind, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
 from projections.change import Applied, RowChange
 from projections.delivery import Delivery, Held
@@ -45,65 +46,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-EPOCH = 1 << 56
-SLOW = settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 COLUMNS = ("id", "note", "big")
-PRICES = TableSchema(
-    TableName("public", "prices"),
-    (
-        Column("id", ColumnKind.INTEGER, "integer", nullable=False),
-        Column("price", ColumnKind.NUMERIC, "numeric(9,2)", 9, 2),
-        Column("note", ColumnKind.TEXT, "text"),
-        Column("since", ColumnKind.TIMESTAMPTZ, "timestamp with time zone"),
-    ),
-    ("id",),
-)
 
 
 def things(tracked: tuple[str, ...]) -> ViewPlan:
     """A history of the table of `fix_log`, under a name that nobody has used."""
     name, kept = f"things_{secrets.token_hex(5)}", HistoryPlan(tracked)
     return replace(PLAN, name=name, to=frozenset([Store.TABLE]), history=kept)
-
-
-def prices(*, by_sequence: bool = False, left_out: str | None = None) -> ViewPlan:
-    """A history of prices."""
-    kept = HistoryPlan(("price",), "since" if by_sequence else None)
-    columns = tuple(column for column in PRICES.columns if column.name != left_out)
-    schema = TableSchema(PRICES.table, columns, PRICES.key)
-    name = f"prices_{secrets.token_hex(5)}"
-    to = frozenset([Store.TABLE])
-    return ViewPlan(name, "t", "t.public.prices", schema, ("id",), to, history=kept)
-
-
-def price(  # noqa: PLR0913  # a change has many parts
-    version: int, amount: str, at_s: int, since_s: int = 0, *, note: str | None = None, key: int = 1
-) -> RowChange:
-    """A price that was committed at some second."""
-    since = datetime.fromtimestamp(since_s, UTC)
-    row = {"id": key, "price": Decimal(amount), "note": note, "since": since}
-    return RowChange((key,), EPOCH | 8 * version, row, at_s * 1_000_000)
-
-
-def gone(version: int, at_s: int, key: int = 1) -> RowChange:
-    """A delete."""
-    return RowChange((key,), EPOCH | 8 * version, None, at_s * 1_000_000)
-
-
-def stored(root: Path, plan: ViewPlan) -> dict[tuple[object, ...], list[HistoryState]]:
-    """The states of every key that a table has, in the order of their identity."""
-    table = DeltaTable(str(root / plan.name)).to_pyarrow_dataset().to_table()
-    found: dict[tuple[object, ...], list[HistoryState]] = {}
-    for place, state in HistoryForm(plan).states(table):
-        found.setdefault(place, []).append(state)
-    assert table.column("is_current").to_pylist() == [
-        state.current for _, state in HistoryForm(plan).states(table)
-    ]
-    return {key: sorted(found[key], key=lambda state: state.identity) for key in sorted(found)}
 
 
 def expected(
@@ -169,12 +118,6 @@ def test_any_order_and_any_batches_end_in_the_states_of_the_log(
     in_order = sorted(records, key=lambda r: orjson.loads(r.value or b"")["source"]["lsn"])
     assert expected(in_order, tracked) == stored(tmp_path, plan)
     assert {} == unlike(tmp_path, plan)
-
-
-def unlike(root: Path, plan: ViewPlan) -> dict[int, tuple[str, ...]]:
-    """Keys whose states are not what their changes say, and in what they differ."""
-    parts = HistoryCheck(root, plan).differing()
-    return {row["id"]: columns for part in parts for row, columns in part.values()}
 
 
 @pytest.mark.parametrize(
@@ -306,42 +249,6 @@ def test_a_writer_that_ends_between_the_two_tables_is_made_good(
     assert {(1,): 2, (2,): 1} == {key: len(s) for key, s in stored(tmp_path, plan).items()}
 
 
-def test_a_sweep_after_a_writer_has_ended_between_the_two_tables_makes_that_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, sink = prices(), HistorySink(tmp_path)
-    sink.prepare(plan)
-    sink.apply(plan, [price(1, "1", 10), price(1, "7", 10, key=3), price(2, "8", 20, key=3)])
-    monkeypatch.setattr(sink, "_write_states", _interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sink.apply(plan, [price(3, "2", 30), price(3, "5", 30, key=2)])
-
-    HistorySink(tmp_path).sweep(plan, EPOCH | 23)
-
-    assert {(1,): 2, (2,): 1, (3,): 1} == {key: len(s) for key, s in stored(tmp_path, plan).items()}
-    assert {} == unlike(tmp_path, plan)
-
-
-@pytest.mark.parametrize(
-    "later",
-    [RowChange((), EPOCH | 24, None, 30_000_000), price(3, "3", 30)],
-    ids=["truncate", "row"],
-)
-@pytest.mark.parametrize("late", [True, False])
-def test_a_truncate_ends_a_state_whenever_it_comes(
-    tmp_path: Path, later: RowChange, late: bool
-) -> None:
-    plan, sink = prices(), HistorySink(tmp_path)
-    sink.prepare(plan)
-    truncate = RowChange((), EPOCH | 16, None, 20_000_000)
-    sink.apply(plan, [price(1, "1", 10)])
-
-    for change in (later, truncate) if late else (truncate, later):
-        sink.apply(plan, [change])
-
-    assert 20_000_000 == stored(tmp_path, plan)[1,][0].valid_to_us
-
-
 def _interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
@@ -390,6 +297,32 @@ def test_unchanged_values_that_no_row_has_wait(tmp_path: Path) -> None:
     assert ["known"] == [row["note"] for row in sink.documents(plan)]
 
 
+@pytest.mark.parametrize("read_s", [15, 25], ids=["read before it", "read later"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_unchanged_values_are_never_those_of_a_later_change(
+    tmp_path: Path, read_s: int, *, in_order: bool
+) -> None:
+    """A row that was read stands for an earlier position, and may have what came after it."""
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    kept = structs.replace(price(3, "2", 20), kept=("note",))
+    read = structs.replace(
+        price(2, "1" if read_s < 20 else "3", 0, note="old" if read_s < 20 else "new"),
+        version=EPOCH | 23,
+        committed_at_us=0,
+        read_at_us=read_s * 1_000_000,
+    )
+    sink.apply(plan, [price(1, "1", 10, note="old")])
+
+    for change in (read, kept) if in_order else (kept, read):
+        assert Applied(upserted=1) == sink.apply(plan, [change])
+    sink.apply(plan, [price(4, "3", 24, note="new")])
+
+    seen = [(s.row["note"], s.version & 7) for s in stored(tmp_path, plan)[1,]]
+    assert [("old", 0), ("old", 0), ("new", 0)] == seen
+    assert {} == unlike(tmp_path, plan)
+
+
 def test_a_row_that_was_truncated_lends_nothing_to_what_its_key_has_become(tmp_path: Path) -> None:
     """What put the new row there waits, or was left out; a row that was read is followed."""
     plan, sink = prices(), HistorySink(tmp_path)
@@ -408,25 +341,6 @@ def test_a_row_that_was_truncated_lends_nothing_to_what_its_key_has_become(tmp_p
     assert Applied(upserted=1) == sink.apply(plan, [following])
     notes = [state.row["note"] for state in stored(tmp_path, plan)[1,]]
     assert ["old", "new", "new"] == notes
-
-
-def test_a_sweep_ends_states_and_removes_none(tmp_path: Path) -> None:
-    plan, sink = prices(), HistorySink(tmp_path)
-    sink.prepare(plan)
-    assert sink.sweep(plan, EPOCH | 1) == 0
-    read = structs.replace(price(5, "5", 0, key=2), version=EPOCH | 41, committed_at_us=0)
-    sink.apply(plan, [price(1, "1", 10), structs.replace(read, read_at_us=50_000_000)])
-
-    swept = [sink.sweep(plan, EPOCH | 41) for _ in range(2)]
-
-    assert [1, 0] == swept
-    (states, kept) = stored(tmp_path, plan).values()
-    assert [50_000_000] == [state.valid_to_us for state in states]
-    assert [(50_000_000, None)] == [(state.valid_from_us, state.valid_to_us) for state in kept]
-    late = price(3, "3", 30)
-    assert Applied(upserted=1) == sink.apply(plan, [late])
-    states = stored(tmp_path, plan)[1,]
-    assert [30_000_000, 50_000_000] == [state.valid_to_us for state in states]
 
 
 def test_current_states_lie_apart_and_a_batch_touches_no_others(tmp_path: Path) -> None:

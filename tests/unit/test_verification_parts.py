@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.cli import verification
 from headwater.errors import UnhealthyError, UsageError
-from projections.change import RowChange
+from projections.change import ReadSpan, RowChange
 from projections.documents import decoded_key, key_text, key_values, source_key
 from projections.errors import RepairRefusedError, VerificationError
 from projections.fault import Fault
@@ -354,7 +354,8 @@ def test_a_history_tells_what_each_key_is_now_with_its_newest_change(
     versions = [(1 << 56) + 8 * version for version in (4, 5, 3)]
     assert [*versions, 0] == [each.version for each in held]
     assert [["later"], [], ["z"], []] == [[row["a"] for row in each.documents] for each in held]
-    sink.sweep(plan, (1 << 56) + 33)
+    read = ReadSpan((1 << 56) + 39, 6_000_000, 6_000_000)
+    sink.sweep(plan, read.version, [read])
     (swept,) = sink.stored(plan, [(3,)])
-    assert ((1 << 56) + 32, ()) == (swept.version, swept.documents)
+    assert ((1 << 56) + 38, ()) == (swept.version, swept.documents)
     sink.close()
