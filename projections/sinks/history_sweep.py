@@ -71,21 +71,24 @@ def ends(changes: Sequence[HistoryChange], sweeps: Sequence[Sweep]) -> list[Hist
 
     Args:
         changes: All that is known of it.
-        sweeps: All sweeps of its history.
+        sweeps: All sweeps of its history, in the order of the log.
     """
     if not sweeps:
         return []
     ordered = sorted(changes, key=lambda change: change.version)
     versions = [change.version for change in ordered]
-    found = []
-    for sweep in sweeps:
+    found: list[HistoryChange] = []
+    truncate: Sweep | None = None
+    for sweep in reversed(sweeps):
         place = bisect_right(versions, sweep.version)
         if not place:
-            continue
-        truncate = _truncate_after(sweep, sweeps)
+            break
         there = ordered[place - 1].row is not None
+        if truncate is not None and truncate.epoch != sweep.epoch:
+            truncate = None
         if sweep.logged or (there and _gone(sweep, ordered[place:], truncate)):
             found.append(HistoryChange(sweep.version, sweep.at_us, None))
+        truncate = sweep if sweep.logged else truncate
     return found
 
 
