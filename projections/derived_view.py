@@ -13,6 +13,7 @@ from projections.errors import DeclarationError
 from projections.event_form import KEY
 from projections.event_window import END, START, keys_of
 from projections.expectation.expectation import OnFail, expected, of_function, of_sql
+from projections.extent import MATCH_START, of_pattern, of_window
 from projections.lateness import Late, added, fixed
 from projections.measure import Measures, quoted
 from projections.pattern import PatternQuery
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from projections.cache_options import CacheOptions
     from projections.event_window import Window
     from projections.expectation.expectation import Expectation
+    from projections.extent import Extent
     from projections.measure import Approximate, Percentile, Top
     from projections.pattern import Pattern
     from projections.search.options import SearchOptions
@@ -172,8 +174,8 @@ def aggregate(  # noqa: PLR0913
     if window is not None:
         text = _windows(window, late, of.name, groups, measures, condition)
         limit = "" if late is None else late.limit(window)
-        keys = keys_of(window, groups)
-        return declare(name, keys, to, [of.name], search, cache, expect, text=text, limit=limit)
+        said = (name, keys_of(window, groups), to, [of.name], search, cache, expect)
+        return declare(*said, text=text, limit=limit, extent=of_window(window, groups))
     listed, kept = ", ".join(map(quoted, by)), f" WHERE {condition}" if condition else ""
     rows = f"{listed}, {measures.of_groups()} FROM {of.name}{kept}"
     text = f"SELECT {rows} GROUP BY {listed}"  # of a declaration
@@ -347,9 +349,9 @@ def pattern(  # noqa: PLR0913
             hint="rows of a match have their step and their time by these names",
         )
     query = PatternQuery(pattern, tuple(by), time, tuple(keep), where or "")
-    keys = (*by, "match_start", "match_number")
+    said = (name, (*by, MATCH_START, "match_number"), to, [of.name], search, cache, expect)
     limit = f"rows within {query.pattern.within}"
-    return declare(name, keys, to, [of.name], search, cache, expect, looked_for=query, limit=limit)
+    return declare(*said, looked_for=query, limit=limit, extent=of_pattern(query))
 
 
 def function(  # noqa: PLR0913
@@ -399,6 +401,7 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     made: ViewFunction | None = None,
     looked_for: PatternQuery | Percolation | None = None,
     limit: str = "",
+    extent: Extent | None = None,
 ) -> DerivedView:
     """Declares a view by whatever makes it; its words above say the rest."""
     places = stores_of(name, to)
@@ -429,6 +432,7 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
         looked_for if isinstance(looked_for, PatternQuery) else None,
         looked_for if isinstance(looked_for, Percolation) else None,
         limit,
+        extent,
     )
     known.derived[name] = declared
     return declared

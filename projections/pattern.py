@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _SKIP: Final = re.compile(r"to (first|last) ([a-z][a-z0-9_]*)")
-_PAST_LAST_ROW: Final = "past last row"
-_TO_NEXT_ROW: Final = "to next row"
+PAST_LAST_ROW: Final = "past last row"
+TO_NEXT_ROW: Final = "to next row"
 TIMES_MAX: Final = 1_000
 
 
@@ -93,7 +93,7 @@ class Pattern:
     steps: Sequence[Step]
     within: str = ""  # none is refused below, with the reason
     strict: bool = False
-    skip: str = _PAST_LAST_ROW
+    skip: str = PAST_LAST_ROW
     any_order: bool = False
 
     def __post_init__(self) -> None:
@@ -116,9 +116,9 @@ class Pattern:
         Raises:
             DeclarationError: There is no such row.
         """
-        if self.skip == _PAST_LAST_ROW:
+        if self.skip == PAST_LAST_ROW:
             return -1, 1
-        if self.skip == _TO_NEXT_ROW:
+        if self.skip == TO_NEXT_ROW:
             return 0, 1
         return _row_skipped_to(self.steps, self.skip), 0
 
@@ -170,7 +170,7 @@ def _row_skipped_to(steps: Sequence[Step], skip: str) -> int:
         raise DeclarationError(
             "a pattern does not say where the next match may begin",
             detail=f"skip={skip!r}",
-            hint=f'"{_PAST_LAST_ROW}", "{_TO_NEXT_ROW}", or of a step b "to first b", "to last b"',
+            hint=f'"{PAST_LAST_ROW}", "{TO_NEXT_ROW}", or of a step b "to first b", "to last b"',
         )
     before = 0
     for step in steps:
@@ -190,13 +190,13 @@ def _require_progress(pattern: Pattern) -> None:
         raise DeclarationError(
             "the next match may not begin with the row that this one begins with",
             detail=f"{pattern.skip} skips to the first row of a match",
-            hint=f'skip="{_TO_NEXT_ROW}", or to a row behind it',
+            hint=f'skip="{TO_NEXT_ROW}", or to a row behind it',
         )
     if pattern.any_order and pattern.resumes[1] == 0:
         raise DeclarationError(
             f"steps in any order cannot be skipped to: {pattern.skip}",
             detail="the first row of a match may be any step's, and no match may begin there again",
-            hint=f'skip="{_TO_NEXT_ROW}" or "{_PAST_LAST_ROW}"',
+            hint=f'skip="{TO_NEXT_ROW}" or "{PAST_LAST_ROW}"',
         )
 
 

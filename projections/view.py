@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cdc.column_rule import ColumnRules
     from cdc.table import Column
     from projections.expectation.expectation import Expectation
+    from projections.extent import Extent
     from projections.pattern import PatternQuery
     from projections.standing_query import Percolation
 
@@ -265,6 +266,7 @@ class DerivedView:
             None if it is another query.
         limit: How long a row of it can still change, or how far apart rows that make one can be, in
             words; empty if that has no limit but their being there.
+        extent: How far a changed row reaches in the time of its group; None if that is not known.
     """
 
     name: str
@@ -280,6 +282,7 @@ class DerivedView:
     pattern: PatternQuery | None = None
     percolation: Percolation | None = None
     limit: str = ""
+    extent: Extent | None = None
 
     @property
     def identities(self) -> Mapping[str, tuple[str, ...]]:
@@ -288,6 +291,11 @@ class DerivedView:
             return {}
         how = self.percolation
         return dict(zip(self.inputs, (how.document_keys, how.query_keys), strict=True))
+
+    @property
+    def along(self) -> Extent | None:
+        """Its extent, where its table has every row that the query gives: one tells of the next."""
+        return None if any(each.withholds for each in self.expectations) else self.extent
 
     @property
     def fingerprint(self) -> str:

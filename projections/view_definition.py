@@ -22,6 +22,7 @@ from eventstore.registry import declared as declared_events
 from projections.cache_options import CacheLayout, CacheOptions
 from projections.errors import DeclarationError, DefinitionUnreadableError
 from projections.expectation.expectation import Expectation, OnFail
+from projections.extent import Extent
 from projections.pattern import Pattern, PatternQuery, Step
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.standing_query import Percolation
@@ -46,7 +47,7 @@ _KNOWN: Final[Mapping[str, type[Any]]] = MappingProxyType(
         known.__name__: known
         for known in (
             *(MirrorView, EventsView, EventsRef, HistoryColumns, Expectation, TableName, Column),
-            *(DerivedView, PatternQuery, Pattern, Step, Percolation),
+            *(DerivedView, PatternQuery, Pattern, Step, Percolation, Extent),
             *(CacheOptions, SearchOptions, Text, Keyword, Stored),
             *(Store, SchemaPolicy, OnFail, CacheLayout, ColumnKind, ChangeTime),
         )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from projections.extent import Extent
     from projections.spark.derivation.analysis import Derivation
 
 DDL = "id int, who string, amount int, at timestamp, came timestamp"
@@ -82,29 +83,47 @@ def declared(spark: SparkSession, text: str, keys: tuple[str, ...]) -> Derivatio
 class Kept:
     """The rows of a view, kept through changes as a job keeps them."""
 
-    def __init__(self, spark: SparkSession, view: Derivation, world: World) -> None:
+    def __init__(
+        self, spark: SparkSession, view: Derivation, world: World, extent: Extent | None = None
+    ) -> None:
         from projections.derivation.strategy import Keyed
 
         assert isinstance(view.strategy, Keyed), view.explain()
-        self._spark, self._view, self._world = spark, view, world
+        self._spark, self._view, self._world, self._extent = spark, view, world, extent
         self.rows: dict[Any, dict[str, Any]] = {}
 
     def changed(self, few_max: int = 500) -> Iterator[list[Row]]:
         """Yields the rows of the table, at first and after each of some changes."""
-        from projections.spark.derivation.recomputation import affected, gathered, outcome
-
         view, after = self._view, self._frames(self._world.rows.values())
         self._take(view.definition(after))
         yield list(self._world.rows.values())
         for _ in range(3):
             before, changes = after, self._frames(self._world.change())
             after = self._frames(self._world.rows.values())
-            keys = gathered(self._spark, affected(view, changes, before, after), few_max=few_max)
-            outcomes = outcome(view, before, after, keys)
+            outcomes = self._outcomes(changes, before, after, few_max)
             for row in outcomes.where("_deleted").collect():
                 self.rows.pop(self._key(row.asDict()), None)
             self._take(outcomes.where("NOT _deleted").drop("_deleted"))
             yield list(self._world.rows.values())
+
+    def _outcomes(
+        self,
+        changes: dict[str, DataFrame],
+        before: dict[str, DataFrame],
+        after: dict[str, DataFrame],
+        few_max: int,
+    ) -> DataFrame:
+        from projections.spark.derivation.onward import onward, touched
+        from projections.spark.derivation.recomputation import affected, gathered, outcome
+
+        view, extent = self._view, self._extent
+        schema = view.definition(after).schema
+        stored = self._spark.createDataFrame(list(self.rows.values()), schema)
+        if extent is not None:
+            groups = touched(extent, changes["events"], stored, few_max)
+            return onward(view, extent, after["events"], groups, stored)
+        keys = gathered(self._spark, affected(view, changes, before, after), few_max=few_max)
+        return outcome(view, after, keys, stored)
 
     def frames(self) -> dict[str, DataFrame]:
         """The table as it is now."""

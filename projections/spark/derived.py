@@ -26,6 +26,7 @@ from projections.spark.derivation.analysis import analyse, keyed
 from projections.spark.derivation.comparison import differences
 from projections.spark.derivation.definition import definition_of_sql
 from projections.spark.derivation.matching import matches_of
+from projections.spark.derivation.onward import onward, touched
 from projections.spark.derivation.percolation import percolated
 from projections.spark.derivation.recomputation import affected, gathered, outcome
 from projections.spec import writing
@@ -182,26 +183,50 @@ class DerivedKeeper:
             if not changed:
                 return
             if isinstance(derivation.strategy, Keyed):
-                derivation = self._kept(derivation, {_view(place) for place in changed})
-                had = own.made_from
-                old = {_view(place): versions.rows(place, had[place]) for place in wanted}
-                try:
-                    changes = {
-                        _view(place): versions.changes(place, had[place], wanted[place])
-                        for place in changed
-                    }
-                    keys = gathered(versions.session, affected(derivation, changes, old, new))
-                except (PySparkException, Py4JJavaError):
-                    self._whole(versions, derivation, new, number)  # the feed reaches not so far
-                    return
-                try:
-                    if keys.count != 0:
-                        self._write(outcome(derivation, old, new, keys), number, anew=False)
-                finally:
-                    keys.release()
+                places = {place: (own.made_from[place], wanted[place]) for place in changed}
+                self._affected(versions, derivation, new, places, own, number)
                 return
         self._whole(versions, derivation, new, number)
         self._suited = self._form(versions)
+
+    def _affected(  # noqa: PLR0913, PLR0917  # what one boundary is to the view
+        self,
+        versions: TableVersions,
+        derivation: Derivation,
+        new: Mapping[str, DataFrame],
+        changed: Mapping[str, tuple[int, int]],
+        own: TableVersion,
+        number: int,
+    ) -> None:
+        """Brings what changes affect to a boundary, and nothing else."""
+        stored = versions.rows(self.view.name, DeltaTable(self.tables / self.view.name).version())
+        try:
+            changes = {
+                _view(place): versions.changes(place, *between)
+                for place, between in changed.items()
+            }
+            if (extent := self.view.along) is not None:
+                (rows,), (changes_of_it,) = new.values(), changes.values()
+                keys = touched(extent, changes_of_it, stored)
+            else:
+                derivation = self._kept(derivation, set(changes))
+                had = own.made_from
+                old = {_view(place): versions.rows(place, had[place]) for place in had}
+                keys = gathered(versions.session, affected(derivation, changes, old, new))
+        except (PySparkException, Py4JJavaError):
+            self._whole(versions, derivation, new, number)  # the feed reaches not so far
+            return
+        try:
+            if keys.count != 0:
+                self._write(
+                    outcome(derivation, new, keys, stored)
+                    if extent is None
+                    else onward(derivation, extent, rows, keys, stored),
+                    number,
+                    anew=False,
+                )
+        finally:
+            keys.release()
 
     def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
         """Makes the table what it should be, whatever has become of it."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from projections.plan import ViewPlan
     from projections.published import PublishedVersion
 
@@ -73,6 +75,13 @@ view.sql(
     keys=["id"],
     to=["table"],
     expect=[expect("small", "total < 100", on_fail="fail"), expect("odd", "total <> 4")],
+)
+view.sql(
+    "numbered",
+    "SELECT customer_id, row_number() OVER (PARTITION BY customer_id ORDER BY id) AS number, id"
+    " FROM orders",
+    keys=["customer_id", "number"],
+    to=["table"],
 )
 
 
@@ -233,6 +242,10 @@ BY_STATUS = (
     " slice(sort_array(collect_list(struct(total, id)), false), 1, 2) AS largest"
     " FROM orders GROUP BY status"
 )
+NUMBERED = (
+    "SELECT customer_id, row_number() OVER (PARTITION BY customer_id ORDER BY id) AS number, id"
+    " FROM orders"
+)
 QUERIES = {
     "order_document": DOCUMENTS,
     "by_status": BY_STATUS,
@@ -240,9 +253,21 @@ QUERIES = {
     "small": "SELECT id, total FROM orders",
     "several": "SELECT status, count(*) AS orders FROM orders WHERE status IS NOT NULL"
     " GROUP BY status HAVING count(*) > 1",
+    "numbered": NUMBERED,
     "statuses_by_count": f"SELECT orders, max(status) AS status FROM ({BY_STATUS})"  # noqa: S608
     " GROUP BY orders",
 }
+
+
+def require_equal(session: SparkSession, shop: Shop, published: PublishedVersion) -> None:
+    """Each view has what its query gives over the tables of the same boundary."""
+    for name, version in published.views.items():
+        reader = session.read.format("delta").option("versionAsOf", version.version)
+        table = reader.load(str(shop.tables / name)).drop("_version")
+        table.createOrReplaceTempView(name)
+    for name, query in QUERIES.items():
+        oracle = session.sql(query).toArrow().to_pylist()
+        assert sorted(oracle, key=repr) == rows(shop.tables, shop.published, name)
 
 
 def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Path) -> None:
@@ -251,6 +276,9 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     shop = Shop(spec.addresses.tables, Random(11))  # noqa: S311
     deriver = Deriver(session, session_of_batches(session), spec)
     for number in range(8):
+        if number in {2, 6, 7}:  # the job ends after it has written, before it says so
+            shop.change()
+            deriver.derived(shop.publish())
         shop.change()
         if number == 5:
             shop.lose_feed()
@@ -258,13 +286,7 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
         shop.published.complete(newest, deriver.derived(newest))
         assert {} == deriver.faults
 
-        for name, version in newest.views.items():
-            reader = session.read.format("delta").option("versionAsOf", version.version)
-            table = reader.load(str(shop.tables / name)).drop("_version")
-            table.createOrReplaceTempView(name)
-        for name, query in QUERIES.items():
-            oracle = session.sql(query).toArrow().to_pylist()
-            assert sorted(oracle, key=repr) == rows(shop.tables, shop.published, name)
+        require_equal(session, shop, newest)
 
     reports = verify_derived(spec)
     assert {report.view for report in reports} == {*QUERIES}

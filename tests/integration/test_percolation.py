@@ -168,7 +168,7 @@ def test_matches_that_are_kept_are_what_plain_python_finds(
         }
         if changes:
             keys = gathered(spark, affected(view, changes, before, after), few_max=few_max)
-            for row in outcome(view, before, after, keys).collect():
+            for row in outcome(view, after, keys, view.definition(before)).collect():
                 if row["_deleted"]:
                     kept.pop(tuple(row)[:2], None)
                 else:

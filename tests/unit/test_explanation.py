@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from cdc.table import Column, ColumnKind, TableSchema
 from projections.cache_options import CacheOptions
 from projections.declaration import load
+from projections.event_window import Session
+from projections.expectation.expectation import expect
 from projections.explanation import explain, explain_derived
+from projections.extent import of_window
 from projections.plan import ViewPlan, plan_views
 from projections.view import DerivedView, Store
 
@@ -92,3 +96,17 @@ def test_a_view_made_from_others_says_what_keeps_it_out_of_a_store() -> None:
     assert "HW-P011 search does not answer: ConnectionError" == found["search"][-1]
     assert ("Delta table by_status",) == found["table"]
     assert ("keys shop:by_status:<key>",) == found["cache"]
+
+
+def test_a_view_made_along_the_time_of_its_groups_says_so() -> None:
+    extent = of_window(Session("at", "30 minutes"), ("person",))
+    keys, to = ("person", "window_start"), frozenset({Store.TABLE})
+    view = DerivedView("visits", keys, to, ("searches",), sql="SELECT 1", extent=extent)
+    said = {"strategy": "keyed", "by": ["person"], "paths": {"searches": ["its own columns"]}}
+
+    along = explain_derived(view, "shop", said, []).strategy
+    dropped = replace(view, expectations=(expect("few", "searches < 9", on_fail="drop"),))
+    whole = explain_derived(dropped, "shop", said, []).strategy
+
+    assert "by person and from the time of a change (at); searches: its own columns" == along
+    assert "by person; searches: its own columns" == whole

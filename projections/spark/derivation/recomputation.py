@@ -23,7 +23,7 @@ from projections.search.fields import DELETED_FIELD
 from projections.spark.derivation.analysis import keyed, only_known
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, SparkSession
 
@@ -64,6 +64,10 @@ class AffectedKeys:
         """Lets go of what is held of many keys."""
         if self.values is None:
             self.frame.unpersist()
+
+    def held(self, frame: DataFrame) -> DataFrame:
+        """A frame of no more rows than there are keys, by each worker where these are not many."""
+        return frame if self.count is None else fn.broadcast(frame)
 
 
 def affected(
@@ -168,9 +172,7 @@ def recomputed(
             for name, frame in inputs.items()
         }
         return _restricted(derivation.definition(read), keys)
-    result = derivation.definition(inputs)
-    for name, values in keys.values.items():
-        result = result.where(_among(name, keys, values))
+    result = named(derivation.definition(inputs), keys, keys.frame.columns)
     if len(keys.frame.columns) > 1:
         return _restricted(result, keys)
     return result
@@ -178,34 +180,65 @@ def recomputed(
 
 def outcome(
     derivation: Derivation,
-    old: Mapping[str, DataFrame],
     new: Mapping[str, DataFrame],
     keys: AffectedKeys,
+    stored: DataFrame,
 ) -> DataFrame:
     """Describes what to write for affected keys.
 
     Args:
         derivation: The view.
-        old: By input, all rows before the changes; read only where the view is not kept by all of
-            its keys.
         new: By input, all rows after the changes.
         keys: What `gathered` found.
+        stored: All rows that the view's table has, whatever has become of it since the changes
+            began: where a boundary was not brought to its end, there are rows of that. Read only
+            where the view is not kept by all of its keys.
 
     Returns:
         The view's columns, and `_deleted`: a row is an upsert, or of a deleted one the keys alone.
     """
-    strategy = keyed(derivation)
-    present = recomputed(derivation, new, keys).withColumn(_PRESENT, fn.lit(True))
-    if set(strategy.by) == set(derivation.keys):
-        before, how = keys.frame, "left_outer"
-    else:
-        rows = recomputed(derivation, old, keys)
-        before, how = rows.select(*derivation.keys), "full_outer"
-    before = before.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
-    same = _same((f"_was_{name}", name) for name in derivation.keys)
+    present = recomputed(derivation, new, keys)
+    if set(keyed(derivation).by) != set(derivation.keys):
+        return replaced(derivation, among(stored, keys), present)
     # where the view is kept by its keys, few keys have few rows; no full join can be told so
-    few = bool(keys.count) and keys.values is not None and how == "left_outer"
-    joined = before.join(fn.broadcast(present) if few else present, same, how)
+    few = bool(keys.count) and keys.values is not None
+    return _written(derivation, keys.frame, present, "left_outer", few=few)
+
+
+def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> DataFrame:
+    """Describes what to write so that rows of a view are in the place of others.
+
+    Args:
+        derivation: The view.
+        before: Those that it has; their keys alone are read.
+        present: Those that it is to have instead.
+
+    Returns:
+        What `outcome` does.
+    """
+    # once each, whatever somebody has done to the table
+    return _written(
+        derivation, before.select(*derivation.keys).distinct(), present, "full_outer", few=False
+    )
+
+
+def among(rows: DataFrame, keys: AffectedKeys) -> DataFrame:
+    """Returns those rows whose values are among keys, columns being called alike.
+
+    Args:
+        rows: Some rows.
+        keys: The keys.
+    """
+    return _restricted(named(rows, keys, keys.frame.columns), keys)
+
+
+def _written(
+    derivation: Derivation, before: DataFrame, present: DataFrame, how: str, *, few: bool
+) -> DataFrame:
+    present = present.withColumn(_PRESENT, fn.lit(True))
+    before = before.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
+    alike = same((f"_was_{name}", name) for name in derivation.keys)
+    joined = before.join(fn.broadcast(present) if few else present, alike, how)
     gone = fn.col(_PRESENT).isNull()
     return joined.select(
         *(
@@ -218,6 +251,20 @@ def outcome(
     )
 
 
+def named(rows: DataFrame, keys: AffectedKeys, names: Sequence[str]) -> DataFrame:
+    """Returns rows of which each column has one of the values of keys, where these are few.
+
+    Args:
+        rows: Some rows; where keys are many, all are returned.
+        keys: The keys.
+        names: The columns, called alike.
+    """
+    if keys.values is not None:
+        for name in names:
+            rows = rows.where(_among(name, keys, keys.values[name]))
+    return rows
+
+
 def _confined(rows: DataFrame, own: Mapping[str, str], keys: AffectedKeys) -> DataFrame:
     """The rows of an input that have a part in the result for the keys."""
     there = [name for name in keys.frame.columns if name in own]
@@ -226,26 +273,27 @@ def _confined(rows: DataFrame, own: Mapping[str, str], keys: AffectedKeys) -> Da
     wanted = keys.frame.select(*(fn.col(name) for name in there))
     if len(there) < len(keys.frame.columns):
         wanted = wanted.distinct()
-    return _semi(rows, _held(keys, wanted), [(name, own[name]) for name in there])
+    return _semi(rows, keys.held(wanted), [(name, own[name]) for name in there])
 
 
 def _restricted(result: DataFrame, keys: AffectedKeys) -> DataFrame:
     names = keys.frame.columns
-    return _semi(result, _held(keys, keys.frame), list(zip(names, names, strict=True)))
+    return _semi(result, keys.held(keys.frame), list(zip(names, names, strict=True)))
 
 
 def _semi(rows: DataFrame, keys: DataFrame, pairs: Sequence[tuple[str, str]]) -> DataFrame:
     """Rows whose values are among those of keys, NULL among them; a key's column and the rows'."""
     wanted = keys.select(*(fn.col(key).alias(f"_wanted_{key}") for key, _ in pairs))
-    same = _same((f"_wanted_{key}", name) for key, name in pairs)
-    return rows.join(wanted, same, "left_semi")
+    alike = same((f"_wanted_{key}", name) for key, name in pairs)
+    return rows.join(wanted, alike, "left_semi")
 
 
-def _held(keys: AffectedKeys, frame: DataFrame) -> DataFrame:
-    return frame if keys.count is None else fn.broadcast(frame)
+def same(pairs: Iterable[tuple[str, str]]) -> Column:
+    """Returns a condition: columns have the same values, NULL among them.
 
-
-def _same(pairs: Any) -> Column:
+    Args:
+        pairs: One column and the other.
+    """
     return reduce(and_, (fn.col(one).eqNullSafe(fn.col(two)) for one, two in pairs))
 
 
