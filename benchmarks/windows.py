@@ -30,6 +30,7 @@ from benchmarks.streaming import say
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 from projections.event_window import Tumbling, keys_of
+from projections.extent import of_pattern
 from projections.measure import Measures
 from projections.pattern import Pattern, PatternQuery, Step
 from projections.view import DerivedView, Store
@@ -169,7 +170,15 @@ def _views() -> tuple[DerivedView, ...]:
     keys = ("card", "match_start", "match_number")
     return (
         DerivedView("per_minute", keys_of(window, ("region",)), to, read, sql),
-        DerivedView("suspects", keys, to, read, text=repr(query), pattern=query),
+        DerivedView(
+            "suspects",
+            keys,
+            to,
+            read,
+            text=repr(query),
+            pattern=query,
+            extent=of_pattern(query),
+        ),
     )
 
 

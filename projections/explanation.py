@@ -83,7 +83,10 @@ def explain_derived(
     strategy = "not known before the job has kept it"
     if said.get("strategy") == "keyed":
         ways = [f"{name}: {way}" for name, found in said["paths"].items() for way in found]
-        onward = "" if view.along is None else f" and from the time of a change ({view.along.time})"
+        along = view.along
+        onward = (
+            "" if along is None else f" and, of many rows, from the {along.time} of a change on"
+        )
         strategy = f"by {', '.join(said['by'])}{onward}; " + "; ".join(ways)
     elif said.get("strategy"):
         strategy = f"computed as a whole: {said['reason']}"

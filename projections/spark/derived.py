@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from projections.derivation.strategy import Explanation
     from projections.expectation.expectation import Expectation
+    from projections.extent import Extent
     from projections.published import PublishedVersion
     from projections.spark.derivation.analysis import Derivation
     from projections.spark.table_versions import TableVersions
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 _LSN_BITS: Final = 56
 _FEW_ROWS: Final = 1_000_000
 """Rows of all inputs from which on it pays to have Spark compile what it does with each."""
+_MANY_ROWS: Final = 4_000_000
+"""Rows of an input from which on it costs less to look up where changes of it reach, two jobs of
+Spark's, than to read their groups from the beginning."""
 _WRITTEN_DDL: Final = "kept long, gone long, failed map<string,long>"
 _WRITTEN: Final = pa.schema(
     [("kept", pa.int64()), ("gone", pa.int64()), ("failed", pa.map_(pa.string(), pa.int64()))]
@@ -106,6 +110,8 @@ class DerivedKeeper:
         versions_of_few: Reads them where they have few rows, in a session made for those.
         failed: Rows computed so far that did not meet an expectation, by its name.
         tenure: The driver's right to write.
+        onward_rows_min: Rows of an input from which on a view that is made along its groups' time
+            is kept from where changes reach, and not by whole groups.
     """
 
     tables: Path
@@ -114,6 +120,7 @@ class DerivedKeeper:
     versions_of_few: TableVersions | None = None
     failed: Counter[str] = field(default_factory=Counter)
     tenure: Tenure | None = None
+    onward_rows_min: int = _MANY_ROWS
     _analysed: dict[bool, tuple[Any, Derivation]] = field(default_factory=dict)
     _suited: Any = None
 
@@ -205,7 +212,7 @@ class DerivedKeeper:
                 _view(place): versions.changes(place, *between)
                 for place, between in changed.items()
             }
-            if (extent := self.view.along) is not None:
+            if (extent := self._along(versions, changed)) is not None:
                 (rows,), (changes_of_it,) = new.values(), changes.values()
                 keys = touched(extent, changes_of_it, stored)
             else:
@@ -227,6 +234,16 @@ class DerivedKeeper:
                 )
         finally:
             keys.release()
+
+    def _along(
+        self, versions: TableVersions, changed: Mapping[str, tuple[int, int]]
+    ) -> Extent | None:
+        """How far changes reach, where that is worth to be looked up."""
+        if self.view.along is None:
+            return None
+        ((place, (_, now)),) = changed.items()  # nothing else is read
+        count = versions.count(place, now)
+        return self.view.along if count is None or count >= self.onward_rows_min else None
 
     def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
         """Makes the table what it should be, whatever has become of it."""

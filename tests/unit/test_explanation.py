@@ -108,5 +108,6 @@ def test_a_view_made_along_the_time_of_its_groups_says_so() -> None:
     dropped = replace(view, expectations=(expect("few", "searches < 9", on_fail="drop"),))
     whole = explain_derived(dropped, "shop", said, []).strategy
 
-    assert "by person and from the time of a change (at); searches: its own columns" == along
+    said_of = "by person and, of many rows, from the at of a change on; searches: its own columns"
+    assert said_of == along
     assert "by person; searches: its own columns" == whole

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 from projections.derivation.strategy import ordered
 from projections.search.fields import DELETED_FIELD
 from projections.spark.derivation.analysis import keyed, only_known
+from projections.spark.derivation.comparison import differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -200,45 +201,12 @@ def outcome(
     present = recomputed(derivation, new, keys)
     if set(keyed(derivation).by) != set(derivation.keys):
         return replaced(derivation, among(stored, keys), present)
-    # where the view is kept by its keys, few keys have few rows; no full join can be told so
-    few = bool(keys.count) and keys.values is not None
-    return _written(derivation, keys.frame, present, "left_outer", few=few)
-
-
-def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> DataFrame:
-    """Describes what to write so that rows of a view are in the place of others.
-
-    Args:
-        derivation: The view.
-        before: Those that it has; their keys alone are read.
-        present: Those that it is to have instead.
-
-    Returns:
-        What `outcome` does.
-    """
-    # once each, whatever somebody has done to the table
-    return _written(
-        derivation, before.select(*derivation.keys).distinct(), present, "full_outer", few=False
-    )
-
-
-def among(rows: DataFrame, keys: AffectedKeys) -> DataFrame:
-    """Returns those rows whose values are among keys, columns being called alike.
-
-    Args:
-        rows: Some rows.
-        keys: The keys.
-    """
-    return _restricted(named(rows, keys, keys.frame.columns), keys)
-
-
-def _written(
-    derivation: Derivation, before: DataFrame, present: DataFrame, how: str, *, few: bool
-) -> DataFrame:
-    present = present.withColumn(_PRESENT, fn.lit(True))
-    before = before.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
+    before = keys.frame.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
     alike = same((f"_was_{name}", name) for name in derivation.keys)
-    joined = before.join(fn.broadcast(present) if few else present, alike, how)
+    present = present.withColumn(_PRESENT, fn.lit(True))
+    # few keys have few rows
+    few = bool(keys.count) and keys.values is not None
+    joined = before.join(fn.broadcast(present) if few else present, alike, "left_outer")
     gone = fn.col(_PRESENT).isNull()
     return joined.select(
         *(
@@ -249,6 +217,31 @@ def _written(
         ),
         gone.alias(DELETED_FIELD),
     )
+
+
+def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> DataFrame:
+    """Describes what to write so that rows of a view are in the place of others.
+
+    Args:
+        derivation: The view.
+        before: Those that it has.
+        present: Those that it is to have instead.
+
+    Returns:
+        What `outcome` does, without rows that are there as they should be.
+    """
+    # once each, whatever somebody has done to the table
+    return differences(present, before.dropDuplicates([*derivation.keys]), derivation.keys)
+
+
+def among(rows: DataFrame, keys: AffectedKeys) -> DataFrame:
+    """Returns those rows whose values are among keys, columns being called alike.
+
+    Args:
+        rows: Some rows.
+        keys: The keys.
+    """
+    return _restricted(named(rows, keys, keys.frame.columns), keys)
 
 
 def named(rows: DataFrame, keys: AffectedKeys, names: Sequence[str]) -> DataFrame:
