@@ -1,4 +1,4 @@
-"""Former views: mirrors as they were before what published versions reach back to.
+"""Former views: as they were before what published versions reach back to.
 
 They are made by the archive, into tables of their own that last as long as they are asked about.
 The source tells which of its tables were read when, so it has to answer.
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from projections.replay.commits import Moment, Reached
 
 _HINT: Final = (
-    "the archive tells of mirrors of tables with a key; a history keeps its states itself"
+    "the archive tells of mirrors, histories and events; headwater view replay of views made from"
+    " others"
 )
 
 
 class FormerViews:
-    """Makes a project's mirrors as they were; what it has made goes when it is closed.
+    """Makes a project's views as they were; what it has made goes when it is closed.
 
     Args:
         platform: The project, and where its source is.
@@ -57,7 +58,7 @@ class FormerViews:
         """Makes the views that are named by one of a statement's words; returns their folders.
 
         Raises:
-            AsOfError: The archive cannot tell what rows were then, or none of them is a mirror.
+            AsOfError: The archive cannot tell what rows were then, or each is made from others.
         """
         known, plans = self._known()
         chosen = [plan for plan in plans if plan.view.lower() in words]
@@ -76,7 +77,7 @@ class FormerViews:
             The folder of its table, and the versions that stand there.
 
         Raises:
-            AsOfError: The archive cannot tell what rows were then, or it is no mirror.
+            AsOfError: The archive cannot tell what rows were then, or it is made from others.
         """
         known, every = self._known()
         plans = [plan for plan in every if plan.view == name]
@@ -107,20 +108,19 @@ class FormerViews:
             raise query.AsOfError(
                 "no version of the views is kept for so long, and the source does not answer",
                 detail=getattr(error, "code", type(error).__name__),
-                hint="headwater up; then the archive tells what mirrors were",
+                hint="headwater up; then the archive tells what views were",
             ) from None
         return Known([read for read in every if read.whole and read.done]), plans
 
     def _made(self, as_of: str | None, plans: Collection[ViewPlan], known: Known) -> Former:
         from projections.replay.as_of import former  # noqa: PLC0415  # a second of import
 
-        mirrors = [p for p in plans if p.events is None and p.history is None and not p.append_only]
-        if not mirrors:
+        if not plans:
             raise query.AsOfError("no version of the views is kept for so long", hint=_HINT)
         project = self._platform.project
         archive = project.home.root / "archive" / project.source.name
         try:
-            made = former(archive, mirrors, _moment(as_of), self._tables, known)
+            made = former(archive, plans, _moment(as_of), self._tables, known)
         except ReplayError as error:
             raise query.AsOfError(error.message, detail=error.detail, hint=error.hint) from None
         self.reached = made.reached

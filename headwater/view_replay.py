@@ -1,7 +1,8 @@
 """Replays of views that are made from others: from the archive, as one bounded batch.
 
-Mirrors are made by the archive as they were at a moment, and the views made from them are computed
-from those. At the boundary of a published version the rows are those that readers saw there.
+Views of the source are made by the archive as they were at a moment, and those made from them are
+computed from those. At the boundary of a published version the rows are those that readers saw
+there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from headwater.former import FormerViews
 from headwater.wiring import job_spec
 from projections.errors import ReplayError
 from projections.published import Published
-from projections.view import EventsView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from projections.published import PublishedVersion
     from projections.replay.commits import Reached
     from projections.spark.derived_replay import Compared
-    from projections.view import DerivedView, View
+    from projections.view import DerivedView
 
-_HISTORY_HINT: Final = "headwater view verify compares it with its query over the tables of now"
 _BEHIND_HINT: Final = "headwater view status says how far the views are"
 
 
@@ -47,7 +46,7 @@ class Replayed:
         view: The view.
         applied_through: The position at which it is.
         at: The time of the last commit that counts.
-        mirrors: What it was made from in the end.
+        made_from: Views of the source that it was made from in the end.
         rows: How many rows it has.
         version: Number of the published version that it was compared with.
         compared: What differs there; None if that was not asked.
@@ -56,7 +55,7 @@ class Replayed:
     view: str
     applied_through: Lsn
     at: datetime
-    mirrors: tuple[str, ...]
+    made_from: tuple[str, ...]
     rows: int
     version: int | None = None
     compared: Compared | None = None
@@ -88,21 +87,21 @@ def replay_view(
     """
     project = platform.project
     chain = chain_of(project, name)
-    mirrors = tuple(dict.fromkeys(each for view in chain for each in _mirrors(project, view)))
+    bases = tuple(dict.fromkeys(each for view in chain for each in _bases(project, view)))
     if to is not None and to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError("the folder is not empty", detail=str(to), hint="--to a folder of its own")
     if until is not None:
         query.moment(until)  # what is no moment is refused before anything is read
     tables = project.home.root / "tables"
     published = Published(tables, project.source.name)
-    _require_told(platform, chain[-1], mirrors)
+    _require_moving(platform, bases)
     archived = _archived(project)
     version = None
     if compare:
         version = boundary(published.all(), chain, archived, until, published.current)
     as_of = _as_of(published, archived, until) if version is None else str(version.applied_through)
     with FormerViews(platform) as former:
-        places = former.of_words(as_of, frozenset(mirrors))
+        places = former.of_words(as_of, frozenset(bases))
         reached = former.reached
         assert reached is not None  # noqa: S101  # it has made them
         if version is not None:
@@ -126,7 +125,7 @@ def replay_view(
             shutil.move(root / name, to)
     at = datetime.fromtimestamp(reached.at_us / 1_000_000, UTC)
     number = None if version is None else version.number
-    return Replayed(name, lsn, at, mirrors, rows, number, compared)
+    return Replayed(name, lsn, at, bases, rows, number, compared)
 
 
 def chain_of(project: Project, name: str) -> list[DerivedView]:
@@ -240,52 +239,26 @@ def _require_same(
         )
 
 
-def _mirrors(project: Project, view: DerivedView) -> list[str]:
-    """The views of the source that a view reads.
-
-    Raises:
-        AsOfError: One of them is none of which the archive tells.
-    """
+def _bases(project: Project, view: DerivedView) -> list[str]:
+    """The views of the source that a view reads."""
     declared = project.declarations.views
-    found = [name for name in view.inputs if name in declared]
-    for name in found:
-        if (what := _untold(declared[name])) is not None:
-            raise query.AsOfError(
-                f"the archive does not tell what view {name} was, which {view.name} is made from",
-                detail=what,
-                hint=_HISTORY_HINT,
-            )
-    return found
+    return [name for name in view.inputs if name in declared]
 
 
-def _untold(view: View) -> str | None:
-    if isinstance(view, EventsView):
-        return "it has events of the event store"
-    return None if view.history is None else "it is a history, and keeps its states itself"
-
-
-def _require_told(platform: Platform, view: DerivedView, mirrors: Sequence[str]) -> None:
-    """Refuses mirrors that stand still, or whose rows no key tells from another."""
+def _require_moving(platform: Platform, bases: Sequence[str]) -> None:
+    """Refuses what stands still, and a source that does not answer."""
     try:
         bound = platform.bound()
     except (CdcError, HeadwaterError, psycopg.Error) as error:
         raise query.AsOfError(
             "the source does not answer, which knows when its tables were read",
             detail=getattr(error, "code", type(error).__name__),
-            hint="headwater up; then the archive tells what mirrors were",
+            hint="headwater up; then the archive tells what views were",
         ) from None
     for paused in bound.paused:
-        if paused.name in mirrors:
+        if paused.name in bases:
             fault = paused.fault
             raise query.AsOfError(fault.message, detail=fault.detail, hint=fault.hint)
-    for plan in bound.plans:
-        if plan.shown and plan.view in mirrors and plan.append_only:
-            raise query.AsOfError(
-                f"the archive does not tell what view {plan.view} was, which {view.name} is made"
-                " from",
-                detail="its table has no key",
-                hint=_HISTORY_HINT,
-            )
 
 
 def _archived(project: Project) -> Reached:

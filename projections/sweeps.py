@@ -112,10 +112,13 @@ def spans(connection: psycopg.Connection[Any], plan: ViewPlan) -> tuple[ReadSpan
     if plan.history is None:
         return ()
     found = reads.whole_spans(connection, plan.source, plan.topics)
-    return tuple(
-        ReadSpan(place.version, *((at - _BEGINNING) // _MICROSECOND for at in (begun, ended)))
-        for place, begun, ended in found
-    )
+    return tuple(span(place, begun, ended) for place, begun, ended in found)
+
+
+def span(place: ChangePosition, begun: datetime, ended: datetime) -> ReadSpan:
+    """Returns what a history is told of a whole read: its place in the log, and when it was."""
+    at_us, until_us = ((at - _BEGINNING) // _MICROSECOND for at in (begun, ended))
+    return ReadSpan(place.version, at_us, until_us)
 
 
 def done(connection: psycopg.Connection[Any]) -> dict[tuple[str, Store], int]:

@@ -45,7 +45,7 @@ def query_views(
     """Answer SQL over every view, all at one transaction boundary, without a JVM.
 
     Published versions are kept for an hour. As of an earlier time, the archive tells what the
-    mirrors were that the statement names; the source has to answer then.
+    views of the source were that the statement names; the source has to answer then.
 
     Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
     """

@@ -50,7 +50,7 @@ def diff(
 
     Only what was written in between is read; no server has to run. Published versions can be
     compared for an hour: headwater view versions. From an earlier time on, the archive tells what
-    a mirror was; it is read whole, and the source has to answer.
+    a view of the source was; it is read whole, and the source has to answer.
 
     Example: headwater view diff orders 2026-11-21T14:05:00Z
     """

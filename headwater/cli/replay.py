@@ -46,10 +46,10 @@ def replay(
 ) -> None:
     """Make a view that is made from others anew: from the archive, as one batch over all rows.
 
-    The mirrors that it is made from in the end are made as they were at that moment, and its query
-    is run over them, after those of the views between. Nothing that the job keeps is read or
-    touched. With --compare it is done at the newest published boundary that the archive has come
-    to, and the rows are held beside those that readers see there.
+    The mirrors, histories and events that it is made from in the end are made as they were at that
+    moment, and its query is run over them, after those of the views between. Nothing that the job
+    keeps is read or touched. With --compare it is done at the newest published boundary that the
+    archive has come to, and the rows are held beside those that readers see there.
 
     Example: headwater view replay sales_by_status --compare
     """
@@ -74,7 +74,7 @@ def replay(
 def _row(done: Replayed) -> dict[str, Any]:
     found: dict[str, Any] = {
         "view": done.view,
-        "made_from": ", ".join(done.mirrors),
+        "made_from": ", ".join(done.made_from),
         "applied_through": str(done.applied_through),
         "at": done.at.isoformat(timespec="milliseconds"),
         "rows": done.rows,
@@ -94,7 +94,7 @@ def _counts(compared: Compared) -> dict[str, int | None]:
 
 
 def _document(done: Replayed, to: Path | None) -> dict[str, Any]:
-    found = _row(done) | {"made_from": list(done.mirrors)}
+    found = _row(done) | {"made_from": list(done.made_from)}
     if to is not None:
         found["table"] = str(to)
     if done.compared is not None:

@@ -1,38 +1,46 @@
-"""Time travel: the rows of a mirror as they were at an earlier moment, told by the archive.
+"""Time travel: the rows of a view as they were at an earlier moment, told by the archive.
 
 They are made as any replay makes them, of the records of transactions that had committed by then,
 into a table of their own. A table that was filled so far can be carried on to a later moment: its
 two versions are then the view at two times.
+
+A read of a table counts as a whole, once it was at its end: what it has not found is gone then, and
+of a table without a key its rows are in the place of those of before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
+from projections import sweeps
 from projections.archive_pin import pinned
 from projections.errors import MomentUnreadableError
 from projections.replay.archive_scan import ArchiveScan
 from projections.replay.commits import CLOCKS_APART_US, Commits, CommittedBy
+from projections.replay.fold import VERSION_LSN_BITS
 from projections.replay.replay import replay
 from projections.replay.task import ReplayOptions, Target
-from projections.sinks.table import TableSink
+from projections.sinks.warehouse import WarehouseSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from cdc.snapshot.reads import Read
+    from projections.change import ReadSpan
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.replay.commits import Moment, Reached
 
+_LSN: Final = (1 << VERSION_LSN_BITS) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """Mirrors as they were.
+    """Views as they were.
 
     Attributes:
         reached: The commit up to which everything is in them, and nothing later.
@@ -66,11 +74,11 @@ def former(
     tables: Path,
     known: Known = Known(),
 ) -> Former:
-    """Makes mirrors as they were at a moment.
+    """Makes views as they were at a moment.
 
     Args:
         archive: Folder of the archive.
-        plans: The mirrors.
+        plans: The views: mirrors, histories, or views of events.
         moment: When.
         tables: Folder for their tables; it may have them as they were at an earlier moment.
         known: What is known of the archive.
@@ -79,31 +87,24 @@ def former(
         The commit that it came to, and where the rows are.
 
     Raises:
-        MomentUnreadableError: The archive cannot tell; or a view is no mirror of a table with a
-            key.
+        MomentUnreadableError: The archive cannot tell.
         ArchiveMissingError: There is no archive.
         ArchiveIncompleteError: It lacks records that the views are made from.
     """
     plans = tuple(plans)
-    for plan in plans:
-        if plan.events is not None or plan.history is not None or plan.append_only:
-            raise MomentUnreadableError(
-                f"view {plan.name} is no mirror of a table with a key",
-                hint="a history is asked by its columns valid_from and valid_to",
-            )
     every = ArchiveScan(archive, None)
     with pinned(archive, every.version):
         commits = Commits(every)
         reached = commits.reached(moment)
         floors = {plan.name: _floor(plan, commits, reached, known.reads) for plan in plans}
-        sink = TableSink(tables)
+        sink = WarehouseSink(tables)
         done = replay(
             archive,
             [Target(plans, lambda: sink)],
             ReplayOptions(
                 archived=known.archived,
                 version=every.version,
-                taken=CommittedBy(reached),
+                taken=CommittedBy(reached, _last_reads(plans, floors)),
             ),
         )
     if done.waiting[0]:
@@ -112,8 +113,8 @@ def former(
             "some rows cannot be told as they were", detail=f"{len(keys)} keys have bad records"
         )
     for plan in plans:
-        if floors[plan.name]:
-            sink.sweep(plan, floors[plan.name])
+        if floor := floors[plan.name]:
+            sink.sweep(plan, floor, _spans(plan, floor, known.reads))
     return Former(reached, tables, {plan.name: sink.version(plan) for plan in plans})
 
 
@@ -123,15 +124,15 @@ def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[R
     Raises:
         MomentUnreadableError: No read of the table was at its end by then.
     """
-    epoch, found = reached.epoch, 0
+    epoch, found = reached.epoch, dict[str, int]()
     for topic in plan.topics:
-        own = [
-            read.read_lsn.value
-            for read in reads
-            if read.table.topic(plan.source) == topic and read.epoch == epoch and read.read_lsn
-        ]
-        ended = {lsn: commits.read_until_us(topic, epoch, lsn) or 0 for lsn in own}
-        if not own:
+        ended = {
+            span.version & _LSN: commits.read_until_us(topic, epoch, span.version & _LSN)
+            or span.until_us  # it has found no row
+            for span in _reads_of({topic}, plan.source, reads)
+            if span.version >> VERSION_LSN_BITS == epoch
+        }
+        if not ended:
             first_us = commits.read_until_us(topic, epoch, None)
             if first_us is not None and first_us + CLOCKS_APART_US > reached.at_us:
                 raise commits.too_early(epoch, first_us + CLOCKS_APART_US)
@@ -139,6 +140,34 @@ def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[R
         done = [lsn for lsn, at_us in ended.items() if at_us + CLOCKS_APART_US <= reached.at_us]
         if not done:
             raise commits.too_early(epoch, min(ended.values()) + CLOCKS_APART_US)
-        if topic == plan.topic:
-            found = ChangePosition.of_read(epoch, Lsn(max(done))).version
-    return found
+        found[topic] = ChangePosition.of_read(epoch, Lsn(max(done))).version
+    topics = [plan.topic] if plan.events is None else list(plan.topics)
+    return min(found.get(topic, 0) for topic in topics)
+
+
+def _spans(plan: ViewPlan, floor: int, reads: Sequence[Read]) -> list[ReadSpan]:
+    """What a history is told of the whole reads that were at their end by then."""
+    if plan.history is None:
+        return []
+    every = _reads_of(plan.topics, plan.source, reads)
+    return [span for span in every if span.version <= floor]
+
+
+def _reads_of(topics: Collection[str], source: str, reads: Sequence[Read]) -> list[ReadSpan]:
+    """What reads of some tables stand for, in the order of the log."""
+    found = []
+    for read in reads:
+        if read.read_lsn is not None and read.table.topic(source) in topics:
+            begun = read.begun_at or read.asked_at
+            place = ChangePosition.of_read(read.epoch, read.read_lsn)
+            found.append(sweeps.span(place, begun, read.ended_at or begun))
+    return sorted(found)
+
+
+def _last_reads(plans: Iterable[ViewPlan], floors: Mapping[str, int]) -> dict[str, int]:
+    """By topic of a table without a key, the newest read of which the rows count.
+
+    Those of another one, that was not at its end, would be there beside them.
+    """
+    keyless = (plan for plan in plans if plan.append_only and floors[plan.name])
+    return {topic: floors[plan.name] for plan in keyless for topic in plan.topics}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,15 +24,18 @@ import pyarrow.compute as pc
 
 from cdc.lsn import Lsn
 from projections.errors import MomentUnreadableError
-from projections.replay.survey import Taken, flags, integers
+from projections.replay.survey import Taken, flags, integers, versions_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from projections.replay.archive_scan import ArchiveScan
     from projections.replay.fold import Flags, Integers
 
 CLOCKS_APART_US: Final = 1_000_000
 _COLUMNS: Final = ("epoch", "commit_lsn", "lsn", "committed_at", "recorded_at", "op", "topic")
 _ALIGNMENT: Final = 8
+_EVERY: Final[Mapping[str, int]] = MappingProxyType({})
 _LATER: Final = "a moment that the archive has reached; headwater query answers as of now"
 
 
@@ -183,29 +187,40 @@ class CommittedBy(Taken):
 
     Args:
         reached: By when.
+        last_reads: By topic, the version of the newest read of which the rows are taken; of others
+            those of every read are.
     """
 
-    def __init__(self, reached: Reached) -> None:
+    def __init__(self, reached: Reached, last_reads: Mapping[str, int] = _EVERY) -> None:
         super().__init__()
         self._reached = reached
+        self._last_reads = last_reads
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that it looks at beside offset and key."""
         return ("commit_lsn", "recorded_at")
 
-    def there(self, topic: str, batch: pa.RecordBatch) -> Flags:  # noqa: ARG002
+    def there(self, topic: str, batch: pa.RecordBatch) -> Flags:
         """Whether the records are those of such transactions."""
         reached = self._reached
         epochs, before = integers(batch.column("epoch")), integers(batch.column("commit_lsn"))
         sent_us = integers(batch.column("recorded_at").cast(pa.int64()))
         seen = sent_us + CLOCKS_APART_US <= reached.at_us
-        counts = np.where(was_read(batch), seen, before < reached.commit.value)
+        whole = seen & self._of_whole_read(topic, batch)
+        counts = np.where(was_read(batch), whole, before < reached.commit.value)
         # what cannot be read has no place: it counts from when it was sent
         counts = np.where(flags(batch.column("op").is_null()), seen, counts)
         found: Flags = (epochs < reached.epoch) & (epochs > 0) | (
             (epochs == reached.epoch) | (epochs == 0)
         ) & counts
+        return found
+
+    def _of_whole_read(self, topic: str, batch: pa.RecordBatch) -> Flags | bool:
+        last = self._last_reads.get(topic)
+        if last is None:
+            return True
+        found: Flags = versions_of(batch) <= last
         return found
 
     def within(self, batch: pa.RecordBatch) -> Flags:

@@ -57,6 +57,7 @@ from parcels import ParcelReturned, ParcelSent
 shop = source("{name}", tables=["public.orders"], eventstore=True)
 view.events("{name}_sent", shop.events(ParcelSent))
 returned = view.events("{name}_returned", shop.events(ParcelReturned), to=["table"])
+view.aggregate("{name}_parcels", returned, by=["parcel"], to=["table"], count="returns")
 alert("back", returned, where="parcel = 'a1-1'", to=[Topic("{name}-alerts")])
 view.mirror("{name}_orders", shop.orders, to=["table", "cache"])
 """
@@ -164,7 +165,9 @@ def _told(bootstrap: str, topic: str) -> list[str]:
 def test_views_of_an_event_are_rebuilt_from_what_the_log_holds_in_its_older_version(
     shell: Shell, name: str, pg_log: PostgresEventLog, store_dsn: str, kafka_bootstrap: str
 ) -> None:
-    sent, returned, orders = (f"{name}_{each}" for each in ("sent", "returned", "orders"))
+    sent, returned, orders, parcels = (
+        f"{name}_{each}" for each in ("sent", "returned", "orders", "parcels")
+    )
     shell("up")
     first = Parcels(pg_log, 1)
     for number in range(40):
@@ -220,7 +223,11 @@ def test_views_of_an_event_are_rebuilt_from_what_the_log_holds_in_its_older_vers
         for row in shell.json("view", "list", "--versions")
         if row["view"] != sent
     }
-    assert {(returned, 1), (orders, 1)} == others
+    assert {(returned, 1), (orders, 1), (parcels, 1)} == others
     assert (1, 0) == _standing(shell)
     assert [f"{name}.back.1.opened"] == _told(kafka_bootstrap, f"{name}-alerts")
     awaited(lambda: [{"n": 40}] == rows(shell, returned, "SELECT count(*) AS n FROM VIEW"))
+
+    # what is made from events is what the archive comes to
+    awaited(lambda: shell("view", "replay", parcels, "--compare", code=None).returncode == 0)
+    assert 40 == shell.json("view", "replay", parcels, "--compare")["rows"]

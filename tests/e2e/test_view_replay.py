@@ -28,6 +28,8 @@ CREATE TABLE orders (
     placed_at timestamptz, recorded_at timestamptz
 );
 CREATE TABLE people (id int PRIMARY KEY, city text);
+CREATE TABLE visits (person int, page text);
+INSERT INTO visits SELECT n % 20, 'page ' || n % 3 FROM generate_series(1, 100) n;
 INSERT INTO people SELECT n, 'city ' || n % 3 FROM generate_series(1, 20) n;
 INSERT INTO orders SELECT n, n % 20, 'placed', n, timestamptz '2026-11-20Z' + n * interval '1 min',
     timestamptz '2026-11-20Z' + n * interval '90 s' FROM generate_series(1, 500) n;
@@ -38,13 +40,25 @@ DELETE FROM orders WHERE id % 50 = {0};
 INSERT INTO orders SELECT n, n % 25, 'placed', n, timestamptz '2026-11-20Z' + n * interval '30 s',
     timestamptz '2026-11-21Z' FROM generate_series(1000 + 20 * {0}, 1019 + 20 * {0}) n;
 UPDATE people SET city = 'city {0}' WHERE id = {0};
+UPDATE people SET city = 'moved' WHERE id = 7 AND {0} % 2 = 0;
+DELETE FROM people WHERE id = 8 + {0};
+INSERT INTO visits SELECT {0}, 'page ' || n % 3 FROM generate_series(1, 10) n;
 """
 VIEWS = """
 from headwater import Late, Pattern, Step, Tumbling, source, view
 
-shop = source("shop", tables=["public.orders", "public.people"])
+shop = source("shop", tables=["public.orders", "public.people", "public.visits"])
 orders = view.mirror("orders", shop.orders, to=["table"])
 view.mirror("people", shop.people, to=["table"])
+view.mirror("people_history", shop.people, scd=2)
+visits = view.mirror("visits", shop.visits, to=["table"])
+view.aggregate("visits_by_page", visits, by=["person", "page"], to=["table"], count="n")
+view.sql(
+    "moves",
+    "SELECT id, valid_from, recorded_from, city, valid_to IS NULL AS here FROM people_history",
+    keys=["id", "valid_from", "recorded_from"],
+    to=["table"],
+)
 view.aggregate(
     "per_hour",
     orders,
@@ -79,7 +93,7 @@ view.sql(
 def cities(order_cities):
     return order_cities.groupBy("city").count()
 """
-NAMES = ("per_hour", "unpaid", "order_cities", "cities")
+NAMES = ("per_hour", "unpaid", "order_cities", "visits_by_page", "moves", "cities")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ the order of their commits, one after the other, and knows the rows after each.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,17 +21,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.lsn import Lsn
+from cdc.snapshot.reads import Read
+from cdc.table import TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER
 from projections.errors import MomentUnreadableError
+from projections.plan import ROW_ID_COLUMN, HistoryPlan
 from projections.record import Record
 from projections.replay import replay
-from projections.replay.as_of import former
+from projections.replay.as_of import Known, former
 from projections.replay.commits import Moment
 from projections.table_difference import compare
+from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+HISTORY = replace(PLAN, to=frozenset({Store.TABLE}), history=HistoryPlan(("note", "big")))
+KEYLESS = replace(
+    PLAN,
+    schema=TableSchema(PLAN.schema.table, PLAN.schema.columns, ()),
+    keys=(ROW_ID_COLUMN,),
+    to=frozenset({Store.TABLE}),
+)
 BEGAN = datetime(2026, 11, 20, 10, tzinfo=UTC)
 SECOND_US = 1_000_000
 
@@ -68,6 +79,23 @@ class Log:
             self.last_commit = self.lsn
             self.lsn += 8 * order.randint(1, 2)
             self.commits.append((self.last_commit, self.at_us, dict(self.rows)))
+
+    def states(self, number: int) -> set[tuple[Any, ...]]:
+        """What each key was after each of the first commits, from when on and until when."""
+        found, open_ = set(), dict[int, tuple[Any, int]]()
+        for _, at_us, rows in self.commits[: number + 1]:
+            for key in {*open_, *rows}:
+                was, since_us = open_.get(key, (None, 0))
+                if was == rows.get(key):
+                    continue
+                if was is not None:
+                    found.add((key, was["note"], was["big"], _at(since_us), _at(at_us)))
+                    del open_[key]
+                if key in rows:
+                    open_[key] = rows[key], at_us
+        for key, (row, since_us) in open_.items():
+            found.add((key, row["note"], row["big"], _at(since_us), None))
+        return found
 
     def read(self, *, sent_after_s: int = 0) -> None:
         """Reads all rows, at the position where the log is now."""
@@ -114,6 +142,10 @@ class Log:
         return folder
 
 
+def _at(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1e6, UTC)
+
+
 @st.composite
 def logs(draw: Callable[..., Any]) -> Log:
     log, order = Log(), draw(st.randoms(use_true_random=False))
@@ -132,6 +164,29 @@ def logs(draw: Callable[..., Any]) -> Log:
             order,
         )
     return log
+
+
+def states_of(tables: Path) -> set[tuple[Any, ...]]:
+    """States that lasted: what a transaction overwrites itself lasted no time."""
+    found = DeltaTable(tables / "things").to_pyarrow_table().to_pylist()
+    return {
+        (row["id"], row["note"], row["big"], row["valid_from"], row["valid_to"])
+        for row in found
+        if row["valid_from"] != row["valid_to"]
+    }
+
+
+def a_read(lsn: int, at_us: int) -> Read:
+    at = datetime.fromtimestamp(at_us / 1e6, UTC)
+    given = {"read_lsn": Lsn(lsn), "asked_at": at, "begun_at": at, "ended_at": at}
+    names = dict.fromkeys(each.name for each in fields(Read))
+    said = {"source": "shop", "epoch": 1, "table": PLAN.schema.table, "state": "done"}
+    return Read(**names | said | given)
+
+
+def replace_key(record: Record) -> Record:
+    """A record of a table without a key."""
+    return record._replace(key=None)
 
 
 def rows_of(tables: Path) -> dict[int, Any]:
@@ -167,6 +222,99 @@ def test_rows_are_those_of_the_transactions_that_had_committed(
         if at_us < log.at_us:
             by_time = former(archive, [PLAN], Moment(at_us=at_us), Path(place) / "two")
             assert rows == rows_of(by_time.tables)
+
+
+@settings(max_examples=15, deadline=None)
+@given(log=logs(), data=st.data())
+def test_a_history_has_the_states_that_were_known_then(log: Log, data: st.DataObject) -> None:
+    counts = [index for index, _ in enumerate(log.commits)]
+    number = data.draw(st.sampled_from(counts[:-1]))
+    commit, at_us, _ = log.commits[number]
+    with tempfile.TemporaryDirectory() as place:
+        archive = log.archive(Path(place) / "shop")
+        try:
+            made = former(archive, [HISTORY], Moment(lsn=Lsn(commit)), Path(place) / "one")
+        except MomentUnreadableError:
+            return  # no record names a commit so early
+        # rounded down to one that a record names
+        reached = next(
+            n for n, each in enumerate(log.commits) if each[0] == made.reached.commit.value
+        )
+        assert reached <= number
+        assert log.states(reached) == states_of(made.tables)
+        assert at_us >= made.reached.at_us
+
+
+def test_what_a_read_has_not_found_is_gone_in_a_history_once_the_read_was_at_its_end(
+    tmp_path: Path,
+) -> None:
+    log = a_log(3)
+    del log.rows[1]  # in a gap of the log, say
+    log.at_us += 10 * SECOND_US
+    read_lsn = log.lsn - 1
+    log.read()
+    log.lsn += 8
+    for _ in range(2):  # a commit names the one before it
+        log.at_us += 10 * SECOND_US
+        log.together([[("put", 2, "later")]], FirstFirst())
+    archive = log.archive(tmp_path / "shop")
+    known = Known([a_read(read_lsn, log.at_us)])
+    before, after = log.commits[1][0], log.commits[-2][0]
+
+    def current(commit: int, known: Known, name: str) -> set[int]:
+        made = former(archive, [HISTORY], Moment(lsn=Lsn(commit)), tmp_path / name, known)
+        return {key for key, *_, ended in states_of(made.tables) if ended is None}
+
+    assert {0, 2} == current(after, known, "after")
+    assert {0, 1, 2} == current(after, Known(), "unknown")
+    with pytest.raises(MomentUnreadableError, match="cannot tell"):
+        current(before, known, "before")
+
+
+def test_a_later_read_that_found_nothing_takes_no_row_of_before(tmp_path: Path) -> None:
+    log = a_log(4)
+    commit, _, rows = log.commits[2]
+    log.rows.clear()  # in a gap of the log
+    log.at_us += 10 * SECOND_US
+    known = Known([a_read(log.lsn - 1, log.at_us)])
+    for _ in range(2):
+        log.at_us += 10 * SECOND_US
+        log.together([[("put", 7, "later")]], FirstFirst())
+    archive = log.archive(tmp_path / "shop")
+
+    with pytest.raises(MomentUnreadableError, match="cannot tell"):  # no read was at its end
+        former(archive, [PLAN], Moment(lsn=Lsn(commit)), tmp_path / "known", known)
+    early = Known([a_read(0x1000 - 1, 0), *known.reads])
+    before = former(archive, [PLAN], Moment(lsn=Lsn(commit)), tmp_path / "before", early)
+    assert rows == rows_of(before.tables)
+    after = former(archive, [PLAN], Moment(lsn=Lsn(log.commits[-2][0])), tmp_path / "after", early)
+    assert {7} == rows_of(after.tables).keys()
+
+
+def test_rows_without_a_key_are_those_of_the_last_read_that_was_at_its_end_and_of_inserts_since(
+    tmp_path: Path,
+) -> None:
+    log, reads = Log(), []
+    for number in range(8):
+        log.at_us += 10 * SECOND_US
+        log.together([[("put", 10 * number, f"n{number}")]], FirstFirst())
+        if number in {1, 4}:
+            # the second is at its end only two commits later: its first row is there before
+            reads.append(a_read(log.lsn - 1, log.at_us))
+            for place, row in enumerate(log.rows.values()):
+                slow = place and number == 4
+                log._add("r", (log.lsn - 1, place), 0, row, 25 if slow else 0)
+            log.lsn += 8
+    for index, (record, sent) in enumerate(log.records):
+        log.records[index] = replace_key(record), sent
+    archive = log.archive(tmp_path / "shop")
+
+    for number in (2, 3, 4, 5, 6):
+        commit, _, rows = log.commits[number]
+        known = Known(reads)
+        made = former(archive, [KEYLESS], Moment(lsn=Lsn(commit)), tmp_path / f"at{number}", known)
+        found = DeltaTable(made.tables / "things").to_pyarrow_table().to_pylist()
+        assert sorted(rows) == sorted(row["id"] for row in found), number
 
 
 def a_log(rows: int) -> Log:

@@ -22,10 +22,7 @@ from headwater import source, view
 
 shop = source("shop", tables=["public.orders", "public.people"])
 orders = view.mirror("orders", shop.orders, to=["table"])
-view.mirror("people_history", shop.people, scd=2)
 view.aggregate("by_status", orders, by=["status"], to=["table"], count="n")
-view.sql("past", "SELECT id, valid_from FROM people_history", keys=["id", "valid_from"])
-view.sql("later", "SELECT max(id) AS id FROM past", keys=["id"])
 """
 
 
@@ -47,9 +44,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["orders"], "headwater view rebuild orders"),
         (["by_statis"], "did you mean by_status?"),
         (["ordrs"], "did you mean orders?"),
-        (["past"], "what view people_history was, which past is made from"),
-        (["past"], "it is a history"),
-        (["later"], "what view people_history was, which past is made from"),
         (["by_status", "--until", "yesterday"], "no position, time or version"),
         (["by_status", "--to", "full"], "the folder is not empty"),
         (["by_status", "--to", "full/something"], "the folder is not empty"),
