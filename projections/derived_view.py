@@ -172,7 +172,7 @@ def aggregate(  # noqa: PLR0913
     _require_measures(name, by, measures, window, late)
     groups, condition = tuple(by), where or ""
     if window is not None:
-        text = _windows(window, late, of.name, groups, measures, condition)
+        text = windows_of(window, late, of.name, groups, measures, condition)
         limit = "" if late is None else late.limit(window)
         said = (name, keys_of(window, groups), to, [of.name], search, cache, expect)
         return declare(*said, text=text, limit=limit, extent=of_window(window, groups))
@@ -182,7 +182,7 @@ def aggregate(  # noqa: PLR0913
     return declare(name, by, to, [of.name], search, cache, expect, text=text)
 
 
-def _windows(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two that choose
+def windows_of(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two that choose
     window: Window,
     late: Late | None,
     table: str,
@@ -190,7 +190,19 @@ def _windows(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two t
     measures: Measures,
     condition: str,
 ) -> str:
-    """The query of the windows of a table, with or without rows that came too late."""
+    """Returns the query of the windows of a table, with or without rows that came too late.
+
+    Args:
+        window: The windows.
+        late: Which rows come too late for them; None if none does.
+        table: The view whose rows are grouped.
+        by: Columns that rows of a window have in common.
+        measures: What is said of each window.
+        condition: Of Spark SQL, on the rows that count; empty for all.
+
+    Raises:
+        DeclarationError: It cannot be said of such windows.
+    """
     if late is None:
         return window.select(table, by, measures, condition)
     return late.select(window, table, by, measures, condition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from projections import clock, derived_view, earlier_window, percolated_view
+from projections import clock, derived_view, earlier_window, heavy_hitters, percolated_view
 from projections import declaration as declared
 from projections.measure import Approximate, Percentile, Top
 
@@ -26,6 +26,7 @@ class ViewWords:
     aggregate = staticmethod(derived_view.aggregate)
     late = staticmethod(derived_view.late)
     lagged = staticmethod(earlier_window.lagged)
+    frequent = staticmethod(heavy_hitters.frequent)
     untimed = staticmethod(clock.untimed)
     clocked = staticmethod(clock.clocked)
     clocks = staticmethod(clock.clocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from random import Random
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from projections import earlier_window
+from projections import earlier_window, heavy_hitters
 from projections.errors import ProjectionError
 from projections.event_window import (
     Calendar,
@@ -185,6 +185,40 @@ def test_windows_that_are_kept_are_what_plain_python_makes_of_the_rows(
     kept = Kept(spark, view, World(chance(kind, seed), absurd=True))
     for rows in kept.changed(few_max):
         assert windows(kind, rows) == by_window(kept)
+
+
+FREQUENT = ("tumbling", "hopping", "apart", "day", "month")
+
+
+@pytest.mark.parametrize(
+    ("kind", "few_max"), [(kind, n % 2 * 500) for n, kind in enumerate(FREQUENT)]
+)
+def test_the_most_frequent_values_are_what_plain_python_counts(
+    spark: SparkSession, kind: str, few_max: int
+) -> None:
+    counted = WINDOWS[kind].select(
+        "events", ("who", "amount"), Measures("_headwater_rows"), "amount IS NOT NULL"
+    )
+    keys = ("who", "window_start")
+    text = heavy_hitters.query(counted, "amount", 1, (*keys, "window_end"), keys)
+    kept = Kept(spark, declared(spark, text, keys), World(chance(kind, 7)))
+    several = 0
+    for rows in kept.changed(few_max):
+        found = {
+            (row["who"], utc(row["window_start"]), utc(row["window_end"])): [
+                (each["amount"], each["rows"]) for each in row["values"]
+            ]
+            for row in kept.rows.values()
+        }
+        expected = {}
+        for key, inside in windowed(kind, rows):
+            counts = Counter(row.amount for row in inside if row.amount is not None)
+            ranked = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+            if ranked:
+                expected[key] = ranked[:1]
+            several += len(ranked) > 1
+        assert expected == found
+    assert several > 0 or kind == "apart"
 
 
 BACK: dict[str, tuple[timedelta, ZoneInfo | None]] = {

@@ -31,7 +31,7 @@ WINDOWS: dict[str, Window] = {
     "sliding": Sliding("at", "25 minutes"),
 }
 GROUPS = [None, *"abcdefghijkl"]
-STEPS = 5
+STEPS = 4
 
 
 class Table:
@@ -131,7 +131,7 @@ def test_what_is_kept_from_where_changes_reach_is_what_the_query_gives_over_all_
         groups = touched(extent, spark.createDataFrame(unpublished, DDL), before, few_max)
         stored.take(onward(view, extent, rows, groups, before))
         groups.release()
-        if step != 2:  # at one boundary the job ends before it is published: it comes again
+        if step != 1:  # at one boundary the job ends before it is published: it comes again
             unpublished = []
         wanted = {stored.key(row): tuple(row) for row in every.collect()}
         assert wanted == stored.rows

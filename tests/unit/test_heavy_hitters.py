@@ -1,0 +1,65 @@
+"""The most frequent values, as they are declared, and what cannot be asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from projections.declaration import load
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.view import DerivedView
+
+BEFORE = """
+from headwater import Late, Session, Sliding, Tumbling, source, view
+
+shop = source("shop", tables=["orders"])
+orders = view.mirror("orders", shop.orders)
+minute = Tumbling("at", "1 minute")
+"""
+
+
+def declared(folder: Path, said: str) -> DerivedView:
+    path = folder / "views.py"
+    path.write_text(f'{BEFORE}view.frequent("v", orders, {said})\n', encoding="utf-8")
+    return load(path).derived["v"]
+
+
+def test_each_group_has_a_row_and_each_window_of_it(tmp_path: Path) -> None:
+    plain = declared(tmp_path, '"product", by=["region"], where="amount > 0"')
+    windowed = declared(tmp_path, '"product", 3, ["region"], window=minute')
+
+    assert ("region",) == plain.keys
+    assert ("region", "window_start") == windowed.keys
+    assert ("orders",) == plain.inputs == windowed.inputs
+    assert plain.sql == (
+        "SELECT `region`, transform(slice(array_sort(collect_list(struct(-_headwater_rows AS less,"
+        " `product` AS value))), 1, 10), each -> struct(each.value AS `product`, -each.less AS"
+        " `rows`)) AS `values` FROM (SELECT `region`, `product`, count(*) AS `_headwater_rows`"
+        " FROM orders WHERE (`product` IS NOT NULL) AND (amount > 0) GROUP BY `region`, `product`)"
+        " GROUP BY `region`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ('"product"', "has no groups"),
+        ('"product", 0, ["region"]', "shows 0 values"),
+        ('"product", 10_001, ["region"]', "shows 10001 values"),
+        ('"region", by=["region"]', "two columns of view v have one name"),
+        ('"product", by=["values"]', "two columns of view v have one name"),
+        ('"product", by=["window_end"], window=minute', "two columns of view v have one name"),
+        ('"product", window=Session("at", "1 minute")', "Session windows of its own"),
+        ('"product", by=["a"], window=Sliding("at", "1 minute")', "Sliding windows of its own"),
+        ('"product", by=["a"], late=Late("came")', "rows are late for a window"),
+        ('"product", window=minute, late=Late("came", count="n")', "rows are late for a window"),
+    ],
+)
+def test_what_has_no_answer_is_refused_with_the_reason(tmp_path: Path, said: str, why: str) -> None:
+    with pytest.raises(DeclarationError, match=why):
+        declared(tmp_path, said)
