@@ -82,16 +82,16 @@ def frequent(  # noqa: PLR0913, PLR0917  # what may be said of a view, most of i
             f"view {name} shows {rows} values of each group", detail=f"1 to {ROWS_MAX:,}"
         )
     keys = groups if window is None else keys_of(window, groups)
-    counted = _counted(of.name, column, groups, window, late, where or "")
-    text = query(counted, column, rows, keys if window is None else (*keys, END), keys)
+    rows_of_values = counted(of.name, column, groups, window, late, where or "")
+    text = query(rows_of_values, column, rows, keys if window is None else (*keys, END), keys)
     return declare(name, keys, to, [of.name], search, cache, expect, text=text)
 
 
-def query(counted: str, column: str, rows: int, shown: Sequence[str], keys: Sequence[str]) -> str:
+def query(values: str, column: str, rows: int, shown: Sequence[str], keys: Sequence[str]) -> str:
     """Returns the query of the most frequent values; see `frequent`.
 
     Args:
-        counted: The query of how often each value is in each group.
+        values: The query of how often each value is in each group; see `counted`.
         column: The column.
         rows: How many values at most.
         shown: Columns of a group.
@@ -106,7 +106,7 @@ def query(counted: str, column: str, rows: int, shown: Sequence[str], keys: Sequ
     groups = ", ".join(map(quoted, keys))
     return (
         f"SELECT {', '.join(listed)}, {first} AS {quoted(VALUES)}"  # noqa: S608  # of a declaration
-        f" FROM ({counted}) GROUP BY {groups}"
+        f" FROM ({values}) GROUP BY {groups}"
     )
 
 
@@ -114,15 +114,15 @@ def _pair(value: str) -> str:
     return f"struct(each.value AS {value}, -each.less AS {quoted(_COUNT)})"
 
 
-def _counted(  # noqa: PLR0913, PLR0917  # the parts of one declaration
+def counted(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     table: str,
     column: str,
     by: tuple[str, ...],
-    window: Window | None,
-    late: Late | None,
-    where: str,
+    window: Window | None = None,
+    late: Late | None = None,
+    where: str = "",
 ) -> str:
-    """The query of how often each value is in each group."""
+    """Returns the query of how often each value is in each group; arguments as of `frequent`."""
     groups, measures = (*by, column), Measures(_COUNTED)
     condition = both(f"{quoted(column)} IS NOT NULL", where)
     if window is not None:

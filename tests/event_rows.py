@@ -123,7 +123,7 @@ class Kept:
             groups = touched(extent, changes["events"], stored, few_max)
             return onward(view, extent, after["events"], groups, stored)
         keys = gathered(self._spark, affected(view, changes, before, after), few_max=few_max)
-        return outcome(view, after, keys, stored)
+        return outcome(view, after, keys, lambda: stored)
 
     def frames(self) -> dict[str, DataFrame]:
         """The table as it is now."""

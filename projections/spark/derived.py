@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -206,7 +207,7 @@ class DerivedKeeper:
         number: int,
     ) -> None:
         """Brings what changes affect to a boundary, and nothing else."""
-        stored = versions.rows(self.view.name, DeltaTable(self.tables / self.view.name).version())
+        stored = partial(self._stored, versions)
         try:
             changes = {
                 _view(place): versions.changes(place, *between)
@@ -214,7 +215,7 @@ class DerivedKeeper:
             }
             if (extent := self._along(versions, changed)) is not None:
                 (rows,), (changes_of_it,) = new.values(), changes.values()
-                keys = touched(extent, changes_of_it, stored)
+                keys = touched(extent, changes_of_it, stored())
             else:
                 derivation = self._kept(derivation, set(changes))
                 had = own.made_from
@@ -228,12 +229,17 @@ class DerivedKeeper:
                 self._write(
                     outcome(derivation, new, keys, stored)
                     if extent is None
-                    else onward(derivation, extent, rows, keys, stored),
+                    else onward(derivation, extent, rows, keys, stored()),
                     number,
                     anew=False,
                 )
         finally:
             keys.release()
+
+    def _stored(self, versions: TableVersions) -> DataFrame:
+        """All rows that the view's table has by now."""
+        name = self.view.name
+        return versions.rows(name, DeltaTable(self.tables / name).version())
 
     def _along(
         self, versions: TableVersions, changed: Mapping[str, tuple[int, int]]

@@ -74,7 +74,7 @@ def keep(
         keys = gathered(
             spark, affected(way, frames(spark, changes), before, after), few_max=few_max
         )
-        for row in outcome(way, after, keys, view.definition(before)).collect():
+        for row in outcome(way, after, keys, lambda: view.definition(before)).collect():
             key = tuple(frozen(row[name]) for name in view.keys)
             if row["_deleted"]:
                 kept.pop(key, None)
@@ -307,7 +307,7 @@ def test_an_input_that_has_no_part_in_the_result_affects_no_key(spark: SparkSess
     keys = gathered(spark, affected(view, {"b": tables["b"]}, tables, tables))
 
     assert 0 == keys.count
-    assert [] == outcome(view, tables, keys, view.definition(tables)).collect()
+    assert [] == outcome(view, tables, keys, lambda: view.definition(tables)).collect()
 
 
 @pytest.mark.parametrize(

@@ -196,11 +196,9 @@ FREQUENT = ("tumbling", "hopping", "apart", "day", "month")
 def test_the_most_frequent_values_are_what_plain_python_counts(
     spark: SparkSession, kind: str, few_max: int
 ) -> None:
-    counted = WINDOWS[kind].select(
-        "events", ("who", "amount"), Measures("_headwater_rows"), "amount IS NOT NULL"
-    )
+    values = heavy_hitters.counted("events", "amount", ("who",), WINDOWS[kind])
     keys = ("who", "window_start")
-    text = heavy_hitters.query(counted, "amount", 1, (*keys, "window_end"), keys)
+    text = heavy_hitters.query(values, "amount", 1, (*keys, "window_end"), keys)
     kept = Kept(spark, declared(spark, text, keys), World(chance(kind, 7)))
     several = 0
     for rows in kept.changed(few_max):

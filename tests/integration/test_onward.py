@@ -91,7 +91,6 @@ class Stored:
 
     def __init__(self, spark: SparkSession, view: Derivation, rows: Iterable[Any]) -> None:
         self._spark, self._view = spark, view
-        self._schema: Any = None
         self.rows = {self.key(row): tuple(row) for row in rows}
 
     def frame(self, like: DataFrame) -> DataFrame:

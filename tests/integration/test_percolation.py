@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -168,7 +169,8 @@ def test_matches_that_are_kept_are_what_plain_python_finds(
         }
         if changes:
             keys = gathered(spark, affected(view, changes, before, after), few_max=few_max)
-            for row in outcome(view, after, keys, view.definition(before)).collect():
+            stored = partial(view.definition, before)
+            for row in outcome(view, after, keys, stored).collect():
                 if row["_deleted"]:
                     kept.pop(tuple(row)[:2], None)
                 else:

@@ -45,6 +45,14 @@ def test_each_group_has_a_row_and_each_window_of_it(tmp_path: Path) -> None:
     )
 
 
+def test_what_comes_late_does_not_count(tmp_path: Path) -> None:
+    late = declared(tmp_path, '"product", window=minute, late=Late("came", after="5 minutes")')
+
+    assert ("window_start",) == late.keys
+    assert late.sql is not None
+    assert "WHERE NOT _late" in late.sql
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [

@@ -24,7 +24,7 @@ from projections.spark.derivation.analysis import keyed, only_known
 from projections.spark.derivation.comparison import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, SparkSession
 
@@ -183,7 +183,7 @@ def outcome(
     derivation: Derivation,
     new: Mapping[str, DataFrame],
     keys: AffectedKeys,
-    stored: DataFrame,
+    stored: Callable[[], DataFrame],
 ) -> DataFrame:
     """Describes what to write for affected keys.
 
@@ -191,16 +191,16 @@ def outcome(
         derivation: The view.
         new: By input, all rows after the changes.
         keys: What `gathered` found.
-        stored: All rows that the view's table has, whatever has become of it since the changes
-            began: where a boundary was not brought to its end, there are rows of that. Read only
-            where the view is not kept by all of its keys.
+        stored: Gives all rows that the view's table has, whatever has become of it since the
+            changes began: where a boundary was not brought to its end, there are rows of that.
+            Asked only where the view is not kept by all of its keys.
 
     Returns:
         The view's columns, and `_deleted`: a row is an upsert, or of a deleted one the keys alone.
     """
     present = recomputed(derivation, new, keys)
     if set(keyed(derivation).by) != set(derivation.keys):
-        return replaced(derivation, among(stored, keys), present)
+        return replaced(derivation, among(stored(), keys), present)
     before = keys.frame.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
     alike = same((f"_was_{name}", name) for name in derivation.keys)
     present = present.withColumn(_PRESENT, fn.lit(True))
