@@ -50,7 +50,11 @@ class JobReport:
 
     def store_errors(self) -> dict[str, dict[str, Any]]:
         """Returns the error of each store whose query does not run at the moment."""
-        return {store: said["error"] for store, said in self._queries.items() if said.get("error")}
+        return _errors(self._queries)
+
+    def attendant_errors(self) -> dict[str, dict[str, Any]]:
+        """Returns the error of each part of the job beside its queries that is begun anew."""
+        return _errors(self._job.get("attendants", {}))
 
     def halted(self) -> dict[Place, str]:
         """Returns by view and store why a view stands still there, and not in its other stores."""
@@ -82,3 +86,7 @@ class JobReport:
     def _queries(self) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = self._job.get("queries", {})
         return found
+
+
+def _errors(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: said["error"] for name, said in parts.items() if said.get("error")}

@@ -504,8 +504,9 @@ class Platform:
             self._await(lambda: not behind(), deadline_s, f"views have not reached {lsn}")
         except UnhealthyError as error:
             detail, hint = ", ".join(behind()), error.hint
-            for store, said in self.told.store_errors().items():
-                detail += f"; {store}: {said['code']} {said['message']}"
+            wrong = self.told.store_errors() | self.told.attendant_errors()
+            for part, said in wrong.items():
+                detail += f"; {part}: {said['code']} {said['message']}"
                 hint = said["hint"] or hint
             raise UnhealthyError(error.message, detail=detail, hint=hint) from None
 

@@ -6,16 +6,17 @@ what a whole read of a table has not found any more.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 import structlog
 
 from cdc.errors import CdcError
 from cdc.snapshot import reads
 from projections import joining, sweeps, switch
+from projections.attendant import Attendant
 from projections.errors import ProjectionError, SinkError, ViewHaltedError
 from projections.published import Published
 from projections.quarantine import halting, ledger, rereads
@@ -45,7 +46,7 @@ _PAUSE_S: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Caretaker(threading.Thread):
+class Caretaker(Attendant):
     """Tends the views of a job.
 
     A source or store that does not answer only delays this: it is tried again.
@@ -64,20 +65,25 @@ class Caretaker(threading.Thread):
         committed: Callable[[Store], Offsets | None],
         epoch: CacheEpoch | None = None,
     ) -> None:
-        super().__init__(name="caretaker", daemon=True)
+        super().__init__("caretaker")
         self._epoch = epoch
         self._built: set[str] = set()
         self._shown = False
         self._spec = spec
         self._guards = guards
         self._committed = committed
-        self._stopped = threading.Event()
         self._sinks: dict[Store, Sink] = {}
 
     def run(self) -> None:
         """Tends until stopped."""
+        super().run()
+        for sink in self._sinks.values():
+            sink.close()
+
+    def attend(self) -> None:
+        """Tends the views round by round; a source or store that is away delays it."""
         wait_s = INTERVAL_S
-        while not self._stopped.wait(wait_s):
+        while not self.rested(wait_s):
             try:
                 with ledger.connect(self._spec.ledger) as connection:
                     self._tend(connection)
@@ -85,12 +91,9 @@ class Caretaker(threading.Thread):
             except (CdcError, ProjectionError) as error:
                 _log.warning("views are not tended", code=error.code, what=error.message)
                 wait_s = _PAUSE_S
-        for sink in self._sinks.values():
-            sink.close()
-
-    def stop(self) -> None:
-        """Ends the thread after its current round."""
-        self._stopped.set()
+            except psycopg.Error as error:  # the source has gone away amid a round
+                _log.warning("views are not tended", error=error.sqlstate or type(error).__name__)
+                wait_s = _PAUSE_S
 
     def meet(self, spec: JobSpec) -> None:
         """Tends the views of a job that has taken over a version since."""
@@ -121,7 +124,7 @@ class Caretaker(threading.Thread):
 
     def _tend(self, connection: Connection) -> None:
         looked_at = 0.0
-        while not self._stopped.wait(INTERVAL_S):
+        while not self.rested(INTERVAL_S):
             due = ledger.due_stores(connection, self._spec.source)
             for store in self._guards:
                 if store in due:

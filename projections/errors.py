@@ -33,6 +33,7 @@ ProjectionError
 │   ├── TopicsMissingError   HW-P023  topics of the views do not exist
 │   ├── JobSpecError         HW-P024  the description of the job cannot be read
 │   ├── QueryFailedError     HW-P025  a streaming query fails again and again
+│   ├── AttendantFailedError HW-P029  a part of the job beside its queries fails
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
 │   ├── EventUnreadableError HW-P027  an event is not what this program's declarations say
 │   ├── RecordsLostError     HW-P028  records that a query wants next are gone
@@ -302,6 +303,16 @@ class QueryFailedError(JobError):
     """A streaming query failed again and again for a cause that has no code of its own."""
 
     code = "HW-P025"
+    retriable = True
+
+
+class AttendantFailedError(JobError):
+    """A part of the job beside its queries failed for a cause that has no code of its own.
+
+    It is begun anew; when it fails again and again the job ends.
+    """
+
+    code = "HW-P029"
     retriable = True
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import traceback
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
@@ -44,6 +46,13 @@ class Fault:
         """Finds the description in a stack trace; None if it holds none."""
         found = _PATTERN.search(text)
         return None if found is None else cls(**orjson.loads(found[1]))
+
+
+def kind_and_place(error: Exception) -> str:
+    """Says what an error is and where it was raised: never its text, which may show a value."""
+    places = traceback.extract_tb(error.__traceback__)
+    where = ", ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places[-4:])
+    return f"{type(error).__name__} at {where}"
 
 
 class FaultError(RuntimeError):

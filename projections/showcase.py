@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from deltalake.exceptions import DeltaError
 
+from projections.attendant import Attendant
 from projections.errors import ProjectionError
 from projections.published import Published
 from projections.stable_table import StableTable
@@ -24,7 +24,7 @@ _AGAIN_S: Final = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Showcase(threading.Thread):
+class Showcase(Attendant):
     """Follows what is published, and where views are read, in a thread of its own.
 
     Nothing waits for it: a view that cannot be shown is tried again, and holds up no other. Only
@@ -36,7 +36,7 @@ class Showcase(threading.Thread):
     """
 
     def __init__(self, tables: Path, source: str) -> None:
-        super().__init__(name="showcase", daemon=True)
+        super().__init__("showcase")
         self.failing: dict[str, str] = {}
         self._tables = tables
         self._published = Published(tables, source)
@@ -44,19 +44,14 @@ class Showcase(threading.Thread):
         self._done: dict[str, tuple[str, int]] = {}  # by view: the place, and its table's version
         self._seen: object = None
         self._again_at = 0.0
-        self._stopped = threading.Event()
 
-    def run(self) -> None:
+    def attend(self) -> None:
         """Shows what is published until stopped."""
-        while not self._stopped.wait(INTERVAL_S):
+        while not self.rested(INTERVAL_S):
             try:
                 self.round()
             except (OSError, msgspec.MsgspecError) as error:
                 logger.warning("what is published cannot be read: %s", type(error).__name__)
-
-    def stop(self) -> None:
-        """Ends the thread after the view that it is at."""
-        self._stopped.set()
 
     def round(self) -> None:
         """Shows every view of which something else is published than it shows."""

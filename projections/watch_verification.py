@@ -13,12 +13,12 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-import psycopg
 import structlog
 
 from cdc.errors import CdcError
 from cdc.postgres import session
 from projections.errors import NotCaughtUpError, ProjectionError
+from projections.fault import kind_and_place
 from projections.published import Published
 from projections.verification import ledger
 from projections.verification.checks import Checks, job_runs
@@ -78,8 +78,8 @@ class BackgroundVerification:
                 _log.info("a view is behind, and is verified later")
             except (ProjectionError, CdcError) as error:
                 _log.warning("a view is not verified", code=error.code)
-            except (psycopg.Error, OSError) as error:
-                _log.warning("a view is not verified", kind=type(error).__name__)
+            except Exception as error:  # noqa: BLE001  # nobody would notice a thread that has ended
+                _log.warning("a view is not verified", kind=kind_and_place(error))
             self._stop.wait(pause_s)
 
     def look(self) -> list[ViewReport]:

@@ -38,6 +38,8 @@ UNCOMPILED = {
 }
 """A test runs each query a few times, over few rows: compiling them costs more than it saves."""
 
+_LOG_CHARS = 6_000
+
 
 @dataclass(slots=True)
 class ViewJob:
@@ -66,8 +68,9 @@ class ViewJob:
             bound = self.bound()  # tables that change may be bound anew, or their views paused
             try:
                 reports = verify(bound, through=Lsn.parse(row[0]), deadline_s=20)
-            except (NotCaughtUpError, SinkUnavailableError):  # a table takes other columns
-                assert time.monotonic() < deadline, f"not caught up: {self.status()}"
+            except (NotCaughtUpError, SinkUnavailableError) as error:  # a table takes other columns
+                if time.monotonic() > deadline:
+                    pytest.fail(self.report(f"not caught up: {error.detail}"))
                 continue
             if self.bound().plans == bound.plans:
                 break
@@ -102,8 +105,15 @@ class ViewJob:
         """Waits until the job's status is as wanted."""
         deadline = time.monotonic() + timeout_s
         while not reached(self.status()):
-            assert time.monotonic() < deadline, f"the job does not get there: {self.status()}"
+            assert time.monotonic() < deadline, self.report("the job does not get there")
             time.sleep(0.05)
+
+    def report(self, what: str) -> str:
+        """What a failed test says of the job: how its parts are, and the end of its log."""
+        status = self.status()
+        log = (self.spec.home / "job.log").read_text(errors="replace")
+        parts = [f"{what}: {status.get('attendants')}", log[-_LOG_CHARS:], f"{status}"]
+        return "\n".join(parts)
 
     def kill(self) -> None:
         """Kills the driver as hard as can be."""

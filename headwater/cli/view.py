@@ -76,9 +76,9 @@ def status(
     Records are those since the job started: each is applied, waits in quarantine, or is filtered
     out; of the rows that they came to, those are counted that did not meet an expectation. What
     waits now is counted beside it; what is unresolved waits for a value by itself. The state is
-    empty where all is well; a code says why a store is not written at the moment. Views are
-    compared with their source in the background: through which position each was last found equal,
-    and how many rows were wrong when it was looked at last.
+    empty where all is well; a code says why a store is not written at the moment, or which part of
+    the job fails. Views are compared with their source in the background: through which position
+    each was last found equal, and how many rows were wrong when it was looked at last.
     """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
@@ -86,6 +86,7 @@ def status(
     told, waiting = platform.told, platform.waiting()
     records, unexpected = told.records(), told.unexpected()
     failing = {store: error["code"] for store, error in told.store_errors().items()}
+    beside = next((error["code"] for error in told.attendant_errors().values()), "")
     apart = told.halted() | told.failing_derived()
     verified = {(each.view, str(each.store)): each for each in platform.verified()}
     rows: list[dict[str, Any]] = []
@@ -97,7 +98,7 @@ def status(
                 "store": position.store,
                 "state": "paused"
                 if position.view in paused
-                else apart.get(place) or failing.get(place[1], ""),
+                else apart.get(place) or failing.get(place[1], beside),
                 "applied_through": str(position.applied_through),
                 "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
                 **_verified(verified.get(place)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -13,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
 from cdc.postgres import session as postgres
+from projections.attendant import Attendant
 from projections.errors import ProjectionError
 from projections.published import Published
 from projections.spark.derived import DerivedKeeper
@@ -42,7 +42,7 @@ _FAILURES: Final = (
 _log = structlog.get_logger(__name__)
 
 
-class DerivedWatch(threading.Thread):
+class DerivedWatch(Attendant):
     """Verifies one table at a time, and publishes what it finds.
 
     Nothing is asked for as fast as it is answered: whoever asks keeps to a budget. A view that
@@ -62,18 +62,17 @@ class DerivedWatch(threading.Thread):
         pool: str,
         views: Callable[[], Iterable[DerivedView]],
     ) -> None:
-        super().__init__(name="derived watch", daemon=True)
+        super().__init__("derived watch")
         self._session = session
         self._spec = spec
         self._pool = pool
         self._checks = Checks(spec)
         self._views = views
-        self._stopped = threading.Event()
 
-    def run(self) -> None:
+    def attend(self) -> None:
         """Answers until stopped."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
-        while not self._stopped.wait(_TICK_S):
+        while not self.rested(_TICK_S):
             for name in self._checks.asked():
                 if self._stopped.is_set():
                     return
@@ -85,10 +84,6 @@ class DerivedWatch(threading.Thread):
                     if not self._stopped.is_set():
                         _log.warning("a view is not verified", view=name, kind=type(error).__name__)
                 self._checks.done(name)
-
-    def stop(self) -> None:
-        """Ends the thread after what it is at."""
-        self._stopped.set()
 
     def _check(self, view: DerivedView) -> None:
         tables = self._spec.addresses.tables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
@@ -19,6 +18,7 @@ from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
 from projections import derived_versions, view_versions
+from projections.attendant import Attendant
 from projections.derivation.errors import ViewQueryError
 from projections.errors import ProjectionError, WriterFencedError
 from projections.published import Published
@@ -64,7 +64,7 @@ _FAILURES: Final = (
 _log = structlog.get_logger(__name__)
 
 
-class Deriver(threading.Thread):
+class Deriver(Attendant):
     """Keeps the derived views of a source, boundary by boundary.
 
     A boundary that comes while another is at work waits; of several only the newest counts. Two
@@ -80,7 +80,7 @@ class Deriver(threading.Thread):
     """
 
     def __init__(self, session: SparkSession, batches: SparkSession, spec: JobSpec) -> None:
-        super().__init__(name="deriver", daemon=True)
+        super().__init__("deriver")
         tables = spec.addresses.tables
         self.faults: dict[str, Fault] = {}
         self.seconds: dict[str, float] = {}
@@ -105,15 +105,21 @@ class Deriver(threading.Thread):
         }
         self._watch = DerivedWatch(session, spec, _POOL, lambda: self.views)
         self._said = b""
-        self._stopped = threading.Event()
 
     def run(self) -> None:
         """Follows the boundaries until stopped."""
-        for follower in self._followers.values():
-            follower.start()
-        self._watch.start()
+        for companion in self.companions:
+            companion.start()
+        super().run()
+        self._pool.shutdown()
+        self._turn.close()
+        for companion in self.companions:
+            companion.join(_END_S)
+
+    def attend(self) -> None:
+        """Brings the views to each boundary that is not readable yet."""
         rest_s = _TICK_S
-        while not self._stopped.wait(rest_s):
+        while not self.rested(rest_s):
             rest_s = _TICK_S
             try:
                 self._tell()
@@ -139,17 +145,17 @@ class Deriver(threading.Thread):
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
                 rest_s = _REST_FAILED_S
-        self._pool.shutdown()
-        self._turn.close()
-        for thread in (*self._followers.values(), self._watch):
-            thread.join(_END_S)
 
     def stop(self) -> None:
         """Ends the thread, and those of the other stores, after what they are at."""
-        self._stopped.set()
-        self._watch.stop()
-        for follower in self._followers.values():
-            follower.stop()
+        super().stop()
+        for companion in self.companions:
+            companion.stop()
+
+    @property
+    def companions(self) -> tuple[Attendant, ...]:
+        """Those that it starts and stops."""
+        return (*self._followers.values(), self._watch)
 
     @property
     def views(self) -> list[DerivedView]:

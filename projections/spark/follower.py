@@ -10,7 +10,6 @@ So it does with one that somebody asked for, see `projections.verification.renew
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +27,7 @@ from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
 from projections import positions
+from projections.attendant import Attendant
 from projections.derived_delivery import (
     COMMITS_MAX,
     Delivered,
@@ -147,7 +147,7 @@ class _Brought:
     version: int
 
 
-class Follower(threading.Thread):
+class Follower(Attendant):
     """Keeps the derived views of one store where their published tables are.
 
     A view that cannot be delivered stays where it is and is tried again; the others go on. What
@@ -160,7 +160,7 @@ class Follower(threading.Thread):
     """
 
     def __init__(self, session: SparkSession, spec: JobSpec, store: Store) -> None:
-        super().__init__(name=f"derived {store}", daemon=True)
+        super().__init__(f"derived {store}")
         self.faults: dict[str, Fault] = {}
         self.reached: dict[str, Lsn] = {}
         self._session = session
@@ -176,7 +176,6 @@ class Follower(threading.Thread):
         self._at: dict[str, _Brought] = {}
         self._refusals: dict[str, Fault] = {}  # of keys, where there are any
         self._look_at = 0.0
-        self._stopped = threading.Event()
         self._epoch: CacheEpoch | None = None
         if store is Store.CACHE:
             addresses = spec.addresses
@@ -187,9 +186,16 @@ class Follower(threading.Thread):
 
     def run(self) -> None:
         """Follows the published versions until stopped."""
+        super().run()
+        self._turn.close()
+        if self._epoch is not None:
+            self._epoch.close()
+
+    def attend(self) -> None:
+        """Brings views to each version that is published."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
         done, wait_s = 0, _TICK_S
-        while not self._stopped.wait(wait_s):
+        while not self.rested(wait_s):
             version = self._published.latest()
             if version is None or (version.number == done and time.monotonic() < self._look_at):
                 continue
@@ -197,9 +203,6 @@ class Follower(threading.Thread):
             with suppress(WriterFencedError), self._spec.writing():  # which ends the job
                 if self._follow_in_turn(version):
                     done, wait_s = version.number, _TICK_S
-        self._turn.close()
-        if self._epoch is not None:
-            self._epoch.close()
 
     def meet(self, views: Iterable[DerivedView]) -> None:
         """Follows these views from now on."""
@@ -226,10 +229,6 @@ class Follower(threading.Thread):
             "error": None if fault is None else asdict(fault),
             "refused": 0 if had is None else had.refused,
         }
-
-    def stop(self) -> None:
-        """Ends the thread after what it is at."""
-        self._stopped.set()
 
     def follow(self, version: PublishedVersion) -> bool:
         """Brings every view to a version; returns whether all of them have come there."""

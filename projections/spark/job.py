@@ -21,7 +21,7 @@ from projections import cache_recovery, checkpoint_owner, joining, newcomers, se
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.fault import Fault
 from projections.spark import cluster
-from projections.spark.progress import JobState, write_status
+from projections.spark.progress import JobState, JobStatus
 from projections.spark.session import hold, start_session
 from projections.spark.turn import Turn
 from projections.table_watch import TableWatch
@@ -50,11 +50,11 @@ def begin(spec: JobSpec) -> SparkSession:
     Raises:
         ClusterError: The cluster cannot be used.
     """
-    write_status(spec.status_file, JobState.STARTING, {}, None)
+    JobStatus(JobState.STARTING).write(spec.status_file)
     try:
         return start_session(spec)
     except ProjectionError as error:
-        write_status(spec.status_file, JobState.FAILED, {}, Fault.of(error))
+        JobStatus(JobState.FAILED, Fault.of(error)).write(spec.status_file)
         raise
 
 
@@ -219,10 +219,15 @@ class _Job:
             last = running.lastProgress if running is not None and wanted else None
             if last is not None:
                 query.progress.time_spent(last)
-        paused = () if self._turn is None else self._turn.spec.paused
-        write_status(
-            self._spec.status_file, self._state, self._progress, self._error, paused=paused
+        turn = self._turn
+        status = JobStatus(
+            self._state,
+            self._error,
+            self._progress,
+            paused=() if turn is None else turn.spec.paused,
+            attendants={} if turn is None else {a.name: a.condition() for a in turn.attendants},
         )
+        status.write(self._spec.status_file)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame

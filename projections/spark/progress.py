@@ -147,29 +147,41 @@ class QueryProgress:
         }
 
 
-def write_status(
-    path: Path,
-    state: JobState,
-    queries: Mapping[str, QueryProgress],
-    error: Fault | None,
-    *,
-    paused: Sequence[PausedView] = (),
-) -> None:
-    """Writes the status file; a reader sees the old one or the new one, whole."""
-    content = {
-        "state": state,
-        "at": time.time(),
-        "queries": {name: progress.figures() for name, progress in queries.items()},
-        "paused": [
-            {"view": view.name, "stores": sorted(view.to), "error": asdict(view.fault)}
-            for view in paused
-        ],
-        "error": asdict(error) if error else None,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    draft.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    draft.replace(path)
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """What the status file says.
+
+    Attributes:
+        state: What the job is at.
+        error: Why it ended, if it failed.
+        queries: Figures of its queries, by name.
+        paused: Views that stand still, and why.
+        attendants: How each part beside the queries is, by name.
+    """
+
+    state: JobState
+    error: Fault | None = None
+    queries: Mapping[str, QueryProgress] = field(default_factory=dict)
+    paused: Sequence[PausedView] = ()
+    attendants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Writes the file; a reader sees the old one or the new one, whole."""
+        content = {
+            "state": self.state,
+            "at": time.time(),
+            "queries": {name: progress.figures() for name, progress in self.queries.items()},
+            "paused": [
+                {"view": view.name, "stores": sorted(view.to), "error": asdict(view.fault)}
+                for view in self.paused
+            ],
+            "attendants": dict(self.attendants),
+            "error": asdict(self.error) if self.error else None,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".tmp")
+        draft.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        draft.replace(path)
 
 
 def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> int:

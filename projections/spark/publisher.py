@@ -16,6 +16,7 @@ from cdc.errors import CdcError
 from cdc.schema_change import history
 from cdc.snapshot import reads
 from projections import positions, sweeps, view_shapes, view_versions
+from projections.attendant import Attendant
 from projections.boundary import Reach
 from projections.errors import WriterFencedError
 from projections.frontier import Frontier
@@ -71,7 +72,7 @@ class _Seen(NamedTuple):
         return max((r.read_lsn.value for r in found if r.epoch == self.epoch), default=0)
 
 
-class Publisher(threading.Thread):
+class Publisher(Attendant):
     """Publishes `applied_through` of every view in every store.
 
     A source or broker that does not answer only delays this: nothing is published meanwhile.
@@ -92,13 +93,12 @@ class Publisher(threading.Thread):
         kept: Callable[[Store], tuple[ViewPlan, ...]],
         derived: Callable[[], Mapping[tuple[str, Store], Lsn]] | None = None,
     ) -> None:
-        super().__init__(name="publisher", daemon=True)
+        super().__init__("publisher")
         self._spec = spec
         self._tables = tables
         self._committed = committed
         self._kept = kept
         self._delivered = derived
-        self._stopped = threading.Event()
         self._topics = spec.topics_in(Store.TABLE).union(*(plan.topics for plan in spec.plans))
         # one for each view: a table that cannot be read holds up its own views only
         self._frontiers = {
@@ -120,7 +120,7 @@ class Publisher(threading.Thread):
         self._epoch = 0
         self._told = 0
 
-    def run(self) -> None:
+    def attend(self) -> None:
         """Samples and publishes until stopped."""
         self._published.begin()
         while not self._stopped.is_set():
@@ -132,18 +132,14 @@ class Publisher(threading.Thread):
                     consumer(self._spec.bootstrap) as broker,
                 ):
                     rest_s = 0.0
-                    while not self._stopped.wait(rest_s):
+                    while not self.rested(rest_s):
                         began = time.monotonic()
                         self._round(connection, broker)
                         shortest, longest = _INTERVAL_S
                         rest_s = min(max(shortest, _RESTS * (time.monotonic() - began)), longest)
             except (psycopg.Error, CdcError, WriterFencedError) as error:
                 _log.warning("positions are not published", error=type(error).__name__)
-                self._stopped.wait(_INTERVAL_S[1])
-
-    def stop(self) -> None:
-        """Ends the thread after its current round."""
-        self._stopped.set()
+                self.rested(_INTERVAL_S[1])
 
     def reach(self, ends: Offsets) -> Reach | None:
         """Returns how far a batch of the tables, and those before it, have all there is.

@@ -11,13 +11,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import psycopg
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
+from cdc.postgres.errors import PostgresUnavailableError
 from projections.errors import ProjectionError, QueryFailedError, SparkEndedError
-from projections.fault import Fault
+from projections.fault import Fault, kind_and_place
 
 if TYPE_CHECKING:
     import threading
@@ -35,6 +37,7 @@ _TICK_S: Final = 0.2
 _UNKNOWN_CODE: Final = QueryFailedError.code
 _SPARK_CODE: Final = SparkEndedError.code
 _LOG_HINT: Final = "headwater logs projections"
+_SOURCE_AWAY: Final = "the source does not answer"
 _log = structlog.get_logger(__name__)
 
 
@@ -104,13 +107,19 @@ class SupervisedQuery:
             self._failed(str(error))
         except (CdcError, ProjectionError) as error:
             self._failed_by(Fault.of(error))
+        except psycopg.Error as error:  # the source went away while a connection was in use
+            detail = error.sqlstate or _kind(error)
+            self._failed_by(Fault.of(PostgresUnavailableError(_SOURCE_AWAY, detail=detail)))
+        except (Py4JError, OSError):
+            raise  # Spark has ended
+        except Exception as error:  # noqa: BLE001  # nobody else would tell
+            self._failed_by(self._unknown(kind_and_place(error)))
 
     def _failed(self, text: str) -> None:
-        self._failed_by(
-            Fault.find(text)
-            or self.explain()
-            or Fault(_UNKNOWN_CODE, f"query {self.name} fails", _first_line(text), _LOG_HINT, True)
-        )
+        self._failed_by(Fault.find(text) or self.explain() or self._unknown(_first_line(text)))
+
+    def _unknown(self, detail: str) -> Fault:
+        return Fault(_UNKNOWN_CODE, f"query {self.name} fails", detail, _LOG_HINT, True)
 
     def _failed_by(self, fault: Fault) -> None:
         self._failures += 1

@@ -11,7 +11,6 @@ whatever goes another way than it should, leaves it to the next turn, whose quer
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from pyspark.errors import PySparkException
 from cdc.broker import extent
 from cdc.errors import CdcError
 from projections import joining, newcomers, store_turn
+from projections.attendant import Attendant
 from projections.errors import ProjectionError
 from projections.quarantine import ledger
 from projections.sinks.open import open_sink
@@ -80,7 +80,7 @@ class Lane:
     committed: Callable[[], Offsets | None]
 
 
-class Takeover(threading.Thread):
+class Takeover(Attendant):
     """Takes versions over that come to join while the queries of a turn run.
 
     Args:
@@ -99,17 +99,16 @@ class Takeover(threading.Thread):
         lanes: Mapping[Store, Lane],
         taken: Callable[[JobSpec], None],
     ) -> None:
-        super().__init__(name="takeover", daemon=True)
+        super().__init__("takeover")
         self._session = session
         self._spec = spec
         self._tables = tables
         self._lanes = lanes
         self._taken = taken
-        self._stopped = threading.Event()
 
-    def run(self) -> None:
+    def attend(self) -> None:
         """Waits for versions until stopped."""
-        while not self._stopped.wait(INTERVAL_S):
+        while not self.rested(INTERVAL_S):
             if not self._tables.coming:
                 continue
             try:
@@ -122,10 +121,6 @@ class Takeover(threading.Thread):
                     code = getattr(error, "code", type(error).__name__)
                     _log.warning("a version is left to the next turn", error=code)
                 self._tables.give_up()
-
-    def stop(self) -> None:
-        """Ends the thread after what it is at."""
-        self._stopped.set()
 
     def _take_over(self) -> None:
         found = self._tables.met()

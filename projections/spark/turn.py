@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from projections.attendant import Attendant
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.sinks.cache_epoch import CacheEpoch
@@ -106,8 +107,22 @@ class Turn:
 
     @property
     def fault(self) -> Fault | None:
-        """Why a query is given up; None if none is."""
-        return next((query.fault for query in self.queries.values() if query.fault), None)
+        """Why a query or what tends its views is given up; None if none is."""
+        faults = [query.fault for query in self.queries.values()]
+        faults += [attendant.fault for attendant in self.attendants]
+        return next((fault for fault in faults if fault), None)
+
+    @property
+    def attendants(self) -> tuple[Attendant, ...]:
+        """What tends the views beside the queries."""
+        beside = self._beside
+        return beside if self._deriver is None else (*beside, *self._deriver.companions)
+
+    @property
+    def _beside(self) -> tuple[Attendant, ...]:
+        """Those that the turn itself starts and stops; the deriver has some of its own."""
+        tended = (self._publisher, self._showcase, self._caretaker, self._takeover)
+        return tended if self._deriver is None else (*tended, self._deriver)
 
     @property
     def running(self) -> bool:
@@ -117,12 +132,8 @@ class Turn:
     def start(self) -> None:
         """Starts everything; each query is tended in a thread of its own."""
         self._try_again()
-        self._publisher.start()
-        self._showcase.start()
-        if self._deriver is not None:
-            self._deriver.start()
-        self._caretaker.start()
-        self._takeover.start()
+        for attendant in self._beside:
+            attendant.start()
         for query in self.queries.values():
             thread = threading.Thread(
                 target=query.run, args=(self._ending,), name=query.name, daemon=True
@@ -133,21 +144,15 @@ class Turn:
     def end(self) -> None:
         """Stops everything that `start` started; what was begun is begun again in the next turn."""
         self._ending.set()
-        self._publisher.stop()
-        self._showcase.stop()
-        if self._deriver is not None:
-            self._deriver.stop()
-        self._caretaker.stop()
-        self._takeover.stop()
+        for attendant in self._beside:
+            attendant.stop()
         for query in self.queries.values():
             query.stop()
 
     def wait(self) -> None:
         """Waits until all of an ended turn is at rest, so that another may begin."""
-        beside = (self._publisher, self._showcase, self._caretaker, self._takeover, self._deriver)
-        for thread in (*self._threads, *beside):
-            if thread is not None:
-                thread.join(_END_S)
+        for thread in (*self._threads, *self._beside):
+            thread.join(_END_S)
         # one that was just being started when it was told to stop
         for query in self.queries.values():
             query.stop()

@@ -7,11 +7,9 @@ from batch to batch: Spark reuses its worker processes.
 from __future__ import annotations
 
 import gc
-import traceback
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,7 +19,7 @@ from projections.batch_turn import BatchTurn
 from projections.boundary import divide
 from projections.delivery import Delivery
 from projections.errors import ProjectionError, QueryFailedError, ViewHaltedError
-from projections.fault import FaultError
+from projections.fault import FaultError, kind_and_place
 from projections.published import Published
 from projections.quarantine import halting, ledger
 from projections.shared_folder import SharedFolder
@@ -224,10 +222,7 @@ def crossing(error: Exception) -> FaultError:
     """Returns what crosses to the driver: never a foreign error's text, which may show a value."""
     if isinstance(error, CdcError | ProjectionError):
         return FaultError(error)
-    places = traceback.extract_tb(error.__traceback__)
-    where = ", ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places[-4:])
-    detail = f"{type(error).__name__} at {where}"
-    return FaultError(QueryFailedError("a batch cannot be written", detail=detail))
+    return FaultError(QueryFailedError("a batch cannot be written", detail=kind_and_place(error)))
 
 
 def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:

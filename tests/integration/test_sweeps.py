@@ -45,6 +45,11 @@ HISTORY = replace(
     history=HistoryPlan(("note", "big")),
 )
 
+_END_OTHERS = """
+SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+
 
 def test_a_history_is_not_swept_while_rows_of_the_read_wait_for_a_boundary(
     database: str, tmp_path: Path
@@ -77,6 +82,33 @@ def test_a_history_is_not_swept_while_rows_of_the_read_wait_for_a_boundary(
     assert [(each["id"], each["valid_from"], None) for each in states] == [
         (each["id"], each["valid_from"], each["valid_to"]) for each in _states(spec)
     ]
+
+
+def test_a_source_that_ends_the_connection_amid_a_round_delays_a_sweep_only(
+    database: str, tmp_path: Path
+) -> None:
+    source = Source(whole_rows=True)
+    source.together([[("insert", 1)]], Random(1))  # noqa: S311  # an order of its own
+    written = numbered(source.topic)
+    spec = JobSpec("shop", (HISTORY,), "", database, "", tmp_path, "", "", ())
+    sink = WarehouseSink(spec.addresses.tables)
+    sink.prepare(HISTORY)
+    _deliver(sink, written)
+    ends, ended = {(TOPIC, 0): len(written)}, []
+    with psycopg.connect(database, autocommit=True) as connection:
+        own_schema.ensure(connection)
+        _done(connection, Lsn(source.states[-1][0] + 1), ends)
+
+        def ended_twice() -> Offsets:
+            if len(ended) < 2:
+                ended.append(connection.execute(_END_OTHERS).rowcount)
+            return ends
+
+        with _tended(spec, ended_twice):
+            awaited(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), deadline_s=60)
+
+    assert all(ended)
+    assert [False] == [each["is_current"] for each in _states(spec)]
 
 
 @contextmanager

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import pytest
 
 from projections.errors import SinkRefusedError, SinkUnavailableError
 from projections.spark import supervisor
 from projections.spark.progress import QueryProgress
 from projections.spark.supervisor import FAILURES_MAX, SupervisedQuery
-
-if TYPE_CHECKING:
-    from projections.errors import ProjectionError
 
 
 class Query:
@@ -29,7 +27,7 @@ class Query:
 class Store:
     """Lets its query start once it has failed so often."""
 
-    def __init__(self, failures: int, error: ProjectionError | None) -> None:
+    def __init__(self, failures: int, error: Exception | None) -> None:
         self.failures, self.error = failures, error
         self.tried = 0
         self.stopped = threading.Event()
@@ -91,3 +89,22 @@ def test_what_nobody_has_a_name_for_is_tried_a_few_times() -> None:
     assert FAILURES_MAX == store.tried
     assert query.fault is not None
     assert "HW-P025" == query.fault.code
+
+
+def test_a_source_that_ends_a_connection_in_use_is_waited_for() -> None:
+    store = Store(50, psycopg.errors.AdminShutdown("terminating connection"))
+    query = store.tend()
+
+    assert 51 == store.tried
+    assert query.fault is None
+
+
+def test_what_nobody_foresaw_does_not_end_the_thread_unseen() -> None:
+    store = Store(1_000, KeyError("a value that nobody may see"))
+    query = store.tend()
+
+    assert FAILURES_MAX == store.tried
+    assert query.fault is not None
+    assert "HW-P025" == query.fault.code
+    assert "KeyError at " in str(query.fault.detail)
+    assert "value" not in str(query.fault.detail)
