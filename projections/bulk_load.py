@@ -300,7 +300,7 @@ def _refuse_other_columns(connection: psycopg.Connection[Any], load: Load) -> No
 @contextmanager
 def _session(load: Load, snapshot: str | None = None) -> Iterator[psycopg.Connection[Any]]:
     """A transaction that sees one moment, the given one or its own."""
-    with psycopg.connect(load.dsn, options=_OPTIONS, connect_timeout=10) as connection:
+    with session.connect(load.dsn, autocommit=False, options=_OPTIONS) as connection:
         if snapshot is not None:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         treatment.prepare(connection, load.salt)

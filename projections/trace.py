@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
-import psycopg
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
@@ -21,6 +20,7 @@ from cdc.broker.search import SearchedPartition, searching
 from cdc.change_event import ChangeEvent
 from cdc.errors import CdcError
 from cdc.lsn import Lsn
+from cdc.postgres import session
 from cdc.values import decode
 from projections import checkpoint, positions
 from projections.archive import record_key, record_value
@@ -224,7 +224,7 @@ def _archived(
 
 
 def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) -> Stored:
-    with psycopg.connect(spec.source_dsn, autocommit=True) as connection:
+    with session.connect(spec.source_dsn) as connection:
         reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
         through = reached.get((plan.name, store))
         if newest is None:

@@ -18,6 +18,8 @@ from cdc.postgres.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from psycopg import Connection
 
 CONNECT_TIMEOUT_S: Final = 10
@@ -53,17 +55,36 @@ _REASONS: Final[tuple[tuple[re.Pattern[str], type[PostgresError], str, str], ...
 )
 
 
+LIVENESS: Final = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""What a session is opened with, so that a server that vanished is noticed within half a minute:
+without these, Linux waits for an answer of a machine that is gone for two hours."""
+
+# And so that the server notices within the same time that this machine has vanished: until then it
+# keeps the locks and the snapshot of the session.
+_NOTICED: Final = (
+    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+)
+
 UNFILTERED: Final = "-c row_security=off"
 """Option of a session that is refused where a policy would hide rows from it."""
 
 
-def connect(dsn: str, *, autocommit: bool = True, options: str = "") -> Connection[Any]:
+def connect(
+    dsn: str, *, autocommit: bool = True, options: str = "", timeout_s: int = CONNECT_TIMEOUT_S
+) -> Connection[Any]:
     """Opens a session with the source database.
 
     Args:
-        dsn: `postgresql://…`, or libpq's `key=value` form; never shown.
+        dsn: `postgresql://…`, or libpq's `key=value` form; never shown. What it says of time-outs
+            and keepalives holds.
         autocommit: False for a session that opens transactions by itself.
         options: Of the session, in the server's own form, after those of the DSN.
+        timeout_s: How long the server may take to let the session in.
 
     Raises:
         PostgresError: Which of its kinds says what is wrong with the address.
@@ -74,19 +95,21 @@ def connect(dsn: str, *, autocommit: bool = True, options: str = "") -> Connecti
         raise PostgresRefusedError(
             "the DSN cannot be read", hint="postgresql://user:password@host:5432/database"
         ) from None
-    timeout_s = place.get("connect_timeout") or CONNECT_TIMEOUT_S
     all_options = f"{place.get('options') or ''} {options}".strip()
     conninfo = make_conninfo(
         dsn,
-        connect_timeout=timeout_s,
+        **{"connect_timeout": timeout_s, **LIVENESS, **_said(place)},
         application_name=_LOG_NAME,
         options=all_options or None,
         client_encoding="UTF8",  # a server without an encoding would answer in bytes
     )
     try:
-        return psycopg.connect(conninfo, autocommit=autocommit)
+        connection = psycopg.connect(conninfo, autocommit=True)
+        connection.execute(_NOTICED)
     except psycopg.OperationalError as error:
         raise _named(error, address(dsn)) from None
+    connection.autocommit = autocommit
+    return connection
 
 
 def address(dsn: str) -> str:
@@ -94,6 +117,11 @@ def address(dsn: str) -> str:
     place = conninfo_to_dict(dsn)
     host = place.get("host") or place.get("hostaddr") or "localhost"
     return f"{host}:{place.get('port') or 5432}/{place.get('dbname') or place.get('user') or ''}"
+
+
+def _said(place: Mapping[str, Any]) -> dict[str, Any]:
+    """What an address says itself of how long the server may be silent."""
+    return {name: place[name] for name in ("connect_timeout", *LIVENESS) if place.get(name)}
 
 
 def _named(error: psycopg.OperationalError, where: str) -> PostgresError:

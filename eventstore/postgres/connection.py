@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.string import ByteaBinaryLoader, ByteaLoader
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -26,7 +27,27 @@ _BUSY_S: Final = 0.1  # who appended a moment ago need not look
 # Times as they are stored; and the isolation that the order of the log is proved for, whatever the
 # database's default is.
 _SESSION: Final = "SET TIME ZONE 'UTC'; SET default_transaction_isolation TO 'read committed'"
-_OPTIONS: Final = {"autocommit": True, "application_name": APPLICATION_NAME}
+_LIVENESS: Final = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
+def options(dsn: str, name: str = APPLICATION_NAME) -> dict[str, Any]:
+    """What a connection is opened with, but for what the DSN says itself.
+
+    A server that vanished is noticed within half a minute: Linux would wait for an answer of a
+    machine that is gone for two hours.
+
+    Args:
+        dsn: Where to.
+        name: What the server calls it.
+    """
+    said = conninfo_to_dict(dsn)
+    kept = {option: value for option, value in _LIVENESS.items() if option not in said}
+    return {"autocommit": True, "application_name": name, **kept}
 
 
 class StoreConnection(psycopg.Connection[Any]):
@@ -90,7 +111,7 @@ def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]
     return ConnectionPool(
         dsn,
         connection_class=StoreConnection,
-        kwargs=_OPTIONS,
+        kwargs=options(dsn),
         configure=configure,
         check=_still_there,
         min_size=1,
@@ -115,7 +136,7 @@ def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[Async
     return AsyncConnectionPool(
         dsn,
         connection_class=AsyncStoreConnection,
-        kwargs=_OPTIONS,
+        kwargs=options(dsn),
         configure=configure,
         check=check,
         min_size=1,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from eventstore.postgres.connection import APPLICATION_NAME, payloads_as_bytes
+from eventstore.postgres.connection import options, payloads_as_bytes
 from eventstore.postgres.errors import translated
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ def connected(dsn: str) -> Iterator[Connection[Any]]:
         StoreUnavailableError: Its kinds say whether a repetition can help.
     """
     try:
-        with psycopg.connect(
-            dsn, autocommit=True, application_name=APPLICATION_NAME, client_encoding="utf8"
-        ) as connection:
+        with psycopg.connect(dsn, client_encoding="utf8", **options(dsn)) as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             # a policy that hides rows is an error here, not a shorter log
             connection.execute("SET row_security = off")

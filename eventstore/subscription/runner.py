@@ -21,7 +21,7 @@ import psycopg
 import structlog
 
 from eventstore.errors import ContentionError
-from eventstore.postgres.connection import check_address
+from eventstore.postgres.connection import check_address, options
 from eventstore.postgres.errors import CONTENTION, translated
 from eventstore.subscription import membership, statement
 from eventstore.subscription.alarm import Alarm
@@ -191,9 +191,8 @@ class SubscriptionRunner:
     def _session(self) -> Iterator[Connection[Any]]:
         """A connection that is a member of the subscription."""
         name = f"headwater subscription {self.subscription.name}"
-        with psycopg.connect(
-            self._dsn, autocommit=True, application_name=name[:63], connect_timeout=10
-        ) as connection:
+        given = options(self._dsn, name[:63])
+        with psycopg.connect(self._dsn, connect_timeout=10, **given) as connection:
             # the mark is of use to snapshots that are taken after it only
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             connection.add_notify_handler(self._notified)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from cdc.errors import SchemaMismatchError
+from cdc.postgres import session
+from cdc.postgres.errors import PostgresError
 from projections.delivery import Held
 from projections.errors import (
     NoStoredRowError,
@@ -44,7 +46,6 @@ KEYS_AT_ONCE: Final = 1_000
 BYTES_AT_ONCE: Final = 32 << 20
 """Bounds of what is tried together: it has to fit the driver's memory beside its batches."""
 
-_CONNECT_S: Final = 10
 _HELD: Final = """
 SELECT view, key, bool_or(state <> 'dropped'), bool_or(state = 'dropped'),
        bool_or(state = 'dropped' AND version IS NULL), max(version) FILTER (WHERE state = 'dropped')
@@ -187,10 +188,11 @@ def told_apart() -> Iterator[None]:
     """
     try:
         yield
-    except psycopg.Error as error:
+    except (psycopg.Error, PostgresError) as error:
+        told = error.code if isinstance(error, PostgresError) else error.sqlstate
         raise QuarantineDownError(
             "what waits cannot be written down or read",
-            detail=error.sqlstate or type(error).__name__,
+            detail=told or type(error).__name__,
             hint="headwater source status shows whether the source answers",
         ) from None
 
@@ -202,7 +204,7 @@ def connect(address: LedgerAddress) -> Connection:
         QuarantineDownError: The database does not answer.
     """
     with told_apart():
-        return psycopg.connect(address.dsn, autocommit=True, connect_timeout=_CONNECT_S)
+        return session.connect(address.dsn)
 
 
 def write(

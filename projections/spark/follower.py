@@ -26,6 +26,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
+from cdc.postgres import session
 from projections import positions
 from projections.attendant import Attendant
 from projections.derived_delivery import (
@@ -398,7 +399,8 @@ class Follower(Attendant):
 
     def _withdraw(self, views: list[str]) -> None:
         """Takes back that views claim to be in the store."""
-        with psycopg.connect(self._spec.source_dsn, connect_timeout=_CONNECT_S) as connection:
+        dsn = self._spec.source_dsn
+        with session.connect(dsn, autocommit=False, timeout_s=_CONNECT_S) as connection:
             positions.withdraw(connection, views, self._store)
         for view in views:
             self.reached.pop(view, None)

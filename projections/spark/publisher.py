@@ -13,6 +13,7 @@ import structlog
 from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
 from cdc.errors import CdcError
+from cdc.postgres import session
 from cdc.schema_change import history
 from cdc.snapshot import reads
 from projections import positions, sweeps, view_shapes, view_versions
@@ -126,9 +127,7 @@ class Publisher(Attendant):
         while not self._stopped.is_set():
             try:
                 with (
-                    psycopg.connect(
-                        self._spec.source_dsn, autocommit=True, connect_timeout=_CONNECT_S
-                    ) as connection,
+                    session.connect(self._spec.source_dsn, timeout_s=_CONNECT_S) as connection,
                     consumer(self._spec.bootstrap) as broker,
                 ):
                     rest_s = 0.0
