@@ -21,8 +21,8 @@ import types_page
 from pydantic import BaseModel
 from typer.main import get_command
 
-from headwater.cli import app
-from headwater.cli.output import PlatformError, exit_code_of
+from headwater.cli import command_line
+from headwater.cli.failure import PlatformError, exit_code_of
 from headwater.settings import Settings
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def errors_page() -> str:
 
 def cli_page() -> str:
     """Every command with its help and its options."""
-    root = get_command(app)
+    root = get_command(command_line())
     context = typer.Context(root, info_name="headwater")
     sections = [f"{NOTICE}\n# Commands\n", root.help or ""]
     for name, command, inner in _commands(root, context):

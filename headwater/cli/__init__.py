@@ -7,6 +7,6 @@ Answers go to stdout (`--json`: exactly one document), everything else to stderr
 
 from __future__ import annotations
 
-from headwater.cli.app import app, main
+from headwater.cli.app import command_line, main
 
-__all__ = ["app", "main"]
+__all__ = ["command_line", "main"]

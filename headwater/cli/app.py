@@ -1,74 +1,73 @@
-"""The command tree and the one place where errors become exit codes."""
+"""The command tree and the one place where errors become exit codes.
+
+Each command is in a module that is loaded with it: all of them, and what they need, take four times
+as long to load as the one that is asked for.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer.main import get_command
 
 from headwater import __version__, extra
-from headwater.cli import (
-    alert,
-    cache,
-    dashboard,
-    data,
-    db,
-    demo,
-    doctor,
-    events,
-    forget,
-    init,
-    plan,
-    quarantine,
-    run,
-    search,
-    services,
-    source,
-    token,
-    trace,
-    view,
-)
-from headwater.cli.output import (
-    EXIT_INTERRUPTED,
-    PLATFORM_ERRORS,
-    exit_code_of,
-    print_error,
-    stderr,
-)
+from headwater.cli.output import EXIT_INTERRUPTED, stderr
 from headwater.logging import configure
 
-app = typer.Typer(
-    name="headwater",
-    help="One Postgres is the truth; its log becomes warehouse, search and cache views.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for part in (
-    demo,
-    services,
-    run,
-    init,
-    doctor,
-    plan,
-    data,
-    search,
-    dashboard,
-    trace,
-    token,
-    forget,
-):
-    part.register(app)
-app.add_typer(alert.app, name="alert")
-app.add_typer(cache.app, name="cache")
-app.add_typer(db.app, name="db")
-app.add_typer(events.app, name="events")
-app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(source.app, name="source")
-app.add_typer(view.app, name="view")
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MODULES: Final = {
+    "demo": "demo",
+    "up": "services",
+    "down": "services",
+    "status": "services",
+    "logs": "services",
+    "run": "run",
+    "init": "init",
+    "doctor": "doctor",
+    "plan": "plan",
+    "apply": "plan",
+    "query": "data",
+    "search": "search",
+    "dashboard": "dashboard",
+    "trace": "trace",
+    "token": "token",
+    "forget": "forget",
+}
+"""Commands, and the module that adds each, in the order in which the help shows them."""
+
+_GROUPS: Final = ("alert", "cache", "db", "events", "quarantine", "source", "view")
+"""Commands that have some of their own, in the module of the same name."""
+
+
+def command_line(words: Sequence[str] = ()) -> typer.Typer:
+    """Returns the tree of commands, or the part of it that a command line asks for.
+
+    Args:
+        words: The command line; the whole tree if they name no command.
+    """
+    app = typer.Typer(
+        name="headwater",
+        help="One Postgres is the truth; its log becomes warehouse, search and cache views.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    asked = next((word for word in words if not word.startswith("-")), "")
+    known = asked in _MODULES or asked in _GROUPS
+    for module in dict.fromkeys(_MODULES.values()):
+        if not known or module == _MODULES.get(asked):
+            import_module(f"headwater.cli.{module}").register(app)
+    for group in _GROUPS:
+        if not known or group == asked:
+            app.add_typer(import_module(f"headwater.cli.{group}").app, name=group)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -77,7 +76,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     *,
     version: Annotated[
@@ -103,25 +101,35 @@ def main(arguments: list[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        result = get_command(app).main(args=words, prog_name="headwater", standalone_mode=False)
+        command = get_command(command_line(words))
+        result = command.main(args=words, prog_name="headwater", standalone_mode=False)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except typer.Exit as exit_:
         return exit_.exit_code
-    except (*PLATFORM_ERRORS, ModuleNotFoundError) as error:
-        shown = extra.missing(error) if isinstance(error, ModuleNotFoundError) else error
-        if shown is None:
-            raise
-        print_error(shown, as_json="--json" in words)
-        return exit_code_of(shown)
     except BrokenPipeError:  # the reader of our answer has enough
         sys.stderr.close()
         return 0
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")):
-            return _usage(error)
-        raise
+        code = _told(error, as_json="--json" in words)
+        if code is None:
+            raise
+        return code
     return result if isinstance(result, int) else 0
+
+
+def _told(error: Exception, *, as_json: bool) -> int | None:
+    """Prints an error and returns its exit code; None of one that is nobody's but ours."""
+    if type(error).__module__.startswith(("click", "typer")):
+        return _usage(error)
+    # what there is to tell of errors takes as long to load as most commands
+    from headwater.cli.failure import PLATFORM_ERRORS, exit_code_of, print_error  # noqa: PLC0415
+
+    shown = extra.missing(error) if isinstance(error, ModuleNotFoundError) else error
+    if not isinstance(shown, PLATFORM_ERRORS):
+        return None
+    print_error(shown, as_json=as_json)
+    return exit_code_of(shown)
 
 
 def _usage(error: Exception) -> int:

@@ -1,30 +1,14 @@
-"""How answers and errors are printed."""
+"""How answers are printed."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-from cdc.continuity.errors import ContinuityError
-from cdc.errors import CdcError, TokenForeignError, TokenMalformedError
-from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError
-from eventstore import errors as event_store
-from eventstore.errors import EventStoreError
-from headwater.errors import HeadwaterError
-from projections.errors import (
-    BoundsError,
-    CacheUnknownError,
-    DeclarationError,
-    PlanError,
-    ProjectionError,
-    SearchError,
-)
-from projections.read_barrier import BehindError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,33 +16,6 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 EXIT_UNHEALTHY = 3
 EXIT_USAGE = 2
-
-PLATFORM_ERRORS = (HeadwaterError, CdcError, ProjectionError, EventStoreError)
-PlatformError: TypeAlias = HeadwaterError | CdcError | ProjectionError | EventStoreError
-
-_USAGE = (
-    BoundsError,
-    CacheUnknownError,
-    DeclarationError,
-    PlanError,
-    ReadRefusedError,
-    ReadUnknownError,
-    SearchError,
-    TokenForeignError,
-    TokenMalformedError,
-    event_store.NameRefusedError,
-    event_store.EventRefusedError,
-    event_store.BatchRefusedError,
-    event_store.UndeclaredError,
-    event_store.SubscriptionError,
-)
-_UNHEALTHY = (
-    BehindError,
-    ContinuityError,
-    event_store.AuditError,
-    event_store.CheckpointBeyondHeadError,
-    event_store.SchemaMissingError,
-)
 
 _WIDTH_MAX: Final = 2_000
 stderr = Console(stderr=True, highlight=False)
@@ -100,40 +57,6 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
     if not console.is_terminal:  # a file, or another program, has no width to be cut to
         console = Console(highlight=False, width=_WIDTH_MAX)
     console.print(table)
-
-
-def print_error(error: PlatformError, *, as_json: bool) -> None:
-    """Prints what failed, what was seen, and what repairs it.
-
-    An example is a row's own, for the person who asks; no log has it.
-    """
-    example: tuple[str, ...] = getattr(error, "example", ())
-    if as_json:
-        said = {
-            "code": error.code,
-            "message": error.message,
-            "detail": error.detail,
-            "hint": error.hint,
-            "retriable": error.retriable,
-        }
-        print_json({"error": {**said, "example": list(example)} if example else said})
-        return
-    stderr.print(f"[bold red]error[/] [dim]{error.code}[/] {escape(error.message)}", soft_wrap=True)
-    if error.detail:
-        stderr.print(f"  [dim]seen[/]   {escape(error.detail)}", soft_wrap=True)
-    if example:
-        stderr.print(f"  [dim]such as[/] {escape(', '.join(example))}", soft_wrap=True)
-    if error.hint:
-        stderr.print(f"  [dim]repair[/] {escape(error.hint)}", soft_wrap=True)
-
-
-def exit_code_of(error: PlatformError) -> int:
-    """Returns the exit code that DESIGN's table gives to a failure."""
-    if isinstance(error, HeadwaterError):
-        return error.exit_code
-    if isinstance(error, _USAGE):
-        return EXIT_USAGE
-    return EXIT_UNHEALTHY if isinstance(error, _UNHEALTHY) else 1
 
 
 def _cell(value: object) -> str:

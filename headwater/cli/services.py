@@ -14,7 +14,6 @@ from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
-    PLATFORM_ERRORS,
     print_json,
     print_rows,
     stderr,
@@ -77,7 +76,7 @@ def up(
             stderr.print("interrupted: stopping everything")
             platform.stop()
         raise
-    except PLATFORM_ERRORS:
+    except Exception:
         if platform.running():
             say("the servers keep running; headwater down stops them")
         raise

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from headwater.cli import app
+from headwater.cli import command_line
 from headwater.project import open_project
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "capture-operations.md").read_text()
@@ -48,7 +48,7 @@ def test_its_settings_and_declarations_open_as_a_project(
 )
 def test_its_commands_exist_with_their_options(line: str) -> None:
     words = shlex.split(line.split("#", maxsplit=1)[0].split(">", maxsplit=1)[0])
-    command = get_command(app)
+    command = get_command(command_line())
     context = typer.Context(command, info_name=words.pop(0))
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]  # type: ignore[attr-defined]
