@@ -139,18 +139,6 @@ def compare_two_times(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", "diff", "orders", "0/1", "--home", str(home)]) == 2
 
 
-def test_pgbench_is_captured_and_its_sums_hold_in_every_store(home):
-    done = demo(home, "--workload", "pgbench", "--seconds", "10")
-
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout)
-    assert found["verified"] is True
-    assert {v["view"] for v in found["views"]} == {"accounts", "branches", "tellers", "history"}
-    assert {i["place"] for i in found["invariants"]} == {"source", *STORES}
-    assert all(i["holds"] for i in found["invariants"])
-    assert len({tuple(i["values"].values()) for i in found["invariants"]}) == 1
-
-
 @pytest.mark.timeout(1_500)
 def test_a_view_is_rebuilt_and_moved_twenty_times_and_no_reader_notices(home):
     """Whoever builds it, some of those who move readers, and the job are killed on the way."""

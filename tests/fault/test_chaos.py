@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from projections.view import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,3 +60,13 @@ def test_a_killed_component_comes_back_and_nothing_is_lost_or_doubled(
     assert component == found["recovery"]["killed"]
     assert found["changes"] > 500
     assert all(v["missing"] == v["extra"] == v["different"] == 0 for v in found["views"])
+    if workload == "pgbench":
+        _sums_hold(found)
+
+
+def _sums_hold(found: dict[str, Any]) -> None:
+    """What TPC-B keeps equal is equal in the source and in every store."""
+    assert {v["view"] for v in found["views"]} == {"accounts", "branches", "tellers", "history"}
+    assert {each["place"] for each in found["invariants"]} == {"source", *Store}
+    assert all(each["holds"] for each in found["invariants"])
+    assert 1 == len({tuple(each["values"].values()) for each in found["invariants"]})
