@@ -100,7 +100,7 @@ class Forgetting:
         with session.connect(self._platform.source_dsn) as connection, ExitStack() as held:
             epoch = reads.epoch_of(connection, self._source, self._capture.epoch)
             through = Through(epoch, self._platform.current_lsn())
-            erasure = Erasure(self._platform.bound_spec(), self._table, through)
+            erasure = Erasure(self._platform.views.job_spec(), self._table, through)
             self._hold_versions(connection, erasure, held)
             self._caught_up("all views have what was committed by now")
             found = self._read(erasure, keys)

@@ -103,7 +103,7 @@ class FormerViews:
                     for epoch in range(1, newest + 1)
                     for read in reads.of_source(connection, source, epoch)
                 ]
-            plans = tuple(plan for plan in self._platform.plans() if plan.shown)
+            plans = tuple(plan for plan in self._platform.views.plans() if plan.shown)
         except (CdcError, HeadwaterError, psycopg.Error) as error:
             raise query.AsOfError(
                 "no version of the views is kept for so long, and the source does not answer",

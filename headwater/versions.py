@@ -421,7 +421,7 @@ class Versions:
         return job_spec(platform.project, (), platform.source_dsn, platform.endpoints)
 
     def _bound_spec(self) -> JobSpec:
-        bound = self._platform.bound()
+        bound = self._platform.views.bound()
         return replace(self._spec(), plans=bound.plans, paused=bound.paused)
 
     @property

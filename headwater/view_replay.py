@@ -248,7 +248,7 @@ def _bases(project: Project, view: DerivedView) -> list[str]:
 def _require_moving(platform: Platform, bases: Sequence[str]) -> None:
     """Refuses what stands still, and a source that does not answer."""
     try:
-        bound = platform.bound()
+        bound = platform.views.bound()
     except (CdcError, HeadwaterError, psycopg.Error) as error:
         raise query.AsOfError(
             "the source does not answer, which knows when its tables were read",

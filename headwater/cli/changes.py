@@ -17,7 +17,7 @@ def changes(
 ) -> None:
     """List how captured tables have changed, where in the log, and what each view did."""
     project = open_project(config, home=home, profile=profile)
-    found = Platform(project, settings_file(config, home=home)).schema_changes()
+    found = Platform(project, settings_file(config, home=home)).views.schema_changes()
     rows = [
         {
             "id": noted.id,

@@ -36,7 +36,7 @@ def trace_row(
     Exits 3 if a store does not have the newest change. Example: headwater trace orders 17
     """
     project = open_project(config, home=home, profile=profile)
-    found = Platform(project, settings_file(config, home=home)).trace(view, key, last)
+    found = Platform(project, settings_file(config, home=home)).views.trace(view, key, last)
     changes = [_change(each) for each in found.changes]
     stores = [_store(each) for each in found.stores]
     if as_json:

@@ -54,7 +54,7 @@ def verify(
     paused = _check(platform, names or [], store)
     if not names and store is None:
         platform.await_applied(platform.current_lsn(), _CATCH_UP_S)
-    reports = platform.verify(names or [], [store] if store else [], budget=budget)
+    reports = platform.views.verify(names or [], [store] if store else [], budget=budget)
     _print(reports, as_json=as_json)
     if not all(report.equal for report in reports):
         if as_json:
@@ -89,7 +89,7 @@ def repair(
     """
     platform = _platform(config, home, profile)
     _check(platform, [name], store)
-    reports = platform.verify([name], [store] if store else [])
+    reports = platform.views.verify([name], [store] if store else [])
     wrong = [report for report in reports if not report.equal]
     if not wrong or not yes:
         _print(reports, as_json=as_json)
@@ -98,7 +98,7 @@ def repair(
             stderr.print(f"  [dim]repair[/] headwater view repair {escape(name)} --yes")
             raise typer.Exit(EXIT_UNHEALTHY)
         return
-    done = platform.repair_view(wrong, lambda step: stderr.print(escape(step), soft_wrap=True))
+    done = platform.views.repair(wrong, lambda step: stderr.print(escape(step), soft_wrap=True))
     _print_repaired(done, as_json=as_json)
     if any(each.wrong for each in done):
         if not as_json:
@@ -138,7 +138,7 @@ def _check(platform: Platform, names: Sequence[str], store: Store | None) -> lis
             f"source {platform.project.source.name} was never captured",
             hint="headwater up captures it and builds the views",
         )
-    paused = {view.name: view.fault for view in platform.bound().paused}
+    paused = {view.name: view.fault for view in platform.views.bound().paused}
     if names and set(names) <= paused.keys():
         fault = paused[names[0]]
         raise UnhealthyError(fault.message, detail=fault.detail, hint=fault.hint)

@@ -82,15 +82,15 @@ def status(
     """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
-    paused = {view.name: view.fault for view in platform.bound().paused}
-    told, waiting = platform.told, platform.waiting()
+    paused = {view.name: view.fault for view in platform.views.bound().paused}
+    told, waiting = platform.told, platform.views.waiting()
     records, unexpected = told.records(), told.unexpected()
     failing = {store: error["code"] for store, error in told.store_errors().items()}
     beside = next((error["code"] for error in told.attendant_errors().values()), "")
     apart = told.halted() | told.failing_derived()
-    verified = {(each.view, str(each.store)): each for each in platform.verified()}
+    verified = {(each.view, str(each.store)): each for each in platform.views.verified()}
     rows: list[dict[str, Any]] = []
-    for position in platform.positions():
+    for position in platform.views.positions():
         place = position.view, str(position.store)
         rows.append(
             {
@@ -147,7 +147,7 @@ def explain_view(
 ) -> None:
     """Say how a view is kept: from which tables, by which keys, in which way, and where."""
     project = open_project(config, home=home, profile=profile)
-    found = asdict(Platform(project, settings_file(config, home=home)).explain(name))
+    found = asdict(Platform(project, settings_file(config, home=home)).views.explain(name))
     if as_json:
         print_json(found)
         return
@@ -204,7 +204,7 @@ def resume(
     columns (`quarantine`, `ignore`). Rows that are gone leave it once the read has come.
     """
     project = open_project(config, home=home, profile=profile)
-    plan = Platform(project, settings_file(config, home=home)).resume_view(name)
+    plan = Platform(project, settings_file(config, home=home)).views.resume(name)
     columns = ", ".join(column.name for column in plan.schema.columns)
     stderr.print(f"{name} goes on with {escape(columns)}; {plan.schema.table} is to be read")
 

@@ -49,14 +49,14 @@ class Aftermath:
         view = self.person.view
         key = self._flip_a_byte()
         self.say(f"[yellow]damage[/]   one byte of a row of {view} is flipped in the cache")
-        reports = self.platform.verify([view])
+        reports = self.platform.views.verify([view])
         wrong = [report for report in reports if not report.equal]
         if [(r.different, str(r.store), len(r.findings)) for r in wrong] != [(1, "cache", 1)]:
             raise AftermathError("the damage was not found, or more than that was")
         if wrong[0].findings[0].key != key:
             raise AftermathError("another row was found than the damaged one")
-        self.platform.repair_view(wrong, lambda _: None)
-        left = sum(not report.equal for report in self.platform.verify([view]))
+        self.platform.views.repair(wrong, lambda _: None)
+        left = sum(not report.equal for report in self.platform.views.verify([view]))
         self.say("[yellow]mended[/]   found by its key and column, read again, and equal again")
         return Mended(view, "cache", len(wrong[0].findings), left)
 

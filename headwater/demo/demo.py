@@ -63,7 +63,7 @@ def run_demo(
         if before_comparison is not None:
             before_comparison(stack, places)
         with screen.waiting("every row of every view is compared with the source"):
-            views = tuple(_comparison(found) for found in stack.verify())
+            views = tuple(_comparison(found) for found in stack.views.verify())
             invariants = workload.invariants(stack.source_dsn, places.sum_readers())
         screen.say(f"{sum(view.rows for view in views):,} rows compared")
         if options.keep:

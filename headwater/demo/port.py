@@ -57,6 +57,13 @@ class Compared(Protocol):
         """How far the view had come."""
 
 
+class Comparing(Protocol):
+    """Views that can be compared with their source."""
+
+    def verify(self) -> Sequence[Compared]:
+        """Compares every view in every store with the source."""
+
+
 class Stack(Protocol):
     """Servers, capture and job of one project; `headwater.platform.Platform` is one."""
 
@@ -91,8 +98,9 @@ class Stack(Protocol):
     def await_applied(self, lsn: Lsn, deadline_s: float) -> None:
         """Waits until every view has applied everything up to a position."""
 
-    def verify(self) -> Sequence[Compared]:
-        """Compares every view in every store with the source."""
+    @property
+    def views(self) -> Comparing:
+        """Its views."""
 
     def status(self) -> RuntimeStatus | None:
         """Returns what runs."""

@@ -125,7 +125,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
     def look(stack: Any, places: Places) -> None:
         del places
-        stack.verify()  # views made from others have come to the end, too
+        stack.views.verify()  # views made from others have come to the end, too
         found.opened, found.told = told(stack, found)
 
     result = run_demo(options, Console(file=io.StringIO()), before_comparison=look)

@@ -13,6 +13,7 @@ from headwater import platform, scaffold
 from headwater.cli import main, services, verification
 from headwater.cli.failure import print_error
 from headwater.errors import UsageError
+from headwater.kept_views import KeptViews
 from headwater.platform import Platform
 from headwater.project import EXAMPLE, open_project
 from projections.derivation.errors import DuplicateKeyError
@@ -111,7 +112,7 @@ def test_a_verification_shows_examples_of_what_is_wrong(
     ]
     monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
     monkeypatch.setattr(Platform, "await_applied", lambda *_: None)
-    monkeypatch.setattr(Platform, "verify", lambda *_, **__: reports)
+    monkeypatch.setattr(KeptViews, "verify", lambda *_, **__: reports)
     monkeypatch.setattr(verification, "_check", lambda *_: [])
 
     shown = run("view", "verify")
@@ -127,14 +128,18 @@ def test_views_that_stay_behind_are_told_with_what_holds_them_up(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = {"code": "HW-P062", "message": "the cache is full", "hint": "raise maxmemory"}
-    told = {"queries": {"cache": {"error": full}, "table": {"error": None}}}
+    part = {"code": "HW-P029", "message": "the job's caretaker fails", "hint": "headwater logs"}
+    told = {
+        "queries": {"cache": {"error": full}, "table": {"error": None}},
+        "attendants": {"caretaker": {"error": part}, "publisher": {"error": None}},
+    }
     (project / ".headwater" / "run").mkdir(parents=True, exist_ok=True)
     (project / ".headwater" / "run" / "job.json").write_text(json.dumps(told))
     monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
-    monkeypatch.setattr(Platform, "positions", lambda _: [])
+    monkeypatch.setattr(KeptViews, "positions", lambda _: [])
     plan = SimpleNamespace(name="orders", to=(Store.CACHE,))
-    monkeypatch.setattr(Platform, "plans", lambda _: [plan])
-    monkeypatch.setattr(Platform, "_derived", lambda _: [])
+    monkeypatch.setattr(KeptViews, "plans", lambda _: [plan])
+    monkeypatch.setattr(KeptViews, "derived", lambda _: ())
     monkeypatch.setattr(verification, "_CATCH_UP_S", 0.0)
     monkeypatch.setattr(verification, "_check", lambda *_: [])
 
@@ -142,7 +147,11 @@ def test_views_that_stay_behind_are_told_with_what_holds_them_up(
 
     error = json.loads(out)["error"]
     assert (3, "raise maxmemory") == (code, error["hint"])
-    assert "orders in cache; cache: HW-P062 the cache is full" == error["detail"]
+    assert [
+        "orders in cache",
+        "caretaker: HW-P029 the job's caretaker fails",
+        "cache: HW-P062 the cache is full",
+    ] == error["detail"].split("; ")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,317 @@
+"""Views that are kept: what they are bound to, how far they are, and whether they are right."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cdc.postgres import own_schema
+from cdc.upkeep.difference import Difference, Part
+from headwater.errors import UsageError
+from projections import binding, derived_versions, view_versions
+from projections.errors import ViewPausedError
+from projections.published import Published, stable_path
+from projections.view import Store
+from projections.view_definition import ChangeKind
+from projections.view_versions import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from headwater.job_report import JobReport
+    from headwater.site import Site
+    from projections.binding import Binding, NotedChange
+    from projections.explanation import ViewExplanation
+    from projections.plan import ViewPlan
+    from projections.positions import ViewPosition
+    from projections.repair import Repaired
+    from projections.spec import JobSpec
+    from projections.trace import Trace
+    from projections.verification.ledger import Verified
+    from projections.view import DerivedView, View
+    from projections.view_report import ViewReport
+
+_log = structlog.get_logger(__name__)
+
+
+class KeptViews:
+    """The views of one project, with every version of theirs that the job keeps.
+
+    Args:
+        site: The project, and where its servers are.
+        told: What the job says of itself.
+    """
+
+    def __init__(self, site: Site, told: JobReport) -> None:
+        self._site = site
+        self._told = told
+
+    def bound(self) -> Binding:
+        """Binds the views that are kept to the source's tables; decides nothing about changes.
+
+        Those are the declared ones, with every version of theirs that the job keeps.
+        """
+        with self._site.connect() as connection:
+            name = self._site.source
+            kept = view_versions.kept(connection, name, self._declared())
+            views = [each.view for each in kept]
+            bound = binding.bind(connection, name, views, hiding=self._site.hiding)
+        shown = {each.view.name: each.shown for each in kept}
+        plans = tuple(replace(plan, shown=shown[plan.name]) for plan in bound.plans)
+        return replace(bound, plans=plans)
+
+    def plans(self) -> tuple[ViewPlan, ...]:
+        """Binds the declared views that are not paused."""
+        return self.bound().plans
+
+    def derived(self) -> tuple[DerivedView, ...]:
+        """Versions of views made from others that the job keeps, under their places."""
+        declared = self._declared_derived()
+        if not declared:  # then nobody has to be asked
+            return ()
+        with self._site.connect() as connection:
+            return derived_versions.places(connection, self._site.source, declared)
+
+    def derived_shown(self) -> dict[str, DerivedView]:
+        """Those of them that readers see, by the names of their views."""
+        published = Published(self._site.project.home.root / "tables", self._site.source)
+        places = published.current()
+        kept = {view.name: view for view in self.derived()}
+        shown = {view.name: places.get(view.name, view.name) for view in self._declared_derived()}
+        return {name: kept[place] for name, place in shown.items() if place in kept}
+
+    def job_spec(self) -> JobSpec:
+        """Says what the job works on, with every version that it keeps."""
+        return self._site.job_spec(self.plans(), self.derived())
+
+    def register(self) -> None:
+        """Notes the definitions of this start; tells of views that go on by another one."""
+        with self._site.connect() as connection:
+            name = self._site.source
+            declared = (*self._declared(), *self._declared_derived())
+            differing = view_versions.register(connection, name, declared)
+        for view, said in sorted(differing.items()):
+            _log.warning(
+                "a view is kept as it was declared before",
+                view=view,
+                differs=said,
+                repair=f"headwater view rebuild {view}",
+            )
+
+    def resume(self, name: str) -> ViewPlan:
+        """Lets a paused view go on with the columns that its table has now.
+
+        Raises:
+            UsageError: No view of that name is declared.
+            ViewPausedError: It is not paused, or cannot go on as it is declared.
+            PlanError: It does not fit its table.
+        """
+        view = self._site.project.declarations.views.get(name)
+        if view is None:
+            raise UsageError(f"no view is named {name}", hint="headwater view list")
+        with self._site.connect() as connection:
+            source = self._site.source
+            # the version that readers see is the last
+            *others, shown = view_versions.kept(connection, source, [view])
+            for each in others:
+                with suppress(ViewPausedError):  # it goes on already
+                    binding.resume(connection, source, each.view, hiding=self._site.hiding)
+            return binding.resume(connection, source, shown.view, hiding=self._site.hiding)
+
+    def explain(self, name: str) -> ViewExplanation:
+        """Says how a view is kept.
+
+        Raises:
+            UsageError: No view of that name is kept.
+        """
+        from projections.explanation import explain, explain_derived  # noqa: PLC0415
+
+        plans = self._kept()
+        shown = Published(self._site.project.home.root / "tables", self._site.source).current()
+        derived = {view.name: view for view in self.derived()}
+        place = shown.get(name, name)
+        if place in derived:
+            said = self._told.derived().get(place, {})
+            source = next(plan.source for plan in plans.values())
+            found = explain_derived(derived[place], source, said, [*plans, *derived])
+        else:
+            found = explain(_named(plans, name), plans.values())
+        if Store.TABLE not in found.sinks:
+            return found
+        path = stable_path(self._site.project.home.root / "tables", name.partition(".")[0])
+        lines = (*found.sinks[Store.TABLE], f"read it at {path}")
+        return replace(found, sinks={**found.sinks, str(Store.TABLE): lines})
+
+    def trace(self, name: str, key: Sequence[str], changes_max: int) -> Trace:
+        """Follows a row of a view from its commits to each store.
+
+        Args:
+            name: The view.
+            key: The row's key, part by part, as text.
+            changes_max: How many of its changes to tell, the newest.
+
+        Raises:
+            UsageError: No view of that name is kept.
+            TraceError: The view's rows are not named by their table's key.
+        """
+        from projections.documents import key_text  # noqa: PLC0415
+        from projections.trace import trace  # noqa: PLC0415
+
+        plans = self._kept()
+        plan = _named(plans, name)
+        if len(key) != len(plan.keys):
+            raise UsageError(
+                f"the key of view {name} has {len(plan.keys)} parts",
+                detail=", ".join(plan.keys),
+                hint=f"headwater trace {name} " + " ".join(f"<{part}>" for part in plan.keys),
+            )
+        spec = self._site.job_spec(plans.values())
+        return trace(spec, plan, key_text(key), changes_max)
+
+    def schema_changes(self) -> list[NotedChange]:
+        """Returns what is known of changes of the captured tables, the oldest first."""
+        with self._site.connect() as connection:
+            return binding.noted_changes(connection, self._site.project.source.tables)
+
+    def to_build(self) -> list[Difference]:
+        """Views that no job has ever kept in a store of theirs."""
+        with self._site.connect() as connection:
+            known = own_schema.exists(connection)
+        kept = {(p.view, p.store) for p in self.positions()} if known else set()
+        bound = self.bound()
+        views = [(plan.name, plan.to) for plan in bound.plans]
+        views += [(paused.name, paused.to) for paused in bound.paused]
+        views += [(derived.name, derived.to) for derived in self.derived()]
+        return [
+            Difference(
+                Part.VIEW,
+                f"{name} in {store}",
+                "",
+                None,
+                "is built",
+                repaired=False,
+                hint="the job builds it: headwater down, then headwater up",
+            )
+            for name, stores in views
+            for store in sorted(stores)
+            if (name, store) not in kept
+        ]
+
+    def to_rebuild(self) -> list[Difference]:
+        """Views that are kept by another definition than the declared one."""
+        with self._site.connect() as connection:
+            source, found = self._site.source, []
+            versions = view_versions.read(connection, source)
+            for view in (*self._declared(), *self._declared_derived()):
+                own = [each for each in versions if each.view == view.name]
+                shown = next((v for v in own if v.state is VersionState.CURRENT), None)
+                change = None if shown is None else view_versions.changed(connection, shown, view)
+                if shown is None or change is None or change.kind is not ChangeKind.REBUILD:
+                    continue
+                there = view_versions.made_for(own, view)
+                verb = "rebuild" if there is None else "cutover"
+                found.append(
+                    Difference(
+                        Part.VIEW,
+                        view.name,
+                        "definition",
+                        f"version {shown.number}",
+                        "; ".join(change.said),
+                        repaired=False,
+                        hint=f"headwater view {verb} {view.name}",
+                    )
+                )
+        return found
+
+    def positions(self) -> list[ViewPosition]:
+        """Returns how far each view is in each store."""
+        from projections import positions  # noqa: PLC0415
+
+        with self._site.connect() as connection:
+            return positions.read(connection)
+
+    def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Returns by view and store how many records wait, and how many keys for a value only."""
+        from projections.quarantine import desk  # noqa: PLC0415
+
+        with self._site.connect() as connection:
+            return desk.counts(connection, self._site.source)
+
+    def verify(
+        self,
+        views: Collection[str] = (),
+        stores: Collection[Store] = (),
+        *,
+        budget: float = 1.0,
+    ) -> list[ViewReport]:
+        """Compares views in their stores with the source; writes may go on.
+
+        Of a view made from others, the table is compared with its query over theirs, and what the
+        other stores have with its table.
+
+        Args:
+            views: Which; all if empty.
+            stores: In which stores; in all of their own if empty.
+            budget: Share of the time that may be worked.
+        """
+        from projections import verify  # noqa: PLC0415
+        from projections.verification import ledger  # noqa: PLC0415
+        from projections.verification.pace import Pace  # noqa: PLC0415
+
+        spec = self.job_spec()
+        # every version of a view is verified with it
+        places = {*views, *(plan.name for plan in spec.plans if plan.view in views)}
+        places |= {each.name for each in spec.derived if each.name.partition(".")[0] in views}
+        reports = verify.verify(spec, views=places, stores=stores, pace=Pace(budget))
+        derived = tuple(
+            view for view in spec.derived if not views or view.name.partition(".")[0] in views
+        )
+        if derived and (not stores or "table" in stores):
+            from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
+
+            reports += verify_derived(replace(spec, derived=derived))
+        with self._site.connect() as connection:
+            ledger.publish(connection, spec.source, reports)
+        return reports
+
+    def verified(self) -> list[Verified]:
+        """Returns what each view was found to be when it was verified last."""
+        from projections.verification import ledger  # noqa: PLC0415
+
+        with self._site.connect() as connection:
+            return ledger.read(connection, self._site.source)
+
+    def repair(self, reports: Sequence[ViewReport], say: Callable[[str], None]) -> list[Repaired]:
+        """Has what a verification found wrong read again, and judges it once more.
+
+        Args:
+            reports: Of `verify`.
+            say: Is told each step.
+        """
+        from projections.repair import repair  # noqa: PLC0415
+
+        return repair(self._site.capture_spec(), self.job_spec(), reports, say=say)
+
+    def _kept(self) -> dict[str, ViewPlan]:
+        """Versions of views by their places, and by a view's name the one that readers see."""
+        plans = self.plans()
+        return {plan.name: plan for plan in plans} | {p.view: p for p in plans if p.shown}
+
+    def _declared(self) -> list[View]:
+        return list(self._site.project.declarations.views.values())
+
+    def _declared_derived(self) -> list[DerivedView]:
+        return list(self._site.project.declarations.derived.values())
+
+
+def _named(plans: Mapping[str, ViewPlan], name: str) -> ViewPlan:
+    plan = plans.get(name)
+    if plan is None:
+        near = difflib.get_close_matches(name, plans, n=1)
+        hint = f"did you mean {near[0]}?" if near else "headwater view list"
+        raise UsageError(f"no view named {name} is kept", hint=hint)
+    return plan
