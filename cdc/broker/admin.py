@@ -56,12 +56,12 @@ def consumer(bootstrap: str) -> Iterator[Any]:
 
 @contextmanager
 def named(bootstrap: str) -> Iterator[None]:
-    """Tells an unreachable broker apart from what else may go wrong."""
-    from kafka.errors import KafkaConnectionError, KafkaTimeoutError  # noqa: PLC0415
+    """Tells what passes, such as an unreachable broker, apart from what else may go wrong."""
+    from kafka.errors import RetriableError  # noqa: PLC0415
 
     try:
         yield
-    except (KafkaConnectionError, KafkaTimeoutError) as error:
+    except RetriableError as error:
         raise BrokerUnreachableError(
             "kafka does not answer",
             detail=f"{bootstrap}: {type(error).__name__}",
