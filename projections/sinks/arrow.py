@@ -117,7 +117,13 @@ def keys_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
 
 
 def decoded_rows(plan: ViewPlan, table: pa.Table) -> list[dict[str, object]]:
-    """Returns a table's rows as the values that `cdc.values` decodes."""
+    """Returns a table's rows as the values that `cdc.values` decodes.
+
+    Raises:
+        pa.ArrowKeyError: It has not all columns of the view: they have become others meanwhile.
+    """
+    if lacking := {column.name for column in plan.schema.columns}.difference(table.column_names):
+        raise pa.ArrowKeyError(f"no column {min(lacking)}")
     columns: list[list[object]] = []
     for column in plan.schema.columns:
         values = table.column(column.name).to_pylist()

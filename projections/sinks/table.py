@@ -116,7 +116,7 @@ class TableSink:
         """
         try:
             return self._stored(plan, keys)
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
             self._tables.clear()
             raise unavailable(plan, error) from None
 

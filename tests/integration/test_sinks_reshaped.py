@@ -13,6 +13,7 @@ from cdc.lsn import Lsn
 from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, TableShape
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.change import RowChange
+from projections.errors import SinkUnavailableError
 from projections.plan import ViewPlan
 from projections.shape import TableShapes
 from projections.sinks.cache import CacheSink
@@ -84,6 +85,27 @@ def plans() -> tuple[ViewPlan, ViewPlan]:
 
 def change(version: int, number: int, **row: object) -> RowChange:
     return RowChange((number,), VERSION + version, {"id": number, **row} if row else None, 0)
+
+
+@pytest.mark.parametrize("open_sink", [Store.TABLE], indirect=True)
+def test_whoever_reads_by_columns_that_are_gone_is_told_to_try_again(
+    open_sink: Callable[[], Sink],
+) -> None:
+    before, after = plans()
+    reader, writer = open_sink(), open_sink()
+    writer.prepare(before)
+    writer.apply(before, [change(1, 1, a="label", n=1, gone="x")])
+    assert 1 == len(reader.stored(before, [(1,)])[0].documents)
+    writer.prepare(after)
+
+    for read in (
+        lambda: reader.stored(before, [(1,)]),
+        lambda: list(reader.documents(before)),
+        lambda: list(reader.parts(before)),
+    ):
+        with pytest.raises(SinkUnavailableError) as told:
+            read()
+        assert told.value.retriable
 
 
 def test_a_store_follows_its_view(open_sink: Callable[[], Sink]) -> None:
