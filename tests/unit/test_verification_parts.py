@@ -226,7 +226,7 @@ def _platform(*, captured: bool = True, paused: bool = False) -> Any:
     return SimpleNamespace(
         project=SimpleNamespace(declarations=declarations, source=source),
         captured=lambda: captured,
-        bound=lambda: SimpleNamespace(paused=still),
+        views=SimpleNamespace(bound=lambda: SimpleNamespace(paused=still)),
     )
 
 
@@ -282,8 +282,8 @@ def test_a_repair_of_a_view_made_from_others_exits_3_if_any_row_is_left(
     # keys of a table are named as far as they were looked at
     named = (Finding("1", Verdict.DIFFERENT, 0, ("sum",)),)[:left]
     done = Repaired("totals", Store.TABLE, 20, 20 - left, named)
-    platform.verify = lambda *_: [report]
-    platform.repair_view = lambda wrong, _: [done] if wrong == [report] else []
+    platform.views.verify = lambda *_: [report]
+    platform.views.repair = lambda wrong, _: [done] if wrong == [report] else []
     monkeypatch.setattr(verification, "_platform", lambda *_: platform)
 
     ended = None
