@@ -22,13 +22,15 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from headwater.cli import command_line
-from headwater.cli.failure import PlatformError, exit_code_of
+from headwater.cli.failure import exit_code_of
 from headwater.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pydantic.fields import FieldInfo
+
+    from headwater.cli.output import PlatformError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = ("cdc", "eventstore", "projections", "headwater")

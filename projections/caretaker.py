@@ -82,18 +82,15 @@ class Caretaker(Attendant):
 
     def attend(self) -> None:
         """Tends the views round by round; a source or store that is away delays it."""
-        wait_s = INTERVAL_S
-        while not self.rested(wait_s):
+        while not self._stopped.is_set():
             try:
                 with ledger.connect(self._spec.ledger) as connection:
                     self._tend(connection)
-                wait_s = INTERVAL_S
-            except (CdcError, ProjectionError) as error:
-                _log.warning("views are not tended", code=error.code, what=error.message)
-                wait_s = _PAUSE_S
-            except psycopg.Error as error:  # the source has gone away amid a round
-                _log.warning("views are not tended", error=error.sqlstate or type(error).__name__)
-                wait_s = _PAUSE_S
+            except (CdcError, ProjectionError, psycopg.Error) as error:
+                code = getattr(error, "code", None) or getattr(error, "sqlstate", None)
+                what = getattr(error, "message", type(error).__name__)
+                _log.warning("views are not tended", code=code, what=what)
+                self.rested(_PAUSE_S)
 
     def meet(self, spec: JobSpec) -> None:
         """Tends the views of a job that has taken over a version since."""

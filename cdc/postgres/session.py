@@ -105,10 +105,14 @@ def connect(
     )
     try:
         connection = psycopg.connect(conninfo, autocommit=True)
-        connection.execute(_NOTICED)
+        try:
+            connection.execute(_NOTICED)
+            connection.autocommit = autocommit
+        except BaseException:
+            connection.close()
+            raise
     except psycopg.OperationalError as error:
         raise _named(error, address(dsn)) from None
-    connection.autocommit = autocommit
     return connection
 
 

@@ -27,6 +27,12 @@ _BUSY_S: Final = 0.1  # who appended a moment ago need not look
 # Times as they are stored; and the isolation that the order of the log is proved for, whatever the
 # database's default is.
 _SESSION: Final = "SET TIME ZONE 'UTC'; SET default_transaction_isolation TO 'read committed'"
+NOTICED: Final = (
+    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+)
+"""Has the server notice within half a minute that this machine has vanished: what its session holds
+until then, readers of the log or other members wait for."""
+
 _LIVENESS: Final = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -105,7 +111,7 @@ def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]
 
     def configure(connection: StoreConnection) -> None:
         payloads_as_bytes(connection)
-        connection.execute(_SESSION)
+        connection.execute(f"{_SESSION}; {NOTICED}")
         connection.writer = connection.cursor(binary=True)
 
     return ConnectionPool(
@@ -127,7 +133,7 @@ def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[Async
 
     async def configure(connection: AsyncStoreConnection) -> None:
         payloads_as_bytes(connection)
-        await connection.execute(_SESSION)
+        await connection.execute(f"{_SESSION}; {NOTICED}")
         connection.writer = connection.cursor(binary=True)
 
     async def check(connection: AsyncStoreConnection) -> None:

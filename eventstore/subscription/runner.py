@@ -21,7 +21,7 @@ import psycopg
 import structlog
 
 from eventstore.errors import ContentionError
-from eventstore.postgres.connection import check_address, options
+from eventstore.postgres.connection import NOTICED, check_address, options
 from eventstore.postgres.errors import CONTENTION, translated
 from eventstore.subscription import membership, statement
 from eventstore.subscription.alarm import Alarm
@@ -58,11 +58,6 @@ BALANCE_S: Final = 0.5
 
 _RECONNECT_S: Final = (0.1, 5.0)
 _CONTENTION_S: Final = (0.005, 0.5)
-
-# So that the server notices within half a minute when this machine has vanished.
-_SESSION: Final = (
-    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
-)
 
 
 class Chore(Protocol):
@@ -196,7 +191,7 @@ class SubscriptionRunner:
             # the mark is of use to snapshots that are taken after it only
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             connection.add_notify_handler(self._notified)
-            connection.execute(_SESSION)
+            connection.execute(NOTICED)
             connection.execute(statement.ACT_FOR, (self.subscription.tenant,))
             connection.execute(statement.LISTEN)
             membership.join(connection, self.subscription)

@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from headwater import __version__, extra
-from headwater.cli.output import EXIT_INTERRUPTED, stderr
+from headwater.cli.output import EXIT_INTERRUPTED, print_error, stderr
 from headwater.logging import configure
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _told(error: Exception, *, as_json: bool) -> int | None:
     if type(error).__module__.startswith(("click", "typer")):
         return _usage(error)
     # what there is to tell of errors takes as long to load as most commands
-    from headwater.cli.failure import PLATFORM_ERRORS, exit_code_of, print_error  # noqa: PLC0415
+    from headwater.cli.failure import PLATFORM_ERRORS, exit_code_of  # noqa: PLC0415
 
     shown = extra.missing(error) if isinstance(error, ModuleNotFoundError) else error
     if not isinstance(shown, PLATFORM_ERRORS):

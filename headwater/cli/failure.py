@@ -1,17 +1,15 @@
-"""How failures are printed, and the exit code of each; loaded when there is one."""
+"""Failures, and the exit code of each; loaded when there is one."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-from rich.markup import escape
+from typing import TYPE_CHECKING
 
 from cdc.continuity.errors import ContinuityError
 from cdc.errors import CdcError, TokenForeignError, TokenMalformedError
 from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError
 from eventstore import errors as event_store
 from eventstore.errors import EventStoreError
-from headwater.cli.output import EXIT_UNHEALTHY, EXIT_USAGE, print_json, stderr
+from headwater.cli.output import EXIT_UNHEALTHY, EXIT_USAGE
 from headwater.errors import HeadwaterError
 from projections.errors import (
     BoundsError,
@@ -23,8 +21,10 @@ from projections.errors import (
 )
 from projections.read_barrier import BehindError
 
+if TYPE_CHECKING:
+    from headwater.cli.output import PlatformError
+
 PLATFORM_ERRORS = (HeadwaterError, CdcError, ProjectionError, EventStoreError)
-PlatformError: TypeAlias = HeadwaterError | CdcError | ProjectionError | EventStoreError
 
 _USAGE = (
     BoundsError,
@@ -49,31 +49,6 @@ _UNHEALTHY = (
     event_store.CheckpointBeyondHeadError,
     event_store.SchemaMissingError,
 )
-
-
-def print_error(error: PlatformError, *, as_json: bool) -> None:
-    """Prints what failed, what was seen, and what repairs it.
-
-    An example is a row's own, for the person who asks; no log has it.
-    """
-    example: tuple[str, ...] = getattr(error, "example", ())
-    if as_json:
-        said = {
-            "code": error.code,
-            "message": error.message,
-            "detail": error.detail,
-            "hint": error.hint,
-            "retriable": error.retriable,
-        }
-        print_json({"error": {**said, "example": list(example)} if example else said})
-        return
-    stderr.print(f"[bold red]error[/] [dim]{error.code}[/] {escape(error.message)}", soft_wrap=True)
-    if error.detail:
-        stderr.print(f"  [dim]seen[/]   {escape(error.detail)}", soft_wrap=True)
-    if example:
-        stderr.print(f"  [dim]such as[/] {escape(', '.join(example))}", soft_wrap=True)
-    if error.hint:
-        stderr.print(f"  [dim]repair[/] {escape(error.hint)}", soft_wrap=True)
 
 
 def exit_code_of(error: PlatformError) -> int:

@@ -1,4 +1,4 @@
-"""How answers are printed."""
+"""How answers and errors are printed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from cdc.errors import CdcError
+    from eventstore.errors import EventStoreError
+    from headwater.errors import HeadwaterError
+    from projections.errors import ProjectionError
+
+    PlatformError = HeadwaterError | CdcError | ProjectionError | EventStoreError
 
 EXIT_INTERRUPTED = 130
 EXIT_UNHEALTHY = 3
@@ -57,6 +64,31 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
     if not console.is_terminal:  # a file, or another program, has no width to be cut to
         console = Console(highlight=False, width=_WIDTH_MAX)
     console.print(table)
+
+
+def print_error(error: PlatformError, *, as_json: bool) -> None:
+    """Prints what failed, what was seen, and what repairs it.
+
+    An example is a row's own, for the person who asks; no log has it.
+    """
+    example: tuple[str, ...] = getattr(error, "example", ())
+    if as_json:
+        said = {
+            "code": error.code,
+            "message": error.message,
+            "detail": error.detail,
+            "hint": error.hint,
+            "retriable": error.retriable,
+        }
+        print_json({"error": {**said, "example": list(example)} if example else said})
+        return
+    stderr.print(f"[bold red]error[/] [dim]{error.code}[/] {escape(error.message)}", soft_wrap=True)
+    if error.detail:
+        stderr.print(f"  [dim]seen[/]   {escape(error.detail)}", soft_wrap=True)
+    if example:
+        stderr.print(f"  [dim]such as[/] {escape(', '.join(example))}", soft_wrap=True)
+    if error.hint:
+        stderr.print(f"  [dim]repair[/] {escape(error.hint)}", soft_wrap=True)
 
 
 def _cell(value: object) -> str:

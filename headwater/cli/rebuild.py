@@ -18,6 +18,7 @@ from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_UNHEALTHY,
+    print_error,
     print_json,
     print_rows,
     stderr,
@@ -142,8 +143,6 @@ def _filling(name: str, share: float, *, as_json: bool) -> Iterator[Filling]:
         try:
             yield rebuilding.Filling(share, stopped, told, (lambda _: None) if as_json else _tell)
         except RebuildStoppedError as error:
-            from headwater.cli.failure import print_error  # noqa: PLC0415  # see there
-
             print_error(error, as_json=as_json)
             raise typer.Exit(EXIT_INTERRUPTED if stopped.is_set() else 1) from None
 

@@ -12,6 +12,7 @@ from cdc.upkeep.tail import WINDOW_S, look
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
+    print_error,
     print_json,
     print_rows,
     stderr,
@@ -113,8 +114,6 @@ def _print(tail: Tail | None, rate: float, disk_bytes: float | None, seconds: fl
     print_rows(readers, as_json=False, title="", empty="nobody reads it yet")
     for reader in tail.readers:
         if reader.state is ReaderState.LOST:
-            from headwater.cli.failure import print_error  # noqa: PLC0415  # see there
-
             print_error(reader.error(), as_json=False)
         elif reader.state is ReaderState.AT_RISK:
             stderr.print(

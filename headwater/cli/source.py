@@ -21,6 +21,7 @@ from headwater.cli.changes import changes
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
+    print_error,
     print_json,
     print_rows,
     stderr,
@@ -160,8 +161,6 @@ def watch(*, config: Config = None, home: HomeFolder = None, profile: Profile = 
     try:
         Platform(project, settings_file(config, home=home)).watch()
     except (ConnectorFailedError, CaptureStalledError, PublicationDriftError) as error:
-        from headwater.cli.failure import print_error  # noqa: PLC0415  # see there
-
         print_error(error, as_json=False)
         raise typer.Exit(EXIT_UNHEALTHY) from None
 

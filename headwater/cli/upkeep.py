@@ -17,6 +17,7 @@ from eventstore.upcast_check import check_log
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
 from headwater.cli.output import (
     EXIT_UNHEALTHY,
+    print_error,
     print_json,
     print_rows,
     stderr,
@@ -148,8 +149,6 @@ def compact(
     else:
         typer.echo(f"{report.streams:,} streams compacted, {report.events:,} events archived")
         for one in report.refused:
-            from headwater.cli.failure import print_error  # noqa: PLC0415  # see there
-
             print_error(one.error, as_json=False)
     if report.refused:
         raise typer.Exit(1)

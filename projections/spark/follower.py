@@ -26,7 +26,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
-from cdc.postgres import session
+from cdc.postgres import session as postgres
 from projections import positions
 from projections.attendant import Attendant
 from projections.derived_delivery import (
@@ -400,7 +400,7 @@ class Follower(Attendant):
     def _withdraw(self, views: list[str]) -> None:
         """Takes back that views claim to be in the store."""
         dsn = self._spec.source_dsn
-        with session.connect(dsn, autocommit=False, timeout_s=_CONNECT_S) as connection:
+        with postgres.connect(dsn, autocommit=False, timeout_s=_CONNECT_S) as connection:
             positions.withdraw(connection, views, self._store)
         for view in views:
             self.reached.pop(view, None)

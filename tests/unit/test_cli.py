@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from cdc.lsn import Lsn
 from headwater import platform, scaffold
 from headwater.cli import main, services, verification
-from headwater.cli.failure import print_error
+from headwater.cli.output import print_error
 from headwater.errors import UsageError
 from headwater.kept_views import KeptViews
 from headwater.platform import Platform
