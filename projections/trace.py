@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cdc.broker import extent
@@ -28,6 +27,7 @@ from projections.change import RowChange
 from projections.documents import DocumentForm
 from projections.errors import TraceError
 from projections.quarantine import desk
+from projections.replay.archive_scan import ArchiveScan
 from projections.sinks.open import open_sink
 
 if TYPE_CHECKING:
@@ -213,8 +213,7 @@ def _archived(
     """Reads a topic's changes from the archive; notes how far that has each partition."""
     if not DeltaTable.is_deltatable(str(spec.archive)):
         return
-    dataset = DeltaTable(spec.archive).to_pyarrow_dataset()
-    for batch in dataset.to_batches(columns=_ARCHIVED, filter=pc.field("topic") == topic):
+    for batch in ArchiveScan(spec.archive, {topic}).records(_ARCHIVED):
         for row in batch.to_pylist():
             place = row["partition"], row["offset"]
             reached[place[0]] = max(reached.get(place[0], 0), place[1] + 1)

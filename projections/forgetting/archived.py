@@ -24,7 +24,7 @@ from projections.replay.fold import VERSION_LSN_BITS, old_keys
 from projections.sinks.table import HOOKS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from cdc.lsn import Lsn
@@ -110,7 +110,7 @@ class ArchivedTopic:
                 pc.equal(batch.column("epoch"), epoch),
                 pc.equal(batch.column("lsn"), read_lsn.value),
             )
-            own = pc.and_(own, pc.match_substring(_text(batch.column("source")), _READ))
+            own = pc.and_(own, pc.match_substring(batch.column("source"), _READ))
             found += [
                 ReadKey(row["key"], row["partition"], row["offset"], row["op"] != "d")
                 for row in batch.filter(pc.fill_null(own, False)).to_pylist()
@@ -163,9 +163,9 @@ class ArchivedTopic:
         names = pa.array(sorted(texts), pa.string())
         found: set[str] = set()
         for batch in self._batches(("key", "before", "after")):
-            others = pc.invert(pc.fill_null(pc.is_in(_text(batch.column("key")), names), False))
+            others = pc.invert(pc.fill_null(pc.is_in(batch.column("key"), names), False))
             for name in ("before", "after"):
-                column = _text(batch.column(name)).filter(others)
+                column = batch.column(name).filter(others)
                 for value in set(values) - found:
                     # as it stands in JSON, where a quote is not by itself
                     text = orjson.dumps(value).decode()[1:-1]
@@ -220,18 +220,13 @@ class ArchivedTopic:
         """Keys that rows had before they came under others, by the new key."""
         found: dict[str, set[str]] = {}
         for batch in self._batches(("key", "headers")):
-            moved = old_keys(batch.column("headers"), _text(batch.column("key")))
+            moved = old_keys(batch.column("headers"), batch.column("key"))
             for new, olds in moved.items():
                 found.setdefault(new, set()).update(olds)
         return found
 
-    def _batches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
-        names = ["topic", *(name for name in columns if name != "topic")]
-        scan = ArchiveScan(self._folder, {self.topic})
-        for _, batch in scan.read(names, scan.blocks):
-            own = pc.equal(_text(batch.column("topic")), self.topic)
-            if pc.any(own).as_py():
-                yield batch.filter(own)
+    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return ArchiveScan(self._folder, {self.topic}).records(columns)
 
 
 def _of(
@@ -244,16 +239,9 @@ def _of(
         pc.greater(epoch, through.epoch),
         pc.and_(pc.equal(epoch, through.epoch), pc.greater(lsn, through.lsn.value)),
     )
-    own = pc.is_in(_text(batch.column("key")), names)
+    own = pc.is_in(batch.column("key"), names)
     beyond = pc.fill_null(beyond, False)
     return pc.and_(pc.fill_null(own, False), beyond if later else pc.invert(beyond))
-
-
-def _text(column: pa.Array) -> pa.Array:
-    """A column of texts, however it was read."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column.cast(pa.string())
 
 
 def _quoted(text: str) -> str:

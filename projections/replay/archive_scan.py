@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -124,6 +125,25 @@ class ArchiveScan:
                     yield first, _plain(batch)
                     first += batch.num_rows
 
+    def records(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yields the records of its topics, without those that lie between them.
+
+        They are chosen here and not by whoever reads the file: a file that was rewritten has texts
+        of a type for which pyarrow's datasets have no comparisons.
+
+        Args:
+            columns: What is read of them.
+        """
+        wanted = pa.array(sorted(self.topics), pa.string())
+        names = list(dict.fromkeys(("topic", *columns)))
+        for _, batch in self.read(names):
+            own = pc.is_in(_undone(batch.column("topic")), wanted)
+            if pc.any(own).as_py():
+                found = batch.filter(own).select(list(columns))
+                yield pa.RecordBatch.from_arrays(
+                    [_undone(column) for column in found.columns], names=list(columns)
+                )
+
     def chosen(
         self, columns: Sequence[str], rows: NDArray[np.int64]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -181,6 +201,11 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     for place in foreign:
         columns[place] = columns[place].cast(SCHEMA.field(names[place]).type)
     return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _undone(column: pa.Array) -> pa.Array:
+    """A column of which each value is told, however it was read."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _may_have(action: dict[str, Any], topics: Collection[str] | None, since: date | None) -> bool:

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
+import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.table import ColumnKind
 from projections.documents import key_values
+from projections.errors import ArchiveMissingError
+from projections.replay.archive_scan import ArchiveScan
 from projections.view_report import EXAMPLES, Verdict, ViewReport
 
 if TYPE_CHECKING:
@@ -68,29 +69,21 @@ def _newest(spec: JobSpec, plan: ViewPlan, keys: Sequence[str]) -> Mapping[str, 
     columns = [plan.schema.by_name[name] for name in plan.keys if name in plan.schema.by_name]
     if plan.events is not None or not keys or any(c.kind not in _ALIKE for c in columns):
         return {}
-    if not DeltaTable.is_deltatable(str(spec.archive)):
-        return {}
     names = [plan.renamed.get(name, name) for name in plan.keys]
     recorded = {
         orjson.dumps(dict(zip(names, key_values(key, columns), strict=True))).decode(): key
         for key in keys
     }
+    wanted = pa.array(list(recorded), pa.string())
     found: dict[str, int] = defaultdict(int)
     try:
-        rows = (
-            DeltaTable(str(spec.archive))
-            .to_pyarrow_dataset()
-            .to_table(
-                columns=["key", "epoch", "lsn"],
-                filter=pc.field("topic").isin(list(plan.topics))
-                & pc.field("key").isin(list(recorded)),
-            )
-        )
-    except (DeltaError, OSError):
+        for batch in ArchiveScan(spec.archive, plan.topics).records(("key", "epoch", "lsn")):
+            own = pc.fill_null(pc.is_in(batch.column("key"), wanted), False)
+            for row in batch.filter(own).to_pylist():
+                if row["epoch"] is not None and row["lsn"] is not None:
+                    key = recorded[row["key"]]
+                    version = ChangePosition.of_read(row["epoch"], Lsn(row["lsn"])).version
+                    found[key] = max(found[key], version)
+    except (ArchiveMissingError, OSError):
         return {}
-    for row in rows.to_pylist():
-        if row["epoch"] is not None and row["lsn"] is not None:
-            key = recorded[row["key"]]
-            version = ChangePosition.of_read(row["epoch"], Lsn(row["lsn"])).version
-            found[key] = max(found[key], version)
     return found

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from projections.errors import TraceError
+from projections.forgetting.archived import ArchivedTopic, Through
 from projections.trace import StoredState, trace
 from projections.view import Store
 
@@ -60,6 +61,10 @@ def test_a_row_is_found_at_each_stage_of_its_way(
     assert {StoredState.NEVER_SEEN} == {each.state for each in unknown.stores}
     with pytest.raises(TraceError):
         trace(job.spec, notes, "x")
+    # whoever forgets writes files of the archive anew, with another engine
+    others = ArchivedTopic(job.spec.archive, next(iter(stock.topics)))
+    assert 2 == others.erase(['{"shop":"b","sku":"y"}'], Through(1, gone.changes[0].position))
+    assert kept.changes == trace(job.spec, stock, "a\\:1:x").changes
 
     job.stop()
     shop.execute("UPDATE stock SET n = 3 WHERE sku = 'x'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,14 @@ import orjson
 import pyarrow as pa
 import pytest
 import typer
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.cli import verification
 from headwater.errors import UnhealthyError, UsageError
+from projections.archive import DAY
 from projections.change import ReadSpan, RowChange
 from projections.documents import decoded_key, key_text, key_values, source_key
 from projections.errors import RepairRefusedError, VerificationError
@@ -296,19 +297,27 @@ def test_a_repair_of_a_view_made_from_others_exits_3_if_any_row_is_left(
     assert (code, left, 20 - left) == (ended, said["left"], said["cured"])
 
 
-def test_a_row_of_which_the_log_has_a_newer_change_is_stale(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_row_of_which_the_log_has_a_newer_change_is_stale(
+    tmp_path: Path, *, forgotten: bool
+) -> None:
+    """Where somebody was forgotten, the engine that wrote the files has a type of its own."""
     schema = TableSchema(TableName("public", "orders"), (NUMBER, TEXT), ("b",))
     plan = ViewPlan("orders", "t", "t.public.orders", schema, ("b",), frozenset({Store.CACHE}))
     spec = JobSpec("t", (plan,), "", "", "", tmp_path, "", "", ())
     archived = [
-        {"topic": topic, "key": f'{{"b":{key}}}', "epoch": 1, "lsn": lsn}
+        {"topic": topic, "op": "u", "key": f'{{"b":{key}}}', "epoch": 1, "lsn": lsn}
         for topic, key, lsn in (
             *(("t.public.orders", 1, lsn) for lsn in (800, 1600)),
             ("t.public.orders", 2, 800),
             ("t.public.others", 3, 1600),
         )
     ]
-    write_deltalake(str(spec.archive), pa.Table.from_pylist(archived))
+    file = pa.Table.from_pylist([row | {DAY: date(2026, 1, 1)} for row in archived])
+    write_deltalake(str(spec.archive), file, partition_by=[DAY])
+    if forgotten:
+        made = DeltaTable(str(spec.archive)).update({"op": "NULL"}, predicate="lsn = 800")
+        assert 2 == made["num_updated_rows"]
     findings = tuple(
         Finding(str(key), Verdict.DIFFERENT, (1 << 56) + 800, ("a",)) for key in (1, 2, 3)
     )
