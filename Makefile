@@ -1,10 +1,11 @@
 # Everything a person or a machine does with this repository. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test lint format docs lock clean
+.PHONY: help setup environment demo test soak lint format docs lock clean
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
 UV := .venv/setup/bin/uv
+PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 PACKAGES := cdc eventstore projections headwater
 
 help: ## list these commands
@@ -20,8 +21,11 @@ setup: ## build .venv and fetch the locked jars (does nothing the second time)
 demo: setup ## start everything, drive real traffic, build and verify every view
 	@.venv/bin/headwater demo $(ARGS)
 
-test: setup lint ## all checks and all tests, on real components (ARGS="-k name": some)
-	@$(PY) -m pytest $(or $(ARGS),--numprocesses=2 --dist=loadfile --no-loadscope-reorder --require-integration --cov --cov-report=term:skip-covered --durations=15)
+test: setup lint ## all checks, and tests on real components (ARGS="-k name": some)
+	@$(PY) -m pytest $(or $(ARGS),$(PARALLEL) --require-integration --soak-minutes=20 --cov --cov-report=term:skip-covered --durations=15)
+
+soak: setup ## the long tests, of which each `make test` takes some by chance
+	@$(PY) -m pytest $(PARALLEL) -m soak --durations=15
 
 lint: environment ## style, types, module contracts
 	@$(PY) -m ruff check .

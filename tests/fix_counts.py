@@ -36,6 +36,7 @@ class Counts:
 
     def __init__(self, config: pytest.Config) -> None:
         self._required = config.getoption("--require-integration") and not config.option.collectonly
+        self._config = config
         self._collected: set[str] = set()
         self._outcomes: dict[str, str] = {}
 
@@ -49,11 +50,20 @@ class Counts:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._outcomes[report.nodeid] = "failed"
+            self._tell(report)
         elif report.skipped:
             outcome = "xfailed" if hasattr(report, "wasxfail") else "skipped"
             self._outcomes.setdefault(report.nodeid, outcome)
         elif report.when == "call":
             self._outcomes.setdefault(report.nodeid, "passed")
+
+    def _tell(self, report: pytest.TestReport) -> None:
+        """Says at once what failed: a run that is ended from outside never comes to its summary."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            said = report.longreprtext.strip().splitlines() or ["no message"]
+            reporter.write("\n")  # after the letters of what has run so far
+            reporter.line(f"FAILED {report.when} of {report.nodeid}: {said[-1]}", red=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:

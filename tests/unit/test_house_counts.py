@@ -13,6 +13,7 @@ PLUGINS = Path(__file__).resolve().parents[1]
 PASSES = "def test_it(): pass\n"
 SKIPS = "import pytest\ndef test_it(): pytest.skip('no server')\n"
 FAILS = "def test_it(): assert 0\n"
+SOAK = "import pytest\n@pytest.mark.soak(minutes=2)\ndef test_it(): pass\n"
 WORKERS = ("-p", "xdist", "-n", "2", "--dist", "loadfile")
 
 
@@ -64,3 +65,27 @@ def test_the_counts_are_shown_by_folder_before_pytest_s_own_last_line(tmp_path, 
     assert "integration: 1 passed, 0 failed, 0 skipped" in lines
     assert "fault: 0 passed, 0 failed, 1 skipped" in lines
     assert "2 passed, 1 skipped" in lines[-1]
+
+
+@pytest.mark.parametrize("options", [(), WORKERS], ids=["one process", "two workers"])
+def test_what_failed_is_said_before_the_run_ends(tmp_path, options):
+    write(tmp_path, unit=FAILS)
+
+    said = run(tmp_path, *options)[1]
+
+    line = "FAILED call of tests/unit/test_one.py::test_it: "
+    assert 0 <= said.find(line) < said.index("= FAILURES =")
+
+
+@pytest.mark.parametrize("options", [(), WORKERS], ids=["one process", "two workers"])
+def test_what_soak_tests_a_run_left_is_shown(tmp_path, options):
+    write(tmp_path, unit=PASSES, **{f"e2e_{number}": SOAK for number in range(6)})
+
+    soak = "-p", "fix_soak", "-W", "ignore::pytest.PytestUnknownMarkWarning", "--soak-minutes=5"
+    code, said = run(tmp_path, *soak, *options)
+
+    assert 0 == code, said
+    assert "3 passed" in said
+    assert "soak: 2 of 6 files" in said
+    assert 4 == said.count("not this time: tests/e2e_")
+    assert 2 == said.count("\nran: tests/e2e_")
