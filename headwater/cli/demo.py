@@ -60,7 +60,8 @@ def demo(
         ),
     ] = 1.0,
     chaos: Annotated[
-        Victim | None, typer.Option("--chaos", help="Kill -9 this while traffic runs.")
+        list[Victim] | None,
+        typer.Option("--chaos", help="Kill -9 this while traffic runs. Repeat it for others."),
     ] = None,
     rebuild: Annotated[
         bool,
@@ -94,7 +95,7 @@ def demo(
         scale=scale,
         home=home.resolve(),
         keep=keep,
-        chaos=chaos,
+        chaos=tuple(dict.fromkeys(chaos or ())),
         rebuild=rebuild,
         save_screen=save_screen,
     )

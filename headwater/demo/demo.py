@@ -82,7 +82,7 @@ def run_demo(
         memory_mib=driven.memory_mib,
         caught_up_s=driven.caught_up_s,
         invariants=invariants,
-        recovery=driven.recovery,
+        recoveries=driven.recoveries,
         rebuilt=driven.rebuilt,
         mended=mended,
         forgotten=forgotten,

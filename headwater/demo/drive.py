@@ -33,7 +33,8 @@ _POLL_S: Final = 0.2
 _MEMORY_EVERY_S: Final = 3.0
 _GRACE_S: Final = 20.0
 _STRIKE_AT: Final = 0.3
-"""Part of the traffic's time after which a component is killed."""
+_STRIKES_WITHIN: Final = 0.6
+"""Parts of the traffic's time: when the first component is killed, and how long others follow."""
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Driven:
     seconds: float = 0.0
     freshness: dict[str, Freshness] = field(default_factory=dict)
     memory_mib: int = 0
-    recovery: Recovery | None = None
+    recoveries: tuple[Recovery, ...] = ()
     rebuilt: Rebuilt | None = None
     position: str = ""
     caught_up_s: float = 0.0
@@ -76,7 +77,7 @@ class Drive:
         self._screen = screen
         self._found = Driven()
         self._memory: Task[int] | None = None
-        self._striking: Task[Recovery] | None = None
+        self._striking: list[Task[Recovery]] = []
         self._rebuilding: Rebuilding | None = None
         self._rebuilt: Task[Rebuilt] | None = None
 
@@ -109,8 +110,6 @@ class Drive:
             f"{found.written.changes:,} row changes committed; views had them all "
             f"{found.caught_up_s:.1f} s later"
         )
-        if self._striking is not None:
-            found.recovery = self._striking.result()
         return found
 
     def _fresh(self, meter: FreshnessMeter, began: float) -> dict[str, Freshness]:
@@ -155,14 +154,11 @@ class Drive:
                 traffic.running() and (elapsed_s := time.monotonic() - began) < seconds + _GRACE_S
             ):
                 written = traffic.written()
-                now = written.seconds > _STRIKE_AT * seconds
-                self._rebuild(meter, began, begin=now)
-                if now:
-                    self._strike(began)
+                self._rebuild(meter, began, begin=written.seconds > _STRIKE_AT * seconds)
+                self._strike(written.seconds / seconds, began)
                 if elapsed_s >= memory_due:
                     memory_due = elapsed_s + _MEMORY_EVERY_S
                     self._weigh()
-                recovering = self._striking is not None and self._striking.running()
                 self._screen.update(
                     Moving(
                         written.seconds,
@@ -170,19 +166,27 @@ class Drive:
                         written,
                         meter.so_far(),
                         self._found.memory_mib,
-                        f"{self._options.chaos} was killed and recovers" if recovering else "",
+                        self._recovering(),
                     )
                 )
                 time.sleep(_POLL_S)
         self._weigh(wait=True)
-        if self._options.chaos is not None and self._striking is None:
-            raise ChaosError(f"traffic ended before {self._options.chaos} could be killed")
+        if spared := self._options.chaos[len(self._striking) :]:
+            raise ChaosError(f"traffic ended before {spared[0]} could be killed")
 
-    def _strike(self, began: float) -> None:
-        if self._options.chaos is None or self._striking is not None:
-            return
-        chaos = Chaos(self._stack, self._options.chaos, self._screen.say)
-        self._striking = Task(lambda: chaos.strike(began))
+    def _strike(self, passed: float, began: float) -> None:
+        """Kills what comes next, if its part of the time has passed; nothing waits for another."""
+        victims, struck = self._options.chaos, len(self._striking)
+        if struck < len(victims) and passed > (
+            _STRIKE_AT + _STRIKES_WITHIN * struck / len(victims)
+        ):
+            chaos = Chaos(self._stack, victims[struck], self._screen.say)
+            self._striking.append(Task(lambda: chaos.strike(began)))
+
+    def _recovering(self) -> str:
+        tasks = zip(self._options.chaos, self._striking, strict=False)
+        names = [component for component, task in tasks if task.running()]
+        return f"killed and recovering: {', '.join(names)}" if names else ""
 
     def _weigh(self, *, wait: bool = False) -> None:
         """Takes the last measure of memory and begins another; it walks all processes."""
@@ -197,8 +201,7 @@ class Drive:
         with self._screen.waiting("every view is to reach the last commit"):
             lsn = self._stack.current_lsn()
             self._found.position = str(lsn)
-            if self._striking is not None:
-                self._striking.result()
+            self._found.recoveries = tuple(task.result() for task in self._striking)
             self._stack.await_applied(lsn, _APPLIED_S)
             self._found.caught_up_s = round(time.monotonic() - began, 2)
             deadline = time.monotonic() + _SEEN_S

@@ -20,7 +20,7 @@ class DemoOptions:
         scale: How many rows there are to begin with: 1 makes 20,000, or 100,000 of pgbench.
         home: Folder of all state; wiped first, and only if a demo made it.
         keep: Leave everything running at the end.
-        chaos: `kafka`, `connect` or `spark`: kill it while traffic runs.
+        chaos: What to kill while traffic runs, in this order: `kafka`, `connect`, `spark`.
         rebuild: Rebuild a view while traffic runs, show it and take it back.
         save_screen: File for a picture of the last screen, as SVG.
     """
@@ -31,6 +31,6 @@ class DemoOptions:
     scale: float = 1.0
     home: Path = DEFAULT_HOME
     keep: bool = False
-    chaos: str | None = None
+    chaos: tuple[str, ...] = ()
     rebuild: bool = False
     save_screen: Path | None = None

@@ -181,8 +181,7 @@ def _facts(result: DemoResult) -> Table:
         f"Spark {startup.job_ready_s:.1f} s",
     )
     table.add_row("memory", f"{result.memory_mib:,} MiB, all processes together, at most")
-    if result.recovery is not None:
-        recovery = result.recovery
+    for recovery in result.recoveries:
         table.add_row(
             "killed",
             f"{recovery.killed} (kill -9, pid {recovery.pid}), {recovery.killed_after_s:.0f} s "
@@ -253,7 +252,7 @@ def _table() -> Table:
 
 def _options(result: DemoResult) -> str:
     workload = "" if result.workload == "globalshop" else f" --workload {result.workload}"
-    chaos = f" --chaos {result.recovery.killed}" if result.recovery else ""
+    chaos = "".join(f" --chaos {recovery.killed}" for recovery in result.recoveries)
     return workload + chaos + (" --rebuild" if result.rebuilt else "")
 
 

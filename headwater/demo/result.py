@@ -237,7 +237,7 @@ class DemoResult:
         memory_mib: Resident memory of all processes together while traffic ran; the largest seen.
         caught_up_s: From the last commit until every view had reached `position`.
         invariants: Sums that must be equal.
-        recovery: What was killed, if anything.
+        recoveries: What was killed, in this order.
         rebuilt: What was rebuilt, if anything.
         mended: What was damaged on purpose and repaired, if anything.
         forgotten: Who was forgotten, if anybody.
@@ -256,7 +256,7 @@ class DemoResult:
     memory_mib: int
     caught_up_s: float
     invariants: tuple[Invariant, ...] = ()
-    recovery: Recovery | None = None
+    recoveries: tuple[Recovery, ...] = ()
     rebuilt: Rebuilt | None = None
     mended: Mended | None = None
     forgotten: Forgotten | None = None
@@ -295,7 +295,7 @@ class DemoResult:
             "invariants": [
                 asdict(invariant) | {"holds": invariant.holds} for invariant in self.invariants
             ],
-            "recovery": asdict(self.recovery) if self.recovery else None,
+            "recoveries": [asdict(recovery) for recovery in self.recoveries],
             "rebuilt": asdict(self.rebuilt) if self.rebuilt else None,
             "mended": asdict(self.mended) if self.mended else None,
             "forgotten": asdict(self.forgotten) if self.forgotten else None,

@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak(minutes=10),
     pytest.mark.timeout(1500),
 ]
 

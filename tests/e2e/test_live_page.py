@@ -38,6 +38,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak(minutes=6),
     pytest.mark.timeout(600),
 ]
 
@@ -117,10 +118,15 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """A shop that has been open for a while, and that nothing happens in any more."""
+    """A shop that has been open for a while, and that nothing happens in any more.
+
+    The job is killed meanwhile, amid windows, joins in time and a pattern.
+    """
     home = tmp_path_factory.mktemp("live") / ".headwater"
     # long enough for a whole minute between two that are not
-    options = DemoOptions("globalshop-live", seconds=75.0, rate=60.0, scale=0.2, home=home)
+    options = DemoOptions(
+        "globalshop-live", seconds=75.0, rate=60.0, scale=0.2, home=home, chaos=("spark",)
+    )
     found = Shop(home / "tables")
 
     def look(stack: Any, places: Places) -> None:
@@ -131,6 +137,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     result = run_demo(options, Console(file=io.StringIO()), before_comparison=look)
 
     assert result.verified
+    assert ["spark"] == [recovery.killed for recovery in result.recoveries]
     return found
 
 

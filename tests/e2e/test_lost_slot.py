@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak(minutes=6),
     pytest.mark.timeout(900),
 ]
 

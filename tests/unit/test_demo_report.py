@@ -98,7 +98,7 @@ def test_a_sum_that_breaks_makes_the_result_red():
 @pytest.mark.parametrize("width", [80, 100])
 def test_no_line_is_wider_than_the_terminal(width):
     recovery = Recovery("connect", 4711, 10.0, 8.0, 14.0)
-    text = shown(dataclasses.replace(a_result(), recovery=recovery), width=width)
+    text = shown(dataclasses.replace(a_result(), recoveries=(recovery,)), width=width)
 
     assert "kill -9, pid 4711" in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
