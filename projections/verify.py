@@ -7,10 +7,8 @@ with its table as it is published; the table itself in `projections.spark.derive
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from projections import source_rows
@@ -142,14 +140,12 @@ class Verification:
             return
         with ExitStack() as stack:
             reader, other = (stack.enter_context(self._session()) for _ in range(2))
-            made = tempfile.TemporaryDirectory(prefix="headwater-verify-")
-            folder = Path(stack.enter_context(made))
             sinks = {}
             for store in wanted:
                 sink = open_sink(store, self._spec.addresses)
                 sinks[store] = stack.enter_context(closing(sink))
             reach = Reach(other, self.pace, deadline_s=self._deadline_s, resting=self._resting)
-            found = ViewPass(plan, sinks, reach, self.pace, self._spec.addresses, folder)
+            found = ViewPass(plan, sinks, reach, self.pace, self._spec.addresses)
             if plan.append_only:
                 keyless = KeylessPass(reader, other, plan, reach, self.pace, resting=self._resting)
                 yield from found.keyless_steps(keyless)

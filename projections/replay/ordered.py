@@ -1,28 +1,28 @@
 """The records of a topic in their order, whatever order they have in the archive.
 
 Compaction puts files together in an order of its own. Where the records lie in their order they are
-read as they lie; otherwise they are first sorted out into files, each for some of the offsets of a
-partition, so that never more than one of those is in memory.
+read as they lie; otherwise they are first sorted out into parts on the disk, each for some of the
+offsets of a partition, so that never more than one of those is in memory.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import closing
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.archive import SCHEMA
 from projections.replay.records import COLUMNS
 from projections.replay.survey import SAMPLED_EVERY, by_topic, versions_of
+from projections.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from projections.replay.archive_scan import ArchiveScan
     from projections.replay.fold import Flags, Integers
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
     Choose = Callable[[pa.RecordBatch, Integers], Flags]
 
+_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in COLUMNS])
+
 BUCKETS_MAX: Final = 200
-"""Files that are open at once."""
+"""Parts into which records are sorted out, about."""
 
 
 class OrderedRecords:
@@ -80,8 +82,8 @@ class OrderedRecords:
         if self.in_order:
             yield from _parted(self._rows, self._read())
             return
-        with self._sorted_out() as runs:
-            for run in runs:
+        with closing(Spool(_SCHEMA, self._scratch)) as spool:
+            for run in self._sorted_out(spool):
                 yield from _parted(self._rows, run)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
@@ -95,45 +97,14 @@ class OrderedRecords:
                     if wanted.any():
                         yield own if wanted.all() else own.filter(pa.array(wanted))
 
-    @contextmanager
-    def _sorted_out(self) -> Iterator[Iterator[Iterator[pa.RecordBatch]]]:
-        folder = Path(tempfile.mkdtemp(prefix="replay-", dir=self._scratch))
-        try:
-            bounds = self._bounds()
-            with ExitStack() as stack:
-                files: dict[tuple[int, int], pa.ipc.RecordBatchFileWriter] = {}
-                for batch in self._read():
-                    self._sort_out(batch, bounds, folder, files, stack)
-            yield (
-                chain.from_iterable(
-                    _sorted(folder, partition, number) for number in range(len(cuts) + 1)
-                )
-                for partition, cuts in sorted(bounds.items())
+    def _sorted_out(self, spool: Spool) -> Iterator[Iterator[pa.RecordBatch]]:
+        bounds = self._bounds()
+        for batch in self._read():
+            _sort_out(batch, bounds, spool)
+        for partition, cuts in sorted(bounds.items()):
+            yield chain.from_iterable(
+                _sorted(spool.read((partition, number))) for number in range(len(cuts) + 1)
             )
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _sort_out(
-        self,
-        batch: pa.RecordBatch,
-        bounds: dict[int, Integers],
-        folder: Path,
-        files: dict[tuple[int, int], pa.ipc.RecordBatchFileWriter],
-        stack: ExitStack,
-    ) -> None:
-        partitions = batch.column("partition").to_numpy(zero_copy_only=False)
-        offsets = batch.column("offset").to_numpy(zero_copy_only=False)
-        plain = _plain(batch)
-        for partition in np.unique(partitions).tolist():
-            own = partitions == partition
-            numbers = np.searchsorted(bounds[partition], offsets, side="right")
-            for number in np.unique(numbers[own]).tolist():
-                place = partition, number
-                if place not in files:
-                    options = pa.ipc.IpcWriteOptions(compression="lz4")
-                    file = pa.ipc.new_file(_path(folder, *place), plain.schema, options=options)
-                    files[place] = stack.enter_context(file)
-                files[place].write_batch(plain.filter(pa.array(own & (numbers == number))))
 
     def _bounds(self) -> dict[int, Integers]:
         """Offsets at which each partition is cut."""
@@ -145,27 +116,20 @@ class OrderedRecords:
         }
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows without dictionaries, of which such a file has but one."""
-    arrays = [
-        array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-        for array in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+def _sort_out(batch: pa.RecordBatch, bounds: dict[int, Integers], spool: Spool) -> None:
+    partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+    offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+    plain = batch.cast(_SCHEMA)  # of a dictionary a spool has none
+    for partition in np.unique(partitions).tolist():
+        own = partitions == partition
+        numbers = np.searchsorted(bounds[partition], offsets, side="right")
+        for number in np.unique(numbers[own]).tolist():
+            spool.add((partition, number), plain.filter(pa.array(own & (numbers == number))))
 
 
-def _sorted(folder: Path, partition: int, number: int) -> Iterator[pa.RecordBatch]:
-    path = Path(_path(folder, partition, number))
-    if not path.exists():
-        return
-    with pa.memory_map(str(path)) as file:
-        table = pa.ipc.open_file(file).read_all()
+def _sorted(table: pa.Table) -> Iterator[pa.RecordBatch]:
     order = pc.sort_indices(table, [("offset", "ascending")])
     yield from table.take(order).to_batches()
-
-
-def _path(folder: Path, partition: int, number: int) -> str:
-    return str(folder / f"{partition}-{number}.arrow")
 
 
 def _parted(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -7,6 +7,7 @@ makes it. Its stores share the readings of the source.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from projections.verification.beside import BesidePass
@@ -18,7 +19,6 @@ from projections.view_report import EXAMPLES, Verdict, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
-    from pathlib import Path
 
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
@@ -43,27 +43,24 @@ class ViewPass:
         reach: Of its source.
         pace: Of the verification.
         addresses: Where the stores are.
-        folder: For files of its own.
 
     Attributes:
         outcomes: What was found, by store.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  # what a pass is made of
+    def __init__(
         self,
         plan: ViewPlan,
         sinks: Mapping[Store, Sink],
         reach: Reach,
         pace: Pace,
         addresses: StoreAddresses,
-        folder: Path,
     ) -> None:
         self.outcomes = {store: Outcome() for store in sinks}
         self._plan = plan
         self._sinks = sinks
         self._reach = reach
         self._pace = pace
-        self._folder = folder
         self._tables = addresses.tables
         self._through: Lsn | None = None
         self._rows = self._withheld = 0
@@ -83,17 +80,16 @@ class ViewPass:
             SinkError: A store cannot be read.
         """
         through = truth.begin()
-        source = Side(self._folder / "source", self._plan.keys)
-        for part in truth.parts():
-            source.add(part)
-            if self._beside is not None:
-                self._beside.add(part)
-            yield
-        source.finish()
-        self._rows, self._withheld = source.rows, truth.withheld
         suspects: dict[Store, list[str]] = {}
-        for store, sink in self._sinks.items():
-            yield from self._sifted(store, sink, source, suspects)
+        with closing(Side(self._plan.keys)) as source:
+            for part in truth.parts():
+                source.add(part)
+                if self._beside is not None:
+                    self._beside.add(part)
+                yield
+            self._rows, self._withheld = source.rows, truth.withheld
+            for store, sink in self._sinks.items():
+                yield from self._sifted(store, sink, source, suspects)
         rounds = Rounds(self._plan, truth, self._sinks, self._reach, self._pace, waiting)
         for found in rounds.judged(suspects):
             for store, outcome in found.items():
@@ -111,15 +107,14 @@ class ViewPass:
     def _sifted(
         self, store: Store, sink: Sink, source: Side, suspects: dict[Store, list[str]]
     ) -> Iterator[None]:
-        side = Side(self._folder / str(store), self._plan.keys)
-        for part in sink.parts(self._plan):
-            side.add(part)
-            yield
-        side.finish()
-        suspects[store] = []
-        for keys in differing(source, side):
-            suspects[store] += keys
-            yield
+        with closing(Side(self._plan.keys)) as side:
+            for part in sink.parts(self._plan):
+                side.add(part)
+                yield
+            suspects[store] = []
+            for keys in differing(source, side):
+                suspects[store] += keys
+                yield
 
     def keyless_steps(self, keyless: KeylessPass) -> Iterator[None]:
         """Compares rows that have no key; see `steps`."""

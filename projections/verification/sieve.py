@@ -1,7 +1,7 @@
 """The sieve: which keys of a view are worth a closer look, in bounded memory.
 
-Of each row only its key and a hash are kept, in files by the key's own hash: both sides of a key
-lie in the files of one number, and of those one pair is in memory at a time. A hundred million rows
+Of each row only its key and a hash are kept, in parts by the key's own hash: both sides of a key
+lie in the part of one number, and of those one pair is in memory at a time. A hundred million rows
 take some megabytes of it.
 
 The hashes are those of this process, of 64 bits (SipHash, keyed anew in each process): of 10^19
@@ -10,16 +10,17 @@ rows that differ one is passed over. What passes for different is looked at.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
+from projections.spool import Spool
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from projections.row_part import RowPart
 
@@ -31,24 +32,18 @@ _LINES: Final = pa.schema([("key", pa.string()), ("place", pa.int64()), ("row", 
 
 
 class Side:
-    """The rows of one side: of the source, or of a store.
+    """The rows of one side: of the source, or of a store. It is to be closed.
 
     Args:
-        folder: Where its files are; it is made.
         key: Columns that identify a row.
     """
 
-    def __init__(self, folder: Path, key: tuple[str, ...]) -> None:
-        folder.mkdir(parents=True)
+    def __init__(self, key: tuple[str, ...]) -> None:
         self.rows = 0
         self._key = key
-        self._paths = [str(folder / f"{part:02d}") for part in range(_PARTS)]
+        self._spool = Spool(_LINES)
         self._keys: list[str] = []
         self._hashes: list[int] = []
-        self._open = ExitStack()
-        self._files = [
-            self._open.enter_context(pa.ipc.new_stream(path, _LINES)) for path in self._paths
-        ]
 
     def add(self, part: RowPart) -> None:
         """Adds rows."""
@@ -58,15 +53,15 @@ class Side:
         if len(self._keys) >= _KEPT_ROWS:
             self._write()
 
-    def finish(self) -> None:
-        """Writes what is left."""
-        self._write()
-        self._open.close()
-
     def part(self, number: int) -> pa.Table:
-        """Reads the keys and hashes of one part."""
-        with pa.OSFile(self._paths[number]) as file, pa.ipc.open_stream(file) as lines:
-            return lines.read_all()
+        """Reads the keys and hashes of one part of all that was added."""
+        if self._keys:
+            self._write()
+        return self._spool.read(number)
+
+    def close(self) -> None:
+        """Lets go of what was kept."""
+        self._spool.close()
 
     def _write(self) -> None:
         places = np.fromiter(map(hash, self._keys), np.int64, len(self._keys))
@@ -75,9 +70,9 @@ class Side:
         columns = [self._keys, places, np.array(self._hashes, np.int64)]
         batch = pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=_LINES).take(order)
         bounds = np.searchsorted(parts[order], np.arange(_PARTS + 1))
-        for file, begin, end in zip(self._files, bounds[:-1], bounds[1:], strict=True):
+        for part, (begin, end) in enumerate(pairwise(bounds)):
             if end > begin:
-                file.write_batch(batch.slice(begin, end - begin))
+                self._spool.add(part, batch.slice(begin, end - begin))
         self._keys, self._hashes = [], []
 
 

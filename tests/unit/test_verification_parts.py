@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from itertools import islice
@@ -85,42 +87,39 @@ _rows = st.dictionaries(st.text(max_size=4), st.integers(0, 2), max_size=40)
 @settings(deadline=None)  # each writes files
 @given(_rows, _rows, st.lists(st.text(max_size=4), max_size=4))
 def test_the_sieve_lets_pass_what_is_equal_once_on_both_sides(
-    tmp_path_factory: pytest.TempPathFactory,
-    source: dict[str, int],
-    store: dict[str, int],
-    doubled: list[str],
+    source: dict[str, int], store: dict[str, int], doubled: list[str]
 ) -> None:
-    folder = tmp_path_factory.mktemp("sieve")
-    sides = Side(folder / "source", ("id",)), Side(folder / "store", ("id",))
-    for side, rows in zip(sides, (source, store), strict=True):
-        for some in batches(rows.items()):
-            side.add(RowPart(("id", "value"), some))
     twice = [key for key in doubled if key in store]
-    sides[1].add(RowPart(("id", "value"), [(key, store[key]) for key in twice]))
-    for side in sides:
-        side.finish()
+    with closing(Side(("id",))) as one, closing(Side(("id",))) as other:
+        for side, rows in ((one, source), (other, store)):
+            for some in batches(rows.items()):
+                side.add(RowPart(("id", "value"), some))
+        other.add(RowPart(("id", "value"), [(key, store[key]) for key in twice]))
 
-    found = {key for part in differing(*sides) for key in part}
+        found = {key for part in differing(one, other) for key in part}
 
     differ = {key for key in source.keys() | store.keys() if source.get(key) != store.get(key)}
     assert differ | set(twice) == found
 
 
-def test_the_sieve_has_more_rows_than_it_keeps_in_memory(tmp_path: Path) -> None:
-    sides = Side(tmp_path / "source", ("id",)), Side(tmp_path / "store", ("id",))
-    for side in sides:
-        rows = [
-            (f"key-{number:060d}", number if number != 119_999 else id(side))
-            for number in range(120_000)
-        ]
-        for part in batches(rows):
-            side.add(RowPart(("id", "value"), part))
-    for side in sides:
-        side.finish()
+def test_the_sieve_has_more_rows_than_it_keeps_in_memory_and_no_file_by_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys are those of people: a verification that is killed leaves none of them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with closing(Side(("id",))) as one, closing(Side(("id",))) as other:
+        for side in (one, other):
+            rows = [
+                (f"key-{number:060d}", number if number != 119_999 else id(side))
+                for number in range(120_000)
+            ]
+            for part in batches(rows):
+                side.add(RowPart(("id", "value"), part))
 
-    found = [key for part in differing(*sides) for key in part]
+        found = [key for part in differing(one, other) for key in part]
 
-    assert [f"key-{119_999:060d}"] == found
+        assert [f"key-{119_999:060d}"] == found
+        assert [] == list(tmp_path.iterdir())
 
 
 def test_a_pace_pauses_for_what_the_budget_leaves_to_others() -> None:

@@ -1,0 +1,62 @@
+"""Spool: rows that are put aside on the disk in parts, to be read again part by part.
+
+All of it is in one file that has no name: whoever is killed leaves no row of anybody behind, and a
+thousand parts need no more open files than one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from pathlib import Path
+
+_CODEC: Final = "lz4"
+
+
+class Spool:
+    """Rows in parts. It is to be closed.
+
+    Args:
+        schema: Of all rows; no column of it is a dictionary.
+        folder: Whose disk has them; None for the system's own for such files.
+    """
+
+    def __init__(self, schema: pa.Schema, folder: Path | None = None) -> None:
+        self._schema = schema
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # see `close`
+        # of each batch of a part: where it begins and ends, and its bytes unpacked
+        self._places: dict[Hashable, array[int]] = defaultdict(lambda: array("q"))
+        self._end = 0
+
+    def add(self, part: Hashable, rows: pa.RecordBatch) -> None:
+        """Puts rows aside.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        buffer = rows.serialize()
+        self._file.seek(self._end)
+        begin, self._end = self._end, self._end + self._file.write(pa.compress(buffer, _CODEC))
+        self._places[part].extend((begin, self._end, buffer.size))
+
+    def read(self, part: Hashable) -> pa.Table:
+        """Reads the rows of a part, in the order in which they were added."""
+        places = iter(self._places.get(part, ()))
+        batches = [self._batch(*place) for place in zip(places, places, places, strict=True)]
+        return pa.Table.from_batches(batches, self._schema)
+
+    def close(self) -> None:
+        """Lets go of all rows."""
+        self._file.close()
+
+    def _batch(self, begin: int, end: int, size_bytes: int) -> pa.RecordBatch:
+        self._file.seek(begin)
+        buffer = pa.decompress(self._file.read(end - begin), size_bytes, _CODEC)
+        return pa.ipc.read_record_batch(buffer, self._schema)
