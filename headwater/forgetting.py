@@ -26,6 +26,7 @@ from projections.forgetting.canaries import canaries
 from projections.forgetting.certificate import Certificate, Erased, keep, now
 from projections.forgetting.erasure import Erasure
 from projections.forgetting.raw_search import search_files
+from projections.scratch import remove_abandoned
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ class Forgetting:
 
     def _search(self, values: frozenset[str]) -> Searched:
         home = self._platform.project.home
+        remove_abandoned()
         # the local Postgres is the source itself
         searched = search_files(home.root, values, but=[home.data("postgres")])
         self._say(f"{searched.files:,} files searched for {searched.texts} values")

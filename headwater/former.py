@@ -6,9 +6,6 @@ The source tells which of its tables were read when, so it has to answer.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import psycopg
@@ -20,9 +17,11 @@ from cdc.snapshot import reads
 from headwater import query
 from headwater.errors import HeadwaterError
 from projections.errors import ReplayError
+from projections.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from headwater.platform import Platform
     from projections.plan import ViewPlan
@@ -44,15 +43,15 @@ class FormerViews:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._folder = Path(tempfile.mkdtemp(prefix="headwater-former-"))
-        self._tables = self._folder / "tables"
+        self._folder = Scratch()
+        self._tables = self._folder.path / "tables"
         self.reached: Reached | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     def of_words(self, as_of: str, words: frozenset[str]) -> Mapping[str, Path]:
         """Makes the views that are named by one of a statement's words; returns their folders.
@@ -86,7 +85,7 @@ class FormerViews:
             first.reached.epoch,
             first.reached.commit,
         ):  # a table is carried on to later moments only
-            self._tables = self._folder / "other"
+            self._tables = self._folder.path / "other"
             second, first = (self._made(each, plans, known) for each in (later, earlier))
         place = plans[0].name
         return first.tables / place, first.versions[place], second.versions[place]

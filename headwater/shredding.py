@@ -21,6 +21,7 @@ from headwater.events import open_ring
 from projections.forgetting.canaries import COUNT_MAX, LENGTH_MIN
 from projections.forgetting.certificate import Certificate, Erased, keep, now
 from projections.forgetting.raw_search import Searched, search_files
+from projections.scratch import remove_abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -116,6 +117,7 @@ def shred(
     ]
     if states is not None and left is not None:
         erased.append(Erased("saved states", "states sealed by it", states - left))
+    remove_abandoned()
     wanted = sorted({*texts, *known.texts})
     searched = search_files(home, wanted) if wanted else Searched()
     certificate = Certificate(

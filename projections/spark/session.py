@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
 from projections.errors import WriterLockedError
+from projections.scratch import Scratch
 from projections.spark import class_archive, cluster, java_classes
 
 if TYPE_CHECKING:
@@ -168,9 +171,18 @@ def settings(spec: JobSpec) -> dict[str, str]:
         found["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, spec.code))
     if spec.local or cluster.near(spec.master):
         found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-    archive = class_archive.option(spec.java_home)
-    found |= _CONF | {"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {archive}".rstrip()}
+    folder = f'"-Djava.io.tmpdir={_scratch().path}"'
+    options = (JAVA_OPTIONS, folder, class_archive.option(spec.java_home))
+    found |= _CONF | {"spark.driver.extraJavaOptions": " ".join(filter(None, options))}
     return found | dict(spec.conf)
+
+
+@cache
+def _scratch() -> Scratch:
+    """Where the driver's JVM has what it shuffles, and jars: killed, it removes nothing of it."""
+    made = Scratch()
+    atexit.register(made.close)
+    return made
 
 
 def session_of_batches(session: SparkSession) -> SparkSession:

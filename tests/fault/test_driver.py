@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -20,7 +21,6 @@ from tests.fix_spark import ViewJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from projections.spec import JobSpec
     from tests.fix_capture import Captured
@@ -47,10 +47,12 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
     enough = threading.Event()
     writer = threading.Thread(target=_write, args=(job.spec.source_dsn, enough))
     writer.start()
+    left: set[Path] = set()
     try:
         for kill_after in (1, 3):
             job.start()
             job.wait(_batches(kill_after))
+            left.add(_scratch(job))
             job.kill()
             assert job.orphans() == []
         # every record is archived once all the same
@@ -64,10 +66,23 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
     assert job.catch_up() == []
     sent = _sent(job.spec)
     _until(lambda: sent.keys() <= {place for place, _ in _archived(job.spec)}, 120)
+    left.add(_scratch(job))
     assert job.stop() == 0
+    assert 3 == len(left)
+    assert [] == [path for path in left if path.exists()]
     archived = _archived(job.spec)
     assert len(archived) == len(dict(archived)), "a record is there twice"
     assert sent == {place: value for place, value in archived if place in sent}
+
+
+def _scratch(job: ViewJob) -> Path:
+    """Where the JVM of a job that runs has what it shuffles: rows, and nobody else's business."""
+    assert job.process is not None
+    jvm = psutil.Process(job.process.pid).children()[0]
+    (said,) = (word for word in jvm.cmdline() if word.startswith("-Djava.io.tmpdir="))
+    path = Path(said.partition("=")[2])
+    assert any(path.glob("blockmgr-*"))
+    return path
 
 
 def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_can_write(

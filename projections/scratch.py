@@ -1,0 +1,62 @@
+"""Scratch: a folder for what a process makes for itself, gone with it however it ends.
+
+It has rows in it. Whoever is killed cannot remove it, but its lock goes with the process: the next
+one tells such a folder from those in use by that, and removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+_PREFIX: Final = "headwater-scratch-"
+
+
+class Scratch:
+    """A folder among the system's own for such. It is to be closed.
+
+    Attributes:
+        path: The folder.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self) -> None:
+        remove_abandoned()
+        self.path, self._handle = _locked()
+
+    def close(self) -> None:
+        """Removes it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._handle)
+
+
+def remove_abandoned() -> None:
+    """Removes what processes have left that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:  # gone meanwhile, or another user's
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            continue  # in use
+        finally:
+            os.close(handle)
+
+
+def _locked() -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if path.exists():
+            return path, handle
+        os.close(handle)  # somebody took it for abandoned before it had its lock
