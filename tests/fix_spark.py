@@ -7,7 +7,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psutil
 import psycopg
@@ -39,6 +39,16 @@ UNCOMPILED = {
 """A test runs each query a few times, over few rows: compiling them costs more than it saves."""
 
 _LOG_CHARS = 6_000
+
+_TOLD: tuple[LiteralString, ...] = (
+    "SELECT 'read', id, table_name, rows_read, state, read_lsn, failure FROM headwater.snapshots",
+    "SELECT 'waits for read', view, read_id, paused FROM headwater.view_shapes ORDER BY view",
+    "SELECT 'swept', view, store, max(below_version) FROM headwater.sweeps GROUP BY view, store",
+    "SELECT 'position', view, store, applied_through FROM headwater.view_positions",
+    "SELECT 'version', place, state FROM headwater.view_versions ORDER BY place",
+    "SELECT 'slot', confirmed_flush_lsn, active, pg_current_wal_lsn() FROM pg_replication_slots",
+)
+"""What the source says of its views, for who looks at a test that failed."""
 
 
 @dataclass(slots=True)
@@ -113,7 +123,9 @@ class ViewJob:
         status = self.status()
         log = (self.spec.home / "job.log").read_text(errors="replace")
         parts = [f"{what}: {status.get('attendants')}", log[-_LOG_CHARS:], f"{status}"]
-        return "\n".join(parts)
+        with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
+            said = [f"{each}" for told in _TOLD for each in connection.execute(told).fetchall()]
+        return "\n".join([*parts, *said])
 
     def kill(self) -> None:
         """Kills the driver as hard as can be."""
