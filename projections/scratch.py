@@ -55,8 +55,12 @@ def remove_abandoned() -> None:
 def _locked() -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # until it has its lock, somebody may take it for abandoned
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         fcntl.flock(handle, fcntl.LOCK_EX)
         if path.exists():
             return path, handle
-        os.close(handle)  # somebody took it for abandoned before it had its lock
+        os.close(handle)

@@ -203,6 +203,7 @@ def _difference(connection: Connection, spec: JobSpec, view: View) -> list[objec
 
 def _at_rest(connection: Connection, job: ViewJob) -> bool:
     """Whether nothing is read any more, nothing waits, and what reads allow is swept."""
+    assert 4 == len(job.bound().plans)
     waiting = "SELECT FROM headwater.quarantine WHERE state IN ('waiting', 'retry')"
     return _swept(connection, job) and not connection.execute(waiting).fetchall()
 

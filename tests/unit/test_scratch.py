@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -62,3 +63,18 @@ def test_that_of_a_command_that_was_killed_goes_with_the_next_and_no_other(folde
         assert not path.exists()
         assert own.path.exists()
     assert [folders / "headwater-scratch-link"] == list(folders.iterdir())
+
+
+def test_who_makes_one_while_others_look_for_abandoned_ones_has_it_as_long_as_it_wants(
+    folders: Path,
+) -> None:
+    def make(_: int) -> bool:
+        with closing(Scratch()) as own:
+            (own.path / "rows").touch()
+            remove_abandoned()
+            return (own.path / "rows").exists()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(make, range(400)))
+
+    assert [] == list(folders.iterdir())
