@@ -48,10 +48,11 @@ _ROWS: Final = 2_000_000
 _ROWS_QUICK: Final = 100_000
 _PEER_PART: Final = 10
 _WARM_PART: Final = 20
-_KEPT_PART: Final = 20
-"""One in so many rows comes after the view was made, in boundaries of one tenth of them."""
-
-_BOUNDARIES: Final = 10
+_FEW: Final = (200, 10)
+"""One in so many rows comes at once after the view was made, and how often: what a calm stream
+brings meanwhile."""
+_MANY: Final = (10, 3)
+"""The same of a stream that brings as many as are taken: rows wait while others are at work."""
 _REGIONS: Final = 8
 _CARDS: Final = 10_000
 _DAY_S: Final = 86_400
@@ -107,25 +108,28 @@ class _Timed:
 
     Attributes:
         made_per_s: Rows in a second as it was made.
-        kept_per_s: Rows in a second as they came boundary by boundary.
+        few_per_s: Rows in a second as few came with each boundary.
+        many_per_s: The same as many did.
         right: Whether it has what it should.
     """
 
     made_per_s: float
-    kept_per_s: float
+    few_per_s: float
+    many_per_s: float
     right: bool
 
 
 def run(quick: bool) -> Report:
     """Measures; `quick` takes a twentieth of the rows."""
-    rows = _made(_ROWS_QUICK if quick else _ROWS)
+    count = _ROWS_QUICK if quick else _ROWS
+    rows = _made(count + sum(count // part * often for part, often in (_FEW, _MANY)))
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
         place = Path(folder)
-        ours = _ours(place, rows)
+        ours = _ours(place, rows, count)
         peers = _peers(place, rows)
     measures = [
         rate(
-            f"counts and sums of {len(rows):,} rows in windows of a minute, beside {peer}, rows/s",
+            f"counts and sums of {count:,} rows in windows of a minute, beside {peer}, rows/s",
             ours=ours["per_minute"].made_per_s,
             peer=per_s,
             limit=None,
@@ -133,16 +137,16 @@ def run(quick: bool) -> Report:
         )
         for peer, per_s in peers.items()
     ]
-    count = len(rows) // _KEPT_PART // _BOUNDARIES
     for name, what in (("per_minute", "windows of a minute"), ("suspects", "a pattern")):
         timed = ours[name]
-        say(f"{name}: made {timed.made_per_s:,.0f}, kept {timed.kept_per_s:,.0f} rows/s")
+        say(f"{name}: made {timed.made_per_s:,.0f} rows/s")
         if name == "suspects":
-            metric = f"a pattern in {len(rows):,} rows of {_CARDS:,} cards, rows/s"
+            metric = f"a pattern in {count:,} rows of {_CARDS:,} cards, rows/s"
             measures.append(at_least(metric, ours=timed.made_per_s, target=PATTERN_ROWS_PER_S))
-        metric = f"{what} beside so many rows, kept in boundaries of {count:,} rows, rows/s"
-        target = PATTERN_ROWS_PER_S if name == "suspects" else _KEPT_PER_S
-        measures.append(at_least(metric, ours=timed.kept_per_s, target=target))
+        for (part, _), per_s in ((_FEW, timed.few_per_s), (_MANY, timed.many_per_s)):
+            metric = f"{what} beside so many rows, kept as {count // part:,} come at once, rows/s"
+            target = PATTERN_ROWS_PER_S if name == "suspects" else _KEPT_PER_S
+            measures.append(at_least(metric, ours=per_s, target=target))
     return Report("windows", all(timed.right for timed in ours.values()), tuple(measures))
 
 
@@ -182,25 +186,30 @@ def _views() -> tuple[DerivedView, ...]:
     )
 
 
-def _ours(place: Path, rows: _Rows) -> dict[str, _Timed]:
+def _ours(place: Path, rows: _Rows, there: int) -> dict[str, _Timed]:
     """Makes and keeps each view, alone, in a session that has made the same of fewer rows."""
-    few = rows.part(0, len(rows) // _WARM_PART)
+    few = there // _WARM_PART
     with spark_session(place) as session:
         for view in _views():
-            _timed(session, place / f"{view.name}-warm", few, view)
-        return {view.name: _timed(session, place / view.name, rows, view) for view in _views()}
+            _timed(session, place / f"{view.name}-warm", rows, few, view)
+        return {
+            view.name: _timed(session, place / view.name, rows, there, view) for view in _views()
+        }
 
 
-def _timed(session: SparkSession, home: Path, rows: _Rows, view: DerivedView) -> _Timed:
-    there = len(rows) - len(rows) // _KEPT_PART
+def _timed(session: SparkSession, home: Path, rows: _Rows, there: int, view: DerivedView) -> _Timed:
+    """Makes a view of the rows that are there, and keeps it as others come."""
     run = DerivedRun(session, home, (view,), {"payments": rows.part(0, there).table()})
-    made_s = run.bring()[view.name]
-    each, kept_s = (len(rows) - there) // _BOUNDARIES, 0.0
-    for start in range(there, len(rows), each):
-        run.add("payments", rows.part(start, start + each).table())
-        kept_s += run.bring()[view.name]
+    made_s, end, per_s = run.bring()[view.name], there, []
+    for part, often in (_FEW, _MANY):
+        each, kept_s = there // part, 0.0
+        for _ in range(often):
+            run.add("payments", rows.part(end, end + each).table())
+            kept_s += run.bring()[view.name]
+            end += each
+        per_s.append(often * each / kept_s)
     right = _windows_right if view.name == "per_minute" else _matches_right
-    return _Timed(there / made_s, (len(rows) - there) / kept_s, right(run.table(view.name), rows))
+    return _Timed(there / made_s, *per_s, right(run.table(view.name), rows.part(0, end)))
 
 
 def _windows_right(found: pa.Table, rows: _Rows) -> bool:

@@ -132,7 +132,8 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
 
     monkeypatch.setattr(matching, limit, 20)
     query = PatternQuery(PATTERNS["to next row"], ("who",), "at", ("id",))
-    near = [Row(n, "somebody", 1, NIGHT + timedelta(minutes=n), None) for n in range(30)]
+    times = [NIGHT + timedelta(minutes=n) for n in range(30)]
+    near = [Row(n, "somebody", 5 if n == 29 else 1, at, None) for n, at in enumerate(times)]
 
     with pytest.raises(PySparkException) as refused:
         matching.matches_of(frame_of(spark, near), query, "suspects").collect()

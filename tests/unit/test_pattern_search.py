@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from math import nan
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.errors import DeclarationError, ProjectionError
+from projections.errors import ProjectionError
 from projections.pattern import Pattern, Step
-from projections.pattern_index import COMPARED, Comparison, Effort, Places
+from projections.pattern_index import Comparison, Effort, Places
 from projections.pattern_search import Episode, Match
 from projections.pattern_search import matches as searched
-from tests.walked_pattern import Event, episode, holds, skips, walked
+from tests.pattern_searches import MINUTE, operators, patterns, rows_for, values
+from tests.walked_pattern import Event, episode, holds, walked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MINUTE = 60_000_000
 MILLION = 1_000_000
 MANY = 20_000
 ONE, HALF = Decimal("1.00"), Decimal("0.5")
@@ -34,57 +33,11 @@ def matches(pattern: Pattern, given_rows: Sequence[Event]) -> list[Match]:
     return list(searched(pattern, episode(pattern, given_rows), Effort(1_000_000, REFUSED)))
 
 
-operators = st.sampled_from(sorted(COMPARED))
-factors = st.sampled_from(["", "", "2 * ", "-1 * ", "0.5 * "])
-offsets = st.sampled_from(["", "", " + 1", " - 0.5"])
-values = st.one_of(
-    st.none(), st.integers(0, 3), st.just(nan), st.sampled_from([0.5, 1.0, -0.0, ONE, HALF])
-)
-
-
-@st.composite
-def searches(draw: st.DrawFn) -> tuple[Pattern, list[Event]]:
-    """Any pattern, and rows of few times and values of which each fits any of its steps."""
-    any_order, strict = draw(st.booleans()), draw(st.booleans())
-    steps, named = [Step("s0", "true", draw(st.integers(1, 3)))], ["s0"]
-    for number in range(1, draw(st.integers(1, 4))):
-        absent = not any_order and draw(st.booleans())
-        column, other = (
-            st.sampled_from("uv"),
-            st.sampled_from([f"{each}.{name}" for each in named for name in "uv"]),
-        )
-        beside = st.lists(
-            st.builds("{} {} {}{}{}".format, column, operators, factors, other, offsets)
-        )
-        try:
-            step = Step(
-                f"s{number}",
-                "true",
-                1 if absent else draw(st.integers(1, 3)),
-                absent,
-                () if any_order else draw(beside.filter(lambda found: len(found) < 4)),
-            )
-        except DeclarationError:  # it can never match
-            continue
-        steps.append(step)
-        named += [] if absent else [step.name]
-    if any(step.absent for step in steps[1:-1]):
-        strict = False
-    width = f"{draw(st.integers(1, 12))} minutes"
-    skip = draw(st.sampled_from(skips(steps, any_order=any_order)))
-    fits = st.lists(st.booleans(), min_size=len(steps), max_size=len(steps))
-    row = st.tuples(st.integers(0, 12), fits, st.fixed_dictionaries({"u": values, "v": values}))
-    drawn = sorted(draw(st.lists(row, max_size=24)), key=lambda each: each[0])
-    given_rows = [Event(minute * MINUTE, fitting, shown) for minute, fitting, shown in drawn]
-    return Pattern(steps, width, strict, skip, any_order), given_rows
-
-
 @settings(max_examples=400)
-@given(searches())
-def test_what_is_looked_up_is_what_is_found_by_going_from_row_to_row(
-    search: tuple[Pattern, list[Event]],
-) -> None:
-    pattern, given_rows = search
+@given(st.data())
+def test_what_is_looked_up_is_what_is_found_by_going_from_row_to_row(data: st.DataObject) -> None:
+    pattern = data.draw(patterns())
+    given_rows = data.draw(rows_for(pattern))
 
     assert walked(pattern, given_rows) == matches(pattern, given_rows)
 

@@ -4,17 +4,17 @@ Of a group those rows are put together that a match can have in common: where no
 longer than a pattern's time, no match goes on, and another part of the group begins. So a group may
 have rows of years, as long as what lies together can be held.
 
-Values of rows do not pass through Python, but for those that are compared: what is found are places
-in the ordered rows.
+The search itself, and what becomes of rows on their way to it, is in `projections.pattern_batch`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa  # noqa: TC002  # Spark asks for the search's types when it runs
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     ArrayType,
     IntegerType,
@@ -32,39 +32,26 @@ from projections.errors import ProjectionError
 from projections.event_window import Sliding, micros, timed
 from projections.fault import FaultError
 from projections.measure import quoted
-from projections.pattern_index import Effort
-from projections.pattern_search import Episode, matches
+from projections.pattern_batch import AT, COMPARED, MISSES, SHOWN, Limits, found
 from projections.spark.derivation.catalyst import INPUT_MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import Column, DataFrame
 
     from projections.pattern import Pattern, PatternQuery
 
 ROWS_MAX: Final = 2_000_000
 """Rows of one group that lie together: they are held in one row of Spark, and in its worker."""
-ROW_BYTES: Final = 4_096
-"""Of the driver's heap for each of them, or fewer are held: Spark copies them some ten times, and
-where its heap is at an end the whole job is. A million were seen to need 2.4 KB each."""
+ROW_BYTES: Final = 2_048
+"""Of the driver's heap for each of them, or fewer are held: Spark copies them some times, and where
+its heap is at an end the whole job is. Of rows that show some 60 bytes a million were seen to fit
+1 GiB, and 1.6 million not; of rows that show a number two million did."""
 LOOKUPS_MAX: Final = 50_000_000
 """What may be looked up in them: about a minute's work, some twenty for each of so many rows. Most
 patterns need one or two for each step; only several comparisons of one step may need any number."""
 
 _NUMBER: Final = "number"
 _TIME: Final = "time"
-
-_TAKEN = StructType([StructField("step", StringType()), StructField("place", IntegerType())])
-_FOUND = ArrayType(
-    StructType(
-        [
-            StructField("number", IntegerType()),
-            StructField("due", LongType()),
-            StructField("taken", ArrayType(_TAKEN)),
-        ]
-    )
-)
 
 
 def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFrame:
@@ -94,17 +81,14 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
         .groupBy(*by, "_first")
         .agg(fn.sort_array(fn.collect_list("_event")).alias("_events"))
     )
-    find = fn.udf(_finder(query, view, rows_max), _FOUND, useArrow=False)
-    # columns, not rows: Python takes those in a tenth of the memory
-    seen = [
-        fn.transform("_events", lambda event: event.at),
-        *(_compared(name) for name in query.pattern.compared),
-        *(_misses(number) for number in range(len(query.pattern.steps))),
-    ]
-    found = groups.select(*by, "_events", find(*seen).alias("_found"))
-    # shown before they are taken apart: each would have all rows of its group beside it
-    shown = fn.transform("_found", _shown(query))
-    rows = found.select(*by, fn.explode(shown).alias("_match"))
+    limits = Limits(
+        rows_max,
+        _refusal(query, view, f"{rows_max:,} rows"),
+        LOOKUPS_MAX,
+        _refusal(query, view, f"{LOOKUPS_MAX:,} lookups"),
+    )
+    matches = _finder(query.pattern, limits, groups)("_events").alias("_matches")
+    rows = groups.select(*by, matches).select(*by, fn.explode("_matches").alias("_match"))
     return rows.select(
         *by,
         fn.col("_match.rows")[0]["at"].alias("match_start"),
@@ -118,16 +102,17 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
 def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
     """Each row that may have a part in a match, with what its place among others depends on."""
     time = fn.col(quoted(query.time))
-    misses = [fn.expr(f"NOT coalesce({step.where}, false)") for step in query.pattern.steps]
-    compared = [_comparable(frame, name).alias(name) for name in query.pattern.compared] or [
-        fn.lit(None).cast("int").alias("nothing")
+    misses = [
+        fn.expr(f"NOT coalesce({step.where}, false)").alias(f"_{number}")
+        for number, step in enumerate(query.pattern.steps)
     ]
+    compared = [_comparable(frame, name).alias(name) for name in query.pattern.compared]
     kept = [fn.col(quoted(name)) for name in query.keep]
     event = fn.struct(
-        fn.unix_micros(time.cast("timestamp")).alias("at"),
-        fn.array(*misses).alias("misses"),
-        fn.struct(*compared).alias("compared"),
-        fn.struct(time.alias("at"), *kept).alias("row"),
+        fn.unix_micros(time.cast("timestamp")).alias(AT),
+        fn.struct(*misses).alias(MISSES),
+        *([fn.struct(*compared).alias(COMPARED)] if compared else []),
+        fn.struct(time.alias("at"), *kept).alias(SHOWN),
     )
     # what would be in no window as wide is in no match: its end could not be written
     wanted = frame.where(timed(Sliding(query.time, query.pattern.within)))
@@ -146,7 +131,7 @@ def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
     """
     at, before, number = fn.col("_at"), fn.col("_before"), fn.col("_number")
     order = Window.partitionBy(*(fn.col(quoted(name)) for name in query.by)).orderBy(at)
-    numbered = rows.withColumn("_at", fn.col("_event.at")).withColumns(
+    numbered = rows.withColumn("_at", fn.col(f"_event.{AT}")).withColumns(
         {"_number": fn.row_number().over(order), "_before": fn.lag(at).over(order)}
     )
     apart = (at - before) > micros(query.pattern.within)
@@ -170,50 +155,27 @@ def _kind(frame: DataFrame, name: str) -> str:
     return _NUMBER if isinstance(kind, NumericType) else kind.typeName()
 
 
-def _compared(name: str) -> Column:
-    return fn.transform("_events", lambda event: event.compared[name])
+def _finder(pattern: Pattern, limits: Limits, groups: DataFrame) -> Any:
+    """The search, as Spark has it: rows come to it and what it finds goes back in Arrow."""
+    events: Any = groups.schema["_events"].dataType
+    shown = events.elementType[SHOWN].dataType
+    row = StructType([StructField("step", StringType()), *shown.fields])
+    match = StructType(
+        [
+            StructField("number", IntegerType()),
+            StructField("due", LongType()),
+            StructField("rows", ArrayType(row, containsNull=False)),
+        ]
+    )
 
-
-def _misses(number: int) -> Column:
-    return fn.transform("_events", lambda event: event.misses[number])
-
-
-def _shown(query: PatternQuery) -> Callable[[Column], Column]:
-    def row_of(taken: Column) -> Column:
-        row = fn.element_at("_events", taken.place + 1)["row"]
-        kept = [row[name].alias(name) for name in query.keep]
-        return fn.struct(taken.step.alias("step"), row["at"].alias("at"), *kept)
-
-    def of(match: Column) -> Column:
-        rows = fn.transform(match.taken, row_of)
-        return fn.struct(match.number.alias("number"), match.due.alias("due"), rows.alias("rows"))
-
-    return of
-
-
-def _finder(query: PatternQuery, view: str, rows_max: int) -> Callable[..., list[Any]]:
-    pattern, lookups_max = query.pattern, LOOKUPS_MAX
-    names = pattern.compared
-    many = _refusal(query, view, f"{rows_max:,} rows")
-    dear = _refusal(query, view, f"{lookups_max:,} lookups")
-
-    def find(at: Sequence[int], *columns: Sequence[Any]) -> list[Any]:
-        if len(at) > rows_max:
-            raise FaultError(many)
-        compared = dict(zip(names, columns, strict=False))
-        fits = [[not miss for miss in misses] for misses in columns[len(names) :]]
-        numbers: Counter[int] = Counter()
-        found = []
+    def find(episodes: pa.Array) -> pa.Array:
         try:
-            for match in matches(pattern, Episode(at, fits, compared), Effort(lookups_max, dear)):
-                begins = at[match.taken[0][1]]
-                numbers[begins] += 1
-                found.append((numbers[begins], match.due, list(match.taken)))
+            return found(pattern, episodes, limits)
         except ProjectionError as error:
             raise FaultError(error) from None
-        return found
 
-    return find
+    made: Any = arrow_udf  # declared for functions of pandas
+    return made(find, ArrayType(match, containsNull=False))
 
 
 def _refusal(query: PatternQuery, view: str, most: str) -> DerivationError:
