@@ -113,8 +113,9 @@ class Kept:
         after: dict[str, DataFrame],
         few_max: int,
     ) -> DataFrame:
+        from projections.spark.derivation.affected_keys import gathered
         from projections.spark.derivation.onward import onward, touched
-        from projections.spark.derivation.recomputation import affected, gathered, outcome
+        from projections.spark.derivation.recomputation import affected, outcome
 
         view, extent = self._view, self._extent
         schema = view.definition(after).schema

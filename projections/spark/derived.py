@@ -23,13 +23,14 @@ from projections.published import TableVersion
 from projections.search.fields import DELETED_FIELD
 from projections.sinks.derived_table import DerivedTable
 from projections.sinks.sieve import Sieve
+from projections.spark.derivation.affected_keys import gathered
 from projections.spark.derivation.analysis import analyse, keyed
 from projections.spark.derivation.comparison import differences
 from projections.spark.derivation.definition import definition_of_sql
 from projections.spark.derivation.matching import matches_of
 from projections.spark.derivation.onward import onward, touched
 from projections.spark.derivation.percolation import percolated
-from projections.spark.derivation.recomputation import affected, gathered, outcome
+from projections.spark.derivation.recomputation import affected, outcome
 from projections.spec import writing
 
 if TYPE_CHECKING:

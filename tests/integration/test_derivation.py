@@ -63,7 +63,8 @@ def keep(
     spark: SparkSession, view: Derivation, world: World, kept: dict[Any, Any], few_max: int
 ) -> None:
     """Changes the tables and keeps the view; afterwards it must be what the query gives."""
-    from projections.spark.derivation.recomputation import affected, gathered, outcome
+    from projections.spark.derivation.affected_keys import gathered
+    from projections.spark.derivation.recomputation import affected, outcome
 
     before = frames(spark, world.rows())
     changes = {name: rows for name, rows in world.change().items() if name in view.inputs}
@@ -299,7 +300,8 @@ def test_functions_of_frames_are_judged_as_sql_is(spark: SparkSession) -> None:
 
 
 def test_an_input_that_has_no_part_in_the_result_affects_no_key(spark: SparkSession) -> None:
-    from projections.spark.derivation.recomputation import affected, gathered, outcome
+    from projections.spark.derivation.affected_keys import gathered
+    from projections.spark.derivation.recomputation import affected, outcome
 
     sql = "SELECT DISTINCT a.s FROM a LEFT JOIN b ON b.x = a.id"
     view = analysed(spark, sql, "s", a=DDL, b=DDL)

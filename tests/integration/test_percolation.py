@@ -149,7 +149,8 @@ def frames(spark: SparkSession, documents: Any, queries: Any) -> dict[str, DataF
 def test_matches_that_are_kept_are_what_plain_python_finds(
     spark: SparkSession, few_max: int
 ) -> None:
-    from projections.spark.derivation.recomputation import affected, gathered, outcome
+    from projections.spark.derivation.affected_keys import gathered
+    from projections.spark.derivation.recomputation import affected, outcome
 
     view, world = view_of(spark, HOW), World(Random(few_max))  # noqa: S311 - can be repeated
     assert isinstance(view.strategy, Keyed), view.explain()

@@ -7,14 +7,15 @@ there is replaced. What came before stays as it is and is not read, however much
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 from pyspark.sql.types import TimestampType
 
 from projections.measure import quoted
-from projections.spark.derivation.recomputation import FEW_MAX, gathered, named, replaced, same
+from projections.spark.derivation.affected_keys import FEW_MAX, gathered, named
+from projections.spark.derivation.recomputation import replaced, same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from projections.extent import Extent
+    from projections.spark.derivation.affected_keys import AffectedKeys
     from projections.spark.derivation.analysis import Derivation
-    from projections.spark.derivation.recomputation import AffectedKeys
 
 _SINCE: Final = "_headwater_since"
 _START: Final = "_headwater_start"
@@ -75,7 +76,8 @@ def onward(
         What `recomputation.outcome` does.
     """
     (name,) = derivation.inputs
-    first_us = _first_us(groups)
+    # files that end before the earliest of all times need not be read
+    first_us, _ = groups.bounds[_SINCE]
 
     def since(frame: DataFrame, time: str, read_us: int = 0) -> DataFrame:
         late = _late(named(frame, groups, extent.by), time, first_us - read_us)
@@ -122,14 +124,6 @@ def _begun(extent: Extent, changed: AffectedKeys, stored: DataFrame) -> DataFram
     begun = across.select(*_renamed(extent.by), _BEGIN)
     joined = changed.frame.join(begun, _of_group(extent.by), "left_outer")
     return joined.select(*by, fn.coalesce(_BEGIN, _SINCE).alias(_SINCE))
-
-
-def _first_us(groups: AffectedKeys) -> int:
-    """The earliest of all times: files that end before need not be read."""
-    if groups.values is not None:
-        return int(min(groups.values[_SINCE]))
-    row: Any = groups.frame.agg(fn.min(_SINCE)).head()
-    return int(row[0])
 
 
 def _late(rows: DataFrame, time: str, first_us: int) -> DataFrame:

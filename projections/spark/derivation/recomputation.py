@@ -2,73 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    IntegralType,
-    StringType,
-    TimestampType,
-)
 
 from projections.derivation.strategy import ordered
 from projections.search.fields import DELETED_FIELD
+from projections.spark.derivation.affected_keys import named
 from projections.spark.derivation.analysis import keyed, only_known
 from projections.spark.derivation.comparison import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame
 
     from projections.derivation.strategy import UsedInput
+    from projections.spark.derivation.affected_keys import AffectedKeys
     from projections.spark.derivation.analysis import Derivation
 
-FEW_MAX: Final = 500
-"""Keys that are put into the query as literals; beyond, planning them costs more than it saves."""
-
-HELD_MAX: Final = 1_000_000
-"""Keys that each worker holds to find their rows: only so does Spark look for those before it
-groups rows (its `PushDownLeftSemiAntiJoin`). Beyond, all rows are grouped."""
-
-_LITERAL: Final = (*(BooleanType, DateType, DecimalType, IntegralType, StringType, TimestampType),)
-"""Types whose values come back from the engine and go in again as the same."""
-
 _PRESENT: Final = "_headwater_present"
-
-
-@dataclass(frozen=True, slots=True)
-class AffectedKeys:
-    """Values of the columns by which a view is kept, each once.
-
-    Attributes:
-        frame: They, as a DataFrame; where they are few, rows that the driver holds, and where they
-            are many, held by Spark once they were computed, until they are released.
-        values: Where they are few, the values of each column, NULL left out.
-        nulls: Columns in which NULL occurs.
-        count: How many there are; None where they are too many for each worker to hold.
-    """
-
-    frame: DataFrame
-    values: Mapping[str, Sequence[Any]] | None = None
-    nulls: frozenset[str] = frozenset()
-    count: int | None = None
-
-    def release(self) -> None:
-        """Lets go of what is held of many keys."""
-        if self.values is None:
-            self.frame.unpersist()
-
-    def held(self, frame: DataFrame) -> DataFrame:
-        """A frame of no more rows than there are keys, by each worker where these are not many."""
-        return frame if self.count is None else fn.broadcast(frame)
 
 
 def affected(
@@ -116,38 +71,6 @@ def affected(
     if not plans:  # what changed has no part in the result: Spark has left it out of the plan
         return derivation.definition(new).select(*strategy.by).where(fn.lit(False))
     return catalyst.frame(plans).toDF(*strategy.by)
-
-
-def gathered(session: SparkSession, keys: DataFrame, few_max: int = FEW_MAX) -> AffectedKeys:
-    """Finds affected keys, in one Spark job.
-
-    Args:
-        session: The session.
-        keys: What `affected` describes.
-        few_max: Most keys that the driver holds.
-    """
-    if not all(isinstance(column.dataType, _LITERAL) for column in keys.schema):
-        return _many(keys.distinct())
-    distinct = keys.distinct()
-    rows = distinct.limit(few_max + 1)._jdf.collectAsList()  # noqa: SLF001 - values stay Spark's
-    count = rows.size()
-    if count > few_max:
-        return _many(distinct)
-    java = session._jsparkSession  # noqa: SLF001
-    frame = DataFrame(java.createDataFrame(rows, keys._jdf.schema()), session)  # noqa: SLF001
-    values: dict[str, list[Any]] = {}
-    for place, name in enumerate(keys.columns):
-        found = [rows.get(number).get(place) for number in range(count)]
-        values[name] = found
-    nulls = frozenset(name for name, found in values.items() if None in found)
-    few = {name: [v for v in found if v is not None] for name, found in values.items()}
-    return AffectedKeys(frame, few, nulls, count)
-
-
-def _many(distinct: DataFrame) -> AffectedKeys:
-    held = distinct.persist()
-    count = held.count()
-    return AffectedKeys(held, count=count if count <= HELD_MAX else None)
 
 
 def recomputed(
@@ -244,20 +167,6 @@ def among(rows: DataFrame, keys: AffectedKeys) -> DataFrame:
     return _restricted(named(rows, keys, keys.frame.columns), keys)
 
 
-def named(rows: DataFrame, keys: AffectedKeys, names: Sequence[str]) -> DataFrame:
-    """Returns rows of which each column has one of the values of keys, where these are few.
-
-    Args:
-        rows: Some rows; where keys are many, all are returned.
-        keys: The keys.
-        names: The columns, called alike.
-    """
-    if keys.values is not None:
-        for name in names:
-            rows = rows.where(_among(name, keys, keys.values[name]))
-    return rows
-
-
 def _confined(rows: DataFrame, own: Mapping[str, str], keys: AffectedKeys) -> DataFrame:
     """The rows of an input that have a part in the result for the keys."""
     there = [name for name in keys.frame.columns if name in own]
@@ -288,10 +197,3 @@ def same(pairs: Iterable[tuple[str, str]]) -> Column:
         pairs: One column and the other.
     """
     return reduce(and_, (fn.col(one).eqNullSafe(fn.col(two)) for one, two in pairs))
-
-
-def _among(name: str, keys: AffectedKeys, values: Sequence[Any]) -> Column:
-    """A condition on one column: it has one of the values, or NULL if that is affected."""
-    column = fn.col(name)
-    among = column.isin(list(values)) if values else fn.lit(False)
-    return column.isNull() | among if name in keys.nulls else among
