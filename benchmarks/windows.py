@@ -30,7 +30,7 @@ from benchmarks.streaming import say
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 from projections.event_window import Tumbling, keys_of
-from projections.extent import of_pattern
+from projections.extent import of_pattern, span_of
 from projections.measure import Measures
 from projections.pattern import Pattern, PatternQuery, Step
 from projections.view import DerivedView, Store
@@ -173,7 +173,9 @@ def _views() -> tuple[DerivedView, ...]:
     to, read = frozenset([Store.TABLE]), ("payments",)
     keys = ("card", "match_start", "match_number")
     return (
-        DerivedView("per_minute", keys_of(window, ("region",)), to, read, sql),
+        DerivedView(
+            "per_minute", keys_of(window, ("region",)), to, read, sql, span=span_of(window)
+        ),
         DerivedView(
             "suspects",
             keys,
@@ -200,16 +202,18 @@ def _ours(place: Path, rows: _Rows, there: int) -> dict[str, _Timed]:
 def _timed(session: SparkSession, home: Path, rows: _Rows, there: int, view: DerivedView) -> _Timed:
     """Makes a view of the rows that are there, and keeps it as others come."""
     run = DerivedRun(session, home, (view,), {"payments": rows.part(0, there).table()})
-    made_s, end, per_s = run.bring()[view.name], there, []
-    for part, often in (_FEW, _MANY):
+    made_s, end, per_s = run.bring()[view.name], there, dict[tuple[int, int], float]()
+    for pace in (_FEW, _MANY):
+        part, often = pace
         each, kept_s = there // part, 0.0
         for _ in range(often):
             run.add("payments", rows.part(end, end + each).table())
             kept_s += run.bring()[view.name]
             end += each
-        per_s.append(often * each / kept_s)
+        per_s[pace] = often * each / kept_s
     right = _windows_right if view.name == "per_minute" else _matches_right
-    return _Timed(there / made_s, *per_s, right(run.table(view.name), rows.part(0, end)))
+    rightly = right(run.table(view.name), rows.part(0, end))
+    return _Timed(there / made_s, per_s[_FEW], per_s[_MANY], rightly)
 
 
 def _windows_right(found: pa.Table, rows: _Rows) -> bool:

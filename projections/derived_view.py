@@ -13,7 +13,7 @@ from projections.errors import DeclarationError
 from projections.event_form import KEY
 from projections.event_window import END, START, keys_of
 from projections.expectation.expectation import OnFail, expected, of_function, of_sql
-from projections.extent import MATCH_START, of_pattern, of_window
+from projections.extent import MATCH_START, of_pattern, of_window, span_of
 from projections.lateness import Late, added, fixed
 from projections.measure import Measures, quoted
 from projections.pattern import PatternQuery
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from projections.cache_options import CacheOptions
     from projections.event_window import Window
     from projections.expectation.expectation import Expectation
-    from projections.extent import Extent
+    from projections.extent import Extent, Span
     from projections.measure import Approximate, Percentile, Top
     from projections.pattern import Pattern
     from projections.search.options import SearchOptions
@@ -175,7 +175,9 @@ def aggregate(  # noqa: PLR0913
         text = windows_of(window, late, of.name, groups, measures, condition)
         limit = "" if late is None else late.limit(window)
         said = (name, keys_of(window, groups), to, [of.name], search, cache, expect)
-        return declare(*said, text=text, limit=limit, extent=of_window(window, groups))
+        return declare(
+            *said, text=text, limit=limit, extent=of_window(window, groups), span=span_of(window)
+        )
     listed, kept = ", ".join(map(quoted, by)), f" WHERE {condition}" if condition else ""
     rows = f"{listed}, {measures.of_groups()} FROM {of.name}{kept}"
     text = f"SELECT {rows} GROUP BY {listed}"  # of a declaration
@@ -272,7 +274,8 @@ def late(  # noqa: PLR0913
     refuse_taken(name, of, identity, added(window))
     text = late.late_rows(window, of.name, where or "")
     known_by = (*identity, START) if fixed(window) else identity
-    return declare(name, known_by, to, [of.name], search, cache, expect, text=text)
+    said = (name, known_by, to, [of.name], search, cache, expect)
+    return declare(*said, text=text, span=span_of(window))
 
 
 def refuse_taken(name: str, of: Input, identity: Sequence[str], more: Sequence[str]) -> None:
@@ -414,6 +417,7 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     looked_for: PatternQuery | Percolation | None = None,
     limit: str = "",
     extent: Extent | None = None,
+    span: Span | None = None,
 ) -> DerivedView:
     """Declares a view by whatever makes it; its words above say the rest."""
     places = stores_of(name, to)
@@ -445,6 +449,7 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
         looked_for if isinstance(looked_for, Percolation) else None,
         limit,
         extent,
+        span,
     )
     known.derived[name] = declared
     return declared

@@ -34,6 +34,7 @@ _UNITS: Final = {
     "quarter": "3 MONTHS",
     "year": "1 YEAR",
 }
+_DAYS_MAX: Final = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
 _MICROSECOND: Final = timedelta(microseconds=1)
 _YEAR: Final = timedelta(days=365)
 _LONGEST: Final = 1_000 * _YEAR
@@ -233,6 +234,11 @@ class Calendar:
     def reach(self) -> timedelta:
         """See `Window.reach`."""
         return _YEAR
+
+    @property
+    def longest(self) -> timedelta:
+        """How long one is at most, by a calendar without changes of the clock."""
+        return timedelta(days=_DAYS_MAX[self.unit])
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""

@@ -1,21 +1,37 @@
-"""How far a changed row reaches in the time of its group: no row of a view before that changes.
+"""How far a changed row reaches in time: which rows of its input a view need not read for it.
 
 Windows whose ends rows move, and matches of patterns, are looked for along the time of a group.
 What is decided of the time before a row does not depend on it, so a group need not be read from
 its beginning when a row comes; only from where the first row of the view begins that may change.
+
+A window whose ends no row moves is made from the rows that lie between them, and no others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
-from projections.event_window import END, START, Session, Sliding, micros
+from projections.event_window import (
+    END,
+    START,
+    Calendar,
+    Hopping,
+    Session,
+    Sliding,
+    Tumbling,
+    duration,
+    micros,
+)
 from projections.pattern import TO_NEXT_ROW
 
 if TYPE_CHECKING:
     from projections.event_window import Window
     from projections.pattern import PatternQuery
+
+_CLOCKS_CHANGE: Final = timedelta(days=2)
+"""Further than a place has ever moved its clocks, to another side of the date line even."""
 
 MATCH_START = "match_start"
 MATCH_END = "match_end"
@@ -40,6 +56,33 @@ class Extent:
     end: str
     before_us: int = 0
     read_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Between which times the rows lie from which a row of a view is made.
+
+    Attributes:
+        time: The column of what it reads that has a row's time.
+        start: The view's key that says when its row begins.
+        before: How long before that the first may lie.
+        after: How long after it the last lies at most, and none exactly then.
+    """
+
+    time: str
+    start: str
+    before: timedelta
+    after: timedelta
+
+
+def span_of(window: Window) -> Span | None:
+    """Returns the span of windows whose ends no row moves; None of others."""
+    if isinstance(window, Tumbling | Hopping):
+        return Span(window.time, START, timedelta(0), duration(window.width))
+    if isinstance(window, Calendar):
+        after = window.longest + _CLOCKS_CHANGE
+        return Span(window.time, START, _CLOCKS_CHANGE, after)
+    return None
 
 
 def of_window(window: Window, by: tuple[str, ...]) -> Extent | None:

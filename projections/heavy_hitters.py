@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from projections.derived_view import declare, windows_of
 from projections.errors import DeclarationError
 from projections.event_window import END, START, both, keys_of
+from projections.extent import span_of
 from projections.lateness import fixed
 from projections.measure import Measures, quoted
 from projections.view import Store
@@ -84,7 +85,8 @@ def frequent(  # noqa: PLR0913, PLR0917  # what may be said of a view, most of i
     keys = groups if window is None else keys_of(window, groups)
     rows_of_values = counted(of.name, column, groups, window, late, where or "")
     text = query(rows_of_values, column, rows, keys if window is None else (*keys, END), keys)
-    return declare(name, keys, to, [of.name], search, cache, expect, text=text)
+    span = None if window is None else span_of(window)
+    return declare(name, keys, to, [of.name], search, cache, expect, text=text, span=span)
 
 
 def query(values: str, column: str, rows: int, shown: Sequence[str], keys: Sequence[str]) -> str:

@@ -133,7 +133,7 @@ class _Columns:
 
     def __init__(self, pattern: Pattern, rows: pa.StructArray) -> None:
         self._steps = pattern.steps
-        self.at: list[int] = rows.field(AT).to_pylist()
+        self.at: list[int] = rows.field(AT).to_numpy().tolist()
         self._fit = [
             ~misses.to_numpy(zero_copy_only=False) for misses in rows.field(MISSES).flatten()
         ]

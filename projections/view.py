@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdc.column_rule import ColumnRules
     from cdc.table import Column
     from projections.expectation.expectation import Expectation
-    from projections.extent import Extent
+    from projections.extent import Extent, Span
     from projections.pattern import PatternQuery
     from projections.standing_query import Percolation
 
@@ -267,6 +267,8 @@ class DerivedView:
         limit: How long a row of it can still change, or how far apart rows that make one can be, in
             words; empty if that has no limit but their being there.
         extent: How far a changed row reaches in the time of its group; None if that is not known.
+        span: Between which times the rows of its input lie that make one of its rows; None if that
+            is not known.
     """
 
     name: str
@@ -283,6 +285,7 @@ class DerivedView:
     percolation: Percolation | None = None
     limit: str = ""
     extent: Extent | None = None
+    span: Span | None = None
 
     @property
     def identities(self) -> Mapping[str, tuple[str, ...]]:

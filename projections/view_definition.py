@@ -22,7 +22,7 @@ from eventstore.registry import declared as declared_events
 from projections.cache_options import CacheLayout, CacheOptions
 from projections.errors import DeclarationError, DefinitionUnreadableError
 from projections.expectation.expectation import Expectation, OnFail
-from projections.extent import Extent
+from projections.extent import Extent, Span
 from projections.pattern import Pattern, PatternQuery, Step
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.standing_query import Percolation
@@ -47,7 +47,7 @@ _KNOWN: Final[Mapping[str, type[Any]]] = MappingProxyType(
         known.__name__: known
         for known in (
             *(MirrorView, EventsView, EventsRef, HistoryColumns, Expectation, TableName, Column),
-            *(DerivedView, PatternQuery, Pattern, Step, Percolation, Extent),
+            *(DerivedView, PatternQuery, Pattern, Step, Percolation, Extent, Span),
             *(CacheOptions, SearchOptions, Text, Keyword, Stored),
             *(Store, SchemaPolicy, OnFail, CacheLayout, ColumnKind, ChangeTime),
         )
@@ -120,6 +120,7 @@ def decoded(document: Any) -> AnyView:
 def digest(view: AnyView) -> str:
     """Returns what tells a definition from another; its name is no part of it."""
     document = {**encoded(view), "name": ""}
+    document.pop("span", None)  # follows from the query, and was not said by earlier versions
     return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 

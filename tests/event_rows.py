@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.extent import Extent
+    from projections.extent import Extent, Span
     from projections.spark.derivation.analysis import Derivation
 
 DDL = "id int, who string, amount int, at timestamp, came timestamp"
@@ -84,12 +84,18 @@ class Kept:
     """The rows of a view, kept through changes as a job keeps them."""
 
     def __init__(
-        self, spark: SparkSession, view: Derivation, world: World, extent: Extent | None = None
+        self,
+        spark: SparkSession,
+        view: Derivation,
+        world: World,
+        extent: Extent | None = None,
+        span: Span | None = None,
     ) -> None:
         from projections.derivation.strategy import Keyed
 
         assert isinstance(view.strategy, Keyed), view.explain()
-        self._spark, self._view, self._world, self._extent = spark, view, world, extent
+        self._spark, self._view, self._world = spark, view, world
+        self._extent, self._span = extent, span
         self.rows: dict[Any, dict[str, Any]] = {}
 
     def changed(self, few_max: int = 500) -> Iterator[list[Row]]:
@@ -115,7 +121,7 @@ class Kept:
     ) -> DataFrame:
         from projections.spark.derivation.affected_keys import gathered
         from projections.spark.derivation.onward import onward, touched
-        from projections.spark.derivation.recomputation import affected, outcome
+        from projections.spark.derivation.recomputation import affected, outcome, within
 
         view, extent = self._view, self._extent
         schema = view.definition(after).schema
@@ -124,7 +130,8 @@ class Kept:
             groups = touched(extent, changes["events"], stored, few_max)
             return onward(view, extent, after["events"], groups, stored)
         keys = gathered(self._spark, affected(view, changes, before, after), few_max=few_max)
-        return outcome(view, after, keys, lambda: stored)
+        read = within(self._span, view, after, keys)
+        return outcome(view, read, keys, lambda: stored)
 
     def frames(self) -> dict[str, DataFrame]:
         """The table as it is now."""

@@ -30,7 +30,7 @@ from projections.spark.derivation.definition import definition_of_sql
 from projections.spark.derivation.matching import matches_of
 from projections.spark.derivation.onward import onward, touched
 from projections.spark.derivation.percolation import percolated
-from projections.spark.derivation.recomputation import affected, outcome
+from projections.spark.derivation.recomputation import affected, outcome, within
 from projections.spec import writing
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class DerivedKeeper:
         try:
             if keys.count != 0:
                 self._write(
-                    outcome(derivation, new, keys, stored)
+                    outcome(derivation, within(self.view.span, derivation, new, keys), keys, stored)
                     if extent is None
                     else onward(derivation, extent, rows, keys, stored()),
                     number,

@@ -22,6 +22,7 @@ from projections.event_window import (
     Tumbling,
     keys_of,
 )
+from projections.extent import span_of
 from projections.lateness import Late, untimed_rows
 from projections.measure import Approximate, Measures, Percentile
 from projections.pattern import Pattern, PatternQuery, Step
@@ -182,9 +183,35 @@ def test_windows_that_are_kept_are_what_plain_python_makes_of_the_rows(
     window, measures = WINDOWS[kind], OF_FRAMES if kind == "sliding" else ALL
     text = window.select("events", ("who",), measures, "")
     view = declared(spark, text, keys_of(window, ("who",)))
-    kept = Kept(spark, view, World(chance(kind, seed), absurd=True))
+    world = World(chance(kind, seed), absurd=True)
+    kept = Kept(spark, view, world, span=span_of(window))
     for rows in kept.changed(few_max):
         assert windows(kind, rows) == by_window(kept)
+
+
+@pytest.mark.parametrize("few_max", [500, 0], ids=["few", "many"])
+@pytest.mark.parametrize(("kind", "most"), [("tumbling", 8), ("day", 6 * 96)])
+def test_rows_of_windows_that_do_not_change_are_not_read(
+    spark: SparkSession, kind: str, most: int, few_max: int
+) -> None:
+    """There is a row in each quarter of an hour, and two of them change."""
+    from projections.spark.derivation.affected_keys import gathered
+    from projections.spark.derivation.recomputation import affected, within
+
+    window = WINDOWS[kind]
+    start = NIGHT + timedelta(minutes=10)
+    rows = [Row(n, "p", 1, start + timedelta(minutes=15 * n), None) for n in range(2_000)]
+    table = spark.createDataFrame(rows, DDL)
+    view = declared(spark, window.select("events", ("who",), ALL, ""), keys_of(window, ("who",)))
+    changes = {"events": table.where("id BETWEEN 500 AND 501")}
+    keys = gathered(spark, affected(view, changes, {"events": table}, {"events": table}), few_max)
+
+    found = within(span_of(window), view, {"events": table}, keys)["events"].count()
+
+    assert 2 <= found <= most
+    assert within(None, view, {"events": table}, keys)["events"].count() == len(rows)
+    written = table.withColumn("at", table["at"].cast("string"))
+    assert within(span_of(window), view, {"events": written}, keys)["events"].count() == len(rows)
 
 
 FREQUENT = ("tumbling", "hopping", "apart", "day", "month")
@@ -199,7 +226,8 @@ def test_the_most_frequent_values_are_what_plain_python_counts(
     values = heavy_hitters.counted("events", "amount", ("who",), WINDOWS[kind])
     keys = ("who", "window_start")
     text = heavy_hitters.query(values, "amount", 1, (*keys, "window_end"), keys)
-    kept = Kept(spark, declared(spark, text, keys), World(chance(kind, 7)))
+    view, span = declared(spark, text, keys), span_of(WINDOWS[kind])
+    kept = Kept(spark, view, World(chance(kind, 7)), span=span)
     several = 0
     for rows in kept.changed(few_max):
         found = {
@@ -317,7 +345,8 @@ def test_windows_leave_out_rows_that_came_late_whatever_else_changes(
     window = WINDOWS[kind]
     text = replace(LATE, count=count).select(window, "events", ("who",), ALL, "")
     view = declared(spark, text, keys_of(window, ("who",)))
-    kept = Kept(spark, view, World(chance(kind, seed), minutes=180, absurd=True))
+    world = World(chance(kind, seed), minutes=180, absurd=True)
+    kept = Kept(spark, view, world, span=span_of(window))
     numbers: set[tuple[bool, bool]] = set()
     for rows in kept.changed(few_max):
         expected = {}
@@ -382,8 +411,11 @@ def test_rows_that_came_late_are_kept_beside_with_the_windows_they_are_late_for(
     spark: SparkSession, kind: str
 ) -> None:
     text = LATE.late_rows(WINDOWS[kind], "events", "")
-    view = declared(spark, text, ("id", "window_start"))
-    kept, seen = Kept(spark, view, World(chance(kind, 1), minutes=180, absurd=True)), 0
+    view, world = (
+        declared(spark, text, ("id", "window_start")),
+        World(chance(kind, 1), minutes=180, absurd=True),
+    )
+    kept, seen = Kept(spark, view, world, span=span_of(WINDOWS[kind])), 0
     for rows in kept.changed():
         expected = {
             (*row, start, end, (row.came - end).total_seconds())

@@ -14,7 +14,9 @@ from cdc.table import TableName
 from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
 from projections.errors import DefinitionUnreadableError
+from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling, Window
 from projections.expectation.expectation import Expectation, OnFail, deletes
+from projections.extent import of_window, span_of
 from projections.pattern import Pattern, PatternQuery, Step
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.standing_query import Percolation
@@ -190,6 +192,25 @@ def test_a_view_made_from_others_is_made_anew_beside_itself_for_another_query(
     found = difference(kept, new, gone=lambda _: False)
 
     assert (kind, said) == (found.kind, found.said if said is not None else None)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Tumbling("at", "1 minute"),
+        Hopping("at", "1 hour", "10 minutes"),
+        Calendar("at", "day", "Europe/Stockholm"),
+        Session("at", "1 minute"),
+        Sliding("at", "1 minute"),
+    ],
+    ids=lambda window: type(window).__name__,
+)
+def test_a_definition_of_windows_is_the_same_after_it_was_kept_as_json(window: Window) -> None:
+    by = dataclasses.replace(SELECTED, extent=of_window(window, ("status",)), span=span_of(window))
+
+    assert by == decoded(orjson.loads(orjson.dumps(encoded(by))))
+    assert (by.extent is None) != (by.span is None)
+    assert digest(by) == digest(dataclasses.replace(by, span=None))
 
 
 def test_of_a_function_no_text_is_kept() -> None:

@@ -5,6 +5,10 @@
 | `definition` | a view's query: a function of DataFrames, or the text of a SELECT |
 | `analysis` | asks Spark for the plan and chooses the strategy |
 | `catalyst` | runs paths with the plan's own expressions |
-| `recomputation` | affected keys, their rows, what to write and what to delete |
+| `affected_keys` | the keys that a change affects, few or many |
+| `recomputation` | what affects them, their rows, what to write and what to delete |
+| `onward` | the same along the time of a group, from where a change reaches |
 | `comparison` | a whole result beside what is stored; keys that are not unique |
+| `matching` | views of patterns |
+| `percolation` | views of standing queries |
 """

@@ -7,8 +7,10 @@ from operator import and_
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
+from pyspark.sql.types import TimestampType
 
 from projections.derivation.strategy import ordered
+from projections.measure import quoted
 from projections.search.fields import DELETED_FIELD
 from projections.spark.derivation.affected_keys import named
 from projections.spark.derivation.analysis import keyed, only_known
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from projections.derivation.strategy import UsedInput
+    from projections.extent import Span
     from projections.spark.derivation.affected_keys import AffectedKeys
     from projections.spark.derivation.analysis import Derivation
 
@@ -100,6 +103,38 @@ def recomputed(
     if len(keys.frame.columns) > 1:
         return _restricted(result, keys)
     return result
+
+
+def within(
+    span: Span | None,
+    derivation: Derivation,
+    inputs: Mapping[str, DataFrame],
+    keys: AffectedKeys,
+) -> Mapping[str, DataFrame]:
+    """Returns the inputs of a view without rows whose time no affected key has a part in.
+
+    So a table is passed over whose rows lie in other windows, by the least and greatest times that
+    its files say they have: what a boundary costs does not grow with the windows that there are.
+
+    Args:
+        span: Between which times the rows of a key lie; None if that is not known.
+        derivation: The view.
+        inputs: All rows of all inputs.
+        keys: The keys.
+    """
+    uses = keyed(derivation).uses
+    if span is None or span.start not in keys.bounds or len(uses) != 1:
+        return inputs  # read twice, a table may say something of a window from outside it
+    name = uses[0].name
+    kinds = {field.name: field.dataType for field in inputs[name].schema}
+    times = (kinds.get(span.time), keys.frame.schema[span.start].dataType)
+    if not all(isinstance(each, TimestampType) for each in times):
+        return inputs
+    first, last = keys.bounds[span.start]
+    time = fn.col(quoted(span.time))
+    since = time >= fn.lit(first) - fn.lit(span.before)
+    until = time < fn.lit(last) + fn.lit(span.after)
+    return {**inputs, name: inputs[name].where(since & until)}
 
 
 def outcome(
