@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import sys
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -38,13 +41,26 @@ UNCOMPILED = {
 }
 """A test runs each query a few times, over few rows: compiling them costs more than it saves."""
 
-_LOG_CHARS = 6_000
+_LOG_LINES = 40
+_CALLS = 8
+_SAID = re.compile(r"^\d\d(?:\d\d-\d\d-\d\d|/\d\d/\d\d) |^\S*(?:Error|Exception|_ERROR\])\b")
+"""What begins a line of a log that says more than where in Spark something was."""
 
 _TOLD: tuple[LiteralString, ...] = (
-    "SELECT 'read', id, table_name, rows_read, state, read_lsn, failure FROM headwater.snapshots",
+    "SELECT 'now', clock_timestamp()::text",
+    """
+    SELECT 'read', id, table_name, rows_read, state, read_lsn, asked_at::text, begun_at::text,
+           ended_at::text, failure FROM headwater.snapshots ORDER BY id
+    """,
     "SELECT 'waits for read', view, read_id, paused FROM headwater.view_shapes ORDER BY view",
-    "SELECT 'swept', view, store, max(below_version) FROM headwater.sweeps GROUP BY view, store",
-    "SELECT 'position', view, store, applied_through FROM headwater.view_positions",
+    """
+    SELECT 'swept', view, store, max(below_version), max(swept_at)::text
+      FROM headwater.sweeps GROUP BY view, store
+    """,
+    """
+    SELECT 'position', view, store, applied_through, updated_at::text
+      FROM headwater.view_positions
+    """,
     "SELECT 'version', place, state FROM headwater.view_versions ORDER BY place",
     "SELECT 'slot', confirmed_flush_lsn, active, pg_current_wal_lsn() FROM pg_replication_slots",
 )
@@ -74,13 +90,17 @@ class ViewJob:
             row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert row is not None
         deadline = time.monotonic() + timeout_s
+        seen = ""
         while True:
             bound = self.bound()  # tables that change may be bound anew, or their views paused
             try:
                 reports = verify(bound, through=Lsn.parse(row[0]), deadline_s=20)
             except (NotCaughtUpError, SinkUnavailableError) as error:  # a table takes other columns
-                if time.monotonic() > deadline:
-                    pytest.fail(self.report(f"not caught up: {error.detail}"))
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    pytest.fail(self.report(f"not caught up: {error.detail}") + seen)
+                if left_s < timeout_s / 2:  # what a test's threads are at, such as those that read
+                    seen = "".join(_stacks())
                 continue
             if self.bound().plans == bound.plans:
                 break
@@ -121,15 +141,24 @@ class ViewJob:
     def report(self, what: str) -> str:
         """What a failed test says of the job: how its parts are, and the end of its log."""
         status = self.status()
-        log = self.spec.home / "job.log"
-        said = log.read_text(errors="replace")[-_LOG_CHARS:] if log.exists() else "it has no log"
-        parts = [f"{what}: {status.get('attendants')}", said, f"{status}"]
+        parts = [f"{what}: the job is {status.get('state')}, {status.get('attendants')}"]
+        parts += [
+            f"query {name}: {query['batches']} batches, runs: {query['running']}, {query['error']}"
+            for name, query in status["queries"].items()
+        ]
+        parts += self._said()
         try:
             with psycopg.connect(self.spec.source_dsn, connect_timeout=5) as connection:
                 parts += [f"{row}" for told in _TOLD for row in connection.execute(told).fetchall()]
         except psycopg.Error as error:  # what the test has found is not to be hidden by this
             parts.append(f"the source says nothing: {type(error).__name__}")
         return "\n".join(parts)
+
+    def _said(self) -> list[str]:
+        """The newest lines of the job's log, without those of Spark's stacks."""
+        log = self.spec.home / "job.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else ["it has no log"]
+        return [line[:300] for line in lines if _SAID.match(line)][-_LOG_LINES:]
 
     def kill(self) -> None:
         """Kills the driver as hard as can be."""
@@ -148,6 +177,13 @@ class ViewJob:
     def orphans(self, timeout_s: float = 30) -> list[psutil.Process]:
         """What is left of the job's processes after its end, JVM and workers."""
         return psutil.wait_procs(self.seen, timeout_s)[1]
+
+
+def _stacks() -> Iterator[str]:
+    """Where each thread of this process stands, the innermost calls of it."""
+    for number, frame in sys._current_frames().items():
+        calls = traceback.extract_stack(frame)[-_CALLS:]
+        yield f"\nthread {number}: " + " > ".join(f"{c.filename}:{c.lineno}" for c in calls)
 
 
 @pytest.fixture
