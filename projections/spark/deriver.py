@@ -51,7 +51,7 @@ _TICK_S: Final = 0.1
 _REST_MAX_S: Final = 5.0
 """Longest rest after a boundary. Where the machine is busy it rests as long as the last one took:
 else views made from others would always be at work, and take half of a small machine from the views
-that they are made from. The more of it is idle the shorter, and where a quarter is, not at all."""
+that they are made from. The more of it is idle the shorter, and where half of it is, not at all."""
 _REST_FAILED_S: Final = 1.0
 _END_S: Final = 60.0
 _AT_ONCE: Final = 2
@@ -342,5 +342,5 @@ class Deriver(Attendant):
 
 
 def _pressure() -> float:
-    """How busy the machine was since this was asked before: 0 up to 3/4, 1 if no core rests."""
-    return max(0.0, psutil.cpu_percent(interval=None) / 25 - 3)
+    """How busy the machine was since this was asked before: 0 up to a half, 1 if no core rests."""
+    return max(0.0, psutil.cpu_percent(interval=None) / 50 - 1)
