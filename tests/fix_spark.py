@@ -157,7 +157,9 @@ class ViewJob:
     def _said(self) -> list[str]:
         """The newest lines of the job's log, without those of Spark's stacks."""
         log = self.spec.home / "job.log"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else ["it has no log"]
+        if not log.exists():
+            return ["it has no log"]
+        lines = log.read_text(errors="replace").splitlines()
         return [line[:300] for line in lines if _SAID.match(line)][-_LOG_LINES:]
 
     def kill(self) -> None:
@@ -183,7 +185,8 @@ def _stacks() -> Iterator[str]:
     """Where each thread of this process stands, the innermost calls of it."""
     for number, frame in sys._current_frames().items():
         calls = traceback.extract_stack(frame)[-_CALLS:]
-        yield f"\nthread {number}: " + " > ".join(f"{c.filename}:{c.lineno}" for c in calls)
+        places = (f"{'/'.join(c.filename.split('/')[-2:])}:{c.lineno}" for c in calls)
+        yield f"\nthread {number}: {' > '.join(places)}"
 
 
 @pytest.fixture
