@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from projections.view import DerivedView
 
 _TICK_S: Final = 1.0
-_POOL: Final = "verification"
-"""Of its own: in the pool of what it verifies, the next boundary would wait until it is through."""
-
 _FAILURES: Final = (
     ProjectionError,
     CdcError,
@@ -54,6 +51,7 @@ class DerivedWatch(Attendant):
     Args:
         session: Where.
         spec: The job.
+        pool: Which of Spark's pools it works in.
         views: Returns the views that are kept at this moment.
     """
 
@@ -61,17 +59,19 @@ class DerivedWatch(Attendant):
         self,
         session: SparkSession,
         spec: JobSpec,
+        pool: str,
         views: Callable[[], Iterable[DerivedView]],
     ) -> None:
         super().__init__("derived watch")
         self._session = session
         self._spec = spec
+        self._pool = pool
         self._checks = Checks(spec)
         self._views = views
 
     def attend(self) -> None:
         """Answers until stopped."""
-        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         while not self.rested(_TICK_S):
             for name in self._checks.asked():
                 if self._stopped.is_set():

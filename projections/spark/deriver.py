@@ -103,7 +103,7 @@ class Deriver(Attendant):
             for store in (Store.SEARCH, Store.CACHE)
             if any(store in view.to for view in (*spec.derived, *spec.declared_derived))
         }
-        self._watch = DerivedWatch(session, spec, lambda: self.views)
+        self._watch = DerivedWatch(session, spec, _POOL, lambda: self.views)
         self._said = b""
 
     def run(self) -> None:
