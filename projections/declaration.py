@@ -203,7 +203,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             _history(name, scd, stores, said),
             expected(name, [*marked, *expect]),
             tuple(except_column_list),
-            _times(name, stores, scd, times or {}),
+            _times(name, stores, times or {}, history=scd == _HISTORY),
         )
     )
 
@@ -223,11 +223,11 @@ def _deletes(condition: str | None) -> list[Expectation]:
 
 
 def _times(
-    name: str, stores: frozenset[Store], scd: int, times: Mapping[str, str]
+    name: str, stores: frozenset[Store], times: Mapping[str, str], *, history: bool = False
 ) -> tuple[tuple[str, ChangeTime], ...]:
-    if times and (Store.TABLE not in stores or scd == _HISTORY):
+    if times and (Store.TABLE not in stores or history):
         raise DeclarationError(
-            f"view {name}: only the table of a mirror has the times of its changes",
+            f"view {name}: only the table of a mirror or of events has the times of its changes",
             hint="a history has recorded_from and recorded_to; search and cache have rows alone",
         )
     found = []
@@ -270,13 +270,14 @@ def _history(
     return said
 
 
-def events(
+def events(  # noqa: PLR0913  # the words of `mirror`
     name: str,
     events: EventsRef,
     to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
     *,
     search: SearchOptions | None = None,
     expect: Iterable[Expectation] = (),
+    times: Mapping[str, str] | None = None,
 ) -> EventsView:
     """Declares a view of events: one row for each, in each of the given stores.
 
@@ -291,9 +292,11 @@ def events(
         to: Any of `table`, `search`, `cache`.
         search: How its fields are indexed for search; from their types where nothing is said.
         expect: What its rows should be like, and what becomes of those that are not.
+        times: Columns with a time at which each event came, in the table: `commit`, `broker` or
+            `processing`; see `ChangeTime`.
 
     Raises:
-        DeclarationError: The name cannot be used or is taken, or a store is not known.
+        DeclarationError: The name cannot be used or is taken, or a store or time is not known.
     """
     stores = stores_of(name, to)
     options = searched(name, stores, search)
@@ -304,8 +307,9 @@ def events(
             f"view {name}: a view of events does not stand still for a row",
             hint='on_fail="quarantine": the event waits, the others flow',
         )
-    view = EventsView(checked(name, "view"), events.source, events, stores, options, found)
-    return _declare(view)
+    named = checked(name, "view")
+    came = _times(name, stores, times or {})
+    return _declare(EventsView(named, events.source, events, stores, options, found, came))
 
 
 def load(path: Path, *folders: Path) -> Declarations:

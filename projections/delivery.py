@@ -30,7 +30,7 @@ from projections.every_change import EveryChangeReducer
 from projections.expectation.expectation import OnFail
 from projections.plan import facts_of
 from projections.record import RecordFailure, canonical, key_text
-from projections.view import ChangeTime
+from projections.view import ARCHIVED_EVENTS, ChangeTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -260,11 +260,7 @@ class _ViewDelivery:
         return self._names is None or kind is None or kind in self._names
 
     def _of_view(self) -> list[RowChange]:
-        changes, events = self._reduced.changes, self._plan.events
-        if any(which is ChangeTime.BROKER for _, which in self._plan.times):
-            sent = (raw.own.sent_at_us for raw in self._reduced.raws)
-            pairs = zip(changes, sent, strict=True)
-            return [structs.replace(change, sent_at_us=at_us) for change, at_us in pairs]
+        changes, events = self._timed(), self._plan.events
         if events is None:
             return changes
         try:
@@ -277,6 +273,18 @@ class _ViewDelivery:
             except EventUnreadableError as error:
                 self._fail(change, error)
         return readable
+
+    def _timed(self) -> list[RowChange]:
+        """The changes with those of their times that the view asks for."""
+        changes, asked = self._reduced.changes, {which for _, which in self._plan.times}
+        if ChangeTime.BROKER in asked:
+            sent = (raw.own.sent_at_us for raw in self._reduced.raws)
+            pairs = zip(changes, sent, strict=True)
+            changes = [structs.replace(change, sent_at_us=at_us) for change, at_us in pairs]
+        if ChangeTime.COMMIT in asked and self._topic.endswith(str(ARCHIVED_EVENTS)):
+            # that is when the event was moved, not when it came to be
+            changes = [structs.replace(change, committed_at_us=0) for change in changes]
+        return changes
 
     def _inspected(self, changes: list[RowChange], *, passing: bool = False) -> list[RowChange]:
         """Puts a delete in the place of each row that the view is not to have.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from cdc.table import ColumnKind, TableSchema
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
-from projections.change import RowChange
 from projections.errors import PlanError
 from projections.event_form import KEY, STORED, EventForm
 from projections.expectation.expectation import OnFail
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from cdc.schema_change.shape import TableHistory
     from cdc.table import Column, TableName
+    from projections.change import RowChange
     from projections.expectation.expectation import Expectation
     from projections.search.options import SearchOptions
     from projections.view import HistoryColumns, MirrorView, Store, View
@@ -79,8 +81,7 @@ class EventsPlan:
             if row is None:
                 found.append(change)
             elif row["type"] in self.form.names:
-                made = self.form.row(row)
-                found.append(RowChange(change.key, change.version, made, change.committed_at_us))
+                found.append(structs.replace(change, row=self.form.row(row)))
         return found
 
 
@@ -144,7 +145,7 @@ class ViewPlan:
         expectations: What its rows should be like.
         nested: What those of its columns are made of that are no plain values.
         left_out: Columns of its table that it does not have.
-        times: Columns that say when its rows changed; see `MirrorView`.
+        times: Columns that say when its rows changed, or its events came; see `ChangeTime`.
         shown: Whether readers see it, by the name of its view; else it is kept beside that.
     """
 
@@ -280,6 +281,7 @@ def _plan_events(
         ) from None
     schema = TableSchema(EVENTS, form.columns, (KEY,))
     _refuse_reserved(view.name, schema)
+    _refuse_taken(view, schema)
     view.search.check(view.name, schema)
     plan = EventsPlan(form, tables)
     bound = ViewPlan(
@@ -293,6 +295,7 @@ def _plan_events(
         search=view.search,
         expectations=view.expectations,
         absent=form.unmade,
+        times=view.times,
     )
     bound.inspection()
     return replace(bound, shapes=_shapes(bound, histories))
@@ -302,6 +305,14 @@ def _refuse_reserved(name: str, schema: TableSchema) -> None:
     reserved = {VERSION_COLUMN, DELETED_FIELD, ROW_ID_COLUMN} & set(schema.by_name)
     if reserved:
         raise PlanError(f"view {name}: column {min(reserved)} is reserved")
+
+
+def _refuse_taken(view: View, table: TableSchema) -> None:
+    if taken := sorted({name for name, _ in view.times} & table.by_name.keys()):
+        raise PlanError(
+            f"view {view.name}: its rows have a column {taken[0]}",
+            hint="give the time of a change another name",
+        )
 
 
 def _plan(
@@ -314,11 +325,7 @@ def _plan(
         raise PlanError(f"view {view.name}: source has no table {view.table}")
     schema = _without_left_out(view, table)
     _refuse_reserved(view.name, schema)
-    if taken := sorted({name for name, _ in view.times} & {c.name for c in table.columns}):
-        raise PlanError(
-            f"view {view.name}: its table has a column {taken[0]}",
-            hint="give the time of a change another name",
-        )
+    _refuse_taken(view, table)
     view.search.check(view.name, schema)
     if view.keys and set(view.keys) != set(schema.key):
         raise PlanError(

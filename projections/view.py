@@ -173,10 +173,14 @@ class HistoryColumns:
 
 
 class ChangeTime(StrEnum):
-    """A time of the change that a row is from, beside those that the row has itself."""
+    """A time of the change that a row is from, beside those that the row has itself.
+
+    A row of a mirror has those of its last change. An event happens once: it has those of when it
+    first came, whatever moves it to another table later.
+    """
 
     COMMIT = "commit"
-    """When it was committed at the source; a row that was read from its table has none."""
+    """When it was committed at the source; what was only read from its table has none."""
 
     BROKER = "broker"
     """When its record was sent."""
@@ -230,6 +234,8 @@ class EventsView:
         to: Stores it lives in.
         search: How its fields are indexed for search.
         expectations: What its rows should be like.
+        times: Columns of its table in the warehouse that say when its events came, and which of
+            the times of a change they are.
     """
 
     name: str
@@ -238,6 +244,7 @@ class EventsView:
     to: frozenset[Store]
     search: SearchOptions = DERIVED
     expectations: tuple[Expectation, ...] = ()
+    times: tuple[tuple[str, ChangeTime], ...] = ()
 
     @property
     def table(self) -> TableName:

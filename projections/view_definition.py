@@ -40,7 +40,7 @@ from projections.view import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from projections.view import AnyView
+    from projections.view import AnyView, View
 
 _KNOWN: Final[Mapping[str, type[Any]]] = MappingProxyType(
     {
@@ -121,6 +121,8 @@ def digest(view: AnyView) -> str:
     """Returns what tells a definition from another; its name is no part of it."""
     document = {**encoded(view), "name": ""}
     document.pop("span", None)  # follows from the query, and was not said by earlier versions
+    if isinstance(view, EventsView) and not view.times:
+        del document["times"]  # nor was that
     return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
@@ -181,6 +183,7 @@ def _of_rows(
     """What makes a mirror's or an events' view's rows."""
     if isinstance(old, EventsView) and isinstance(new, EventsView):
         yield from _of_events(old.events, new.events)
+        yield from _of_times(old, new)
         return
     if isinstance(old, DerivedView) and isinstance(new, DerivedView):
         yield from _of_query(old, new)
@@ -195,14 +198,18 @@ def _of_rows(
     if changed := frozenset(old.left_out) ^ frozenset(new.left_out):
         said = f"columns left out: {_listed(old.left_out)} -> {_listed(new.left_out)}"
         yield DefinitionChange(ChangeKind.REBUILD, (said,), changed)
-    if names := frozenset(name for name, _ in {*old.times} ^ {*new.times}):
-        said = f"times of changes: {_listed(names)}"
-        yield DefinitionChange(ChangeKind.REBUILD, (said,), names)
+    yield from _of_times(old, new)
     if old.history != new.history:
         yield DefinitionChange(
             ChangeKind.REBUILD, ("what makes a state of its history",), rows=True
         )
     yield from _of_cache(old.cache, new.cache)
+
+
+def _of_times(old: View, new: View) -> Iterator[DefinitionChange]:
+    if names := frozenset(name for name, _ in {*old.times} ^ {*new.times}):
+        said = f"times of changes: {_listed(names)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (said,), names)
 
 
 def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import permutations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from fix_log import PLAN, TOPIC, Source, numbered
+from fix_log import PLAN, TOPIC, Source, envelope, numbered
 
+from cdc.table import Column, ColumnKind, TableSchema
+from eventstore.registry import EventTypes
 from projections import view_definition
 from projections.declaration import mirror, source
 from projections.delivery import Delivery, Held
 from projections.errors import DeclarationError, PlanError
+from projections.event_form import ENVELOPE, KEY
 from projections.plan import plan_views
+from projections.record import Record
 from projections.sinks.table import TableSink
-from projections.view import ChangeTime, Store
+from projections.view import EVENT_TABLES, EVENTS, ChangeTime, EventsRef, EventsView, Store
 from projections.view_definition import ChangeKind
 
 if TYPE_CHECKING:
@@ -25,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.plan import ViewPlan
-    from projections.record import Record
 
 pytestmark = pytest.mark.integration
 
@@ -112,6 +117,50 @@ def test_a_view_without_times_has_the_columns_that_it_had(tmp_path: Path) -> Non
     assert {"id", "note", "big", "_version"} == row.keys()
 
 
+def test_an_event_has_the_times_at_which_it_first_came_whatever_moves_it_in_whatever_order(
+    tmp_path: Path,
+) -> None:
+    (plan,) = plan_views([noted()], dict.fromkeys(EVENT_TABLES, EVENT_TABLE))
+    log, archived = (table.topic("shop") for table in EVENT_TABLES)
+    came = [(log, 100, "c"), (log, 300, "r"), (archived, 400, "c"), (archived, 600, "r")]
+    for number, order in enumerate(permutations(came, 3)):
+        root, written = tmp_path / str(number), []
+        TableSink(root).prepare(plan)
+        delivery = Delivery([plan], partial(TableSink, root), {plan.name: Held()})
+        for topic, lsn, op in order:
+            delivery.take(topic, [stored_event(op, lsn)])
+            delivery.finish()
+            written.append(datetime.now(UTC))
+        (row,) = DeltaTable(str(root / plan.name)).to_pyarrow_table().to_pylist()
+
+        known = (log, 100, "c") in order
+        assert (after(1100) if known else None) == row["committed_at"]
+        assert after(min(lsn for _, lsn, _ in order)) == row["received_at"]
+        assert row["applied_at"] < written[0]
+        assert '{"text":"søster"}' == row["data"]
+
+
+def test_a_deleted_event_comes_back_by_nothing_that_is_older(tmp_path: Path) -> None:
+    (plan,) = plan_views([noted()], dict.fromkeys(EVENT_TABLES, EVENT_TABLE))
+    log, archived = (table.topic("shop") for table in EVENT_TABLES)
+    for number, order in enumerate(permutations([(log, 100, "c"), (archived, 400, "c")])):
+        root = tmp_path / str(number)
+        TableSink(root).prepare(plan)
+        delivery = Delivery([plan], partial(TableSink, root), {plan.name: Held()})
+        for topic, lsn, op in (order[0], (archived, 600, "d"), order[1]):
+            delivery.take(topic, [stored_event(op, lsn)])
+            delivery.finish()
+
+        assert 0 == DeltaTable(str(root / plan.name)).to_pyarrow_table().num_rows
+
+
+def noted() -> EventsView:
+    types = EventTypes()
+    types.untyped("order.noted")
+    ref = EventsRef("shop", ("order.noted",), types)
+    return EventsView("noted", "shop", ref, frozenset([Store.TABLE]), times=TIMES)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -130,8 +179,26 @@ def test_a_time_may_not_have_the_name_of_a_column() -> None:
     table = source("shop", tables=["public.things"]).things
     view = mirror("things", table, times={"note": "commit"})
 
-    with pytest.raises(PlanError, match="has a column note"):
+    with pytest.raises(PlanError, match="have a column note"):
         plan_views([view], {view.table: PLAN.schema})
+
+
+def test_a_time_of_an_event_may_not_have_the_name_of_a_field() -> None:
+    view = replace(noted(), times=(("recorded_at", ChangeTime.COMMIT),))
+
+    with pytest.raises(PlanError, match="have a column recorded_at"):
+        plan_views([view], dict.fromkeys(EVENT_TABLES, EVENT_TABLE))
+
+
+def test_a_view_of_events_without_times_is_the_one_that_it_was() -> None:
+    plain = replace(noted(), times=())
+    kept = view_definition.encoded(plain)
+    del kept["times"]  # as earlier versions have written it
+
+    assert view_definition.decoded(kept) == view_definition.decoded(view_definition.encoded(plain))
+    assert view_definition.digest(plain) != view_definition.digest(noted())
+    change = view_definition.difference(plain, noted(), gone=lambda _: False)
+    assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
 
 
 def test_another_time_asks_for_another_version_of_the_view() -> None:
@@ -142,6 +209,35 @@ def test_another_time_asks_for_another_version_of_the_view() -> None:
 
     assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
     assert timed == view_definition.decoded(view_definition.encoded(timed))
+
+
+EVENT_TABLE = TableSchema(
+    EVENTS,
+    (
+        *ENVELOPE,
+        Column("schema_version", ColumnKind.INTEGER, "smallint", nullable=False),
+        Column("data", ColumnKind.JSON, "json", nullable=False),
+    ),
+    (KEY,),
+)
+
+
+def stored_event(op: str, lsn: int) -> Record:
+    """What a topic of the store has of one event, sent at the microsecond of its position."""
+    row = dict.fromkeys(EVENT_TABLE.by_name) | {
+        "global_position": 7,
+        "tenant": "acme",
+        "stream": "order-1",
+        "stream_position": 1,
+        "type": "order.noted",
+        "schema_version": 1,
+        "event_id": "0191d0a0-0000-7000-8000-000000000001",
+        "data": '{"text":"søster"}',
+        "occurred_at": "2026-01-01T00:00:00Z",
+        "recorded_at": "2026-01-01T00:00:00Z",
+    }
+    value = envelope(op, lsn, None if op == "d" else row)
+    return Record(b'{"global_position":7}', value, "1", 0, 0)._replace(sent_at_us=lsn)
 
 
 def _key(record: Record) -> int:

@@ -25,6 +25,7 @@ from projections.view import EVENT_TABLES, OUTBOX, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from eventstore.postgres.log import PostgresEventLog
     from tests.fix_capture import Captured
@@ -171,7 +172,11 @@ def test_views_of_events_equal_the_log_through_compaction_and_upcasting(
     name = captured.spec.name
     log = source(name, eventstore=True)
     views = [
-        events(f"{name}_placed", log.events(shop.OrderPlaced, registry=shop.types)),
+        events(
+            f"{name}_placed",
+            log.events(shop.OrderPlaced, registry=shop.types),
+            times={"committed_at": "commit", "received_at": "broker", "applied_at": "processing"},
+        ),
         events(
             f"{name}_money",
             log.events("order.placed", "order.paid", registry=shop.types),
@@ -185,6 +190,8 @@ def test_views_of_events_equal_the_log_through_compaction_and_upcasting(
 
     orders.write(6, 4, tenant="acme")
     orders.write(7, 300)
+    assert job.catch_up() == []
+    came = times_of(job)
     orders.compact(2, 1)
     orders.compact(2, 4)
     orders.compact(7, 299)
@@ -200,6 +207,10 @@ def test_views_of_events_equal_the_log_through_compaction_and_upcasting(
         by_order["o6"][column] for column in ("total", "email", "lines", "tenant", "correlation_id")
     )
     assert "12.5" == by_order["o7"]["total"]  # version 1, through its upcaster
+    assert {o: times for o, times in came.items() if o != "o1"} == times_of(job)  # one was dropped
+    assert (None, True) == (came["o2"][0], came["o2"][1] < came["o2"][2])  # read, not streamed
+    row, (committed, received, applied) = by_order["o6"], came["o6"]
+    assert row["occurred_at"] <= row["recorded_at"] <= committed <= received <= applied
     _damage(job)
     found = [
         (report.view, report.store, report.missing, report.different)
@@ -215,6 +226,13 @@ def rows_of(job: ViewJob) -> list[int]:
     return [
         DeltaTable(str(tables / plan.name)).to_pyarrow_table().num_rows for plan in job.spec.plans
     ]
+
+
+def times_of(job: ViewJob) -> dict[str, tuple[datetime, ...]]:
+    """When each order came: to its commit, to the broker, and into the table."""
+    table = DeltaTable(str(job.spec.addresses.tables / job.spec.plans[0].name)).to_pyarrow_table()
+    names = ("committed_at", "received_at", "applied_at")
+    return {row["order"]: tuple(row[name] for name in names) for row in table.to_pylist()}
 
 
 def _damage(job: ViewJob) -> None:
