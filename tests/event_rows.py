@@ -107,7 +107,7 @@ class Kept:
             before, changes = after, self._frames(self._world.change())
             after = self._frames(self._world.rows.values())
             outcomes = self._outcomes(changes, before, after, few_max)
-            for row in outcomes.where("_deleted").collect():
+            for row in outcomes.where("_deleted IS DISTINCT FROM false").collect():
                 self.rows.pop(self._key(row.asDict()), None)
             self._take(outcomes.where("NOT _deleted").drop("_deleted"))
             yield list(self._world.rows.values())

@@ -17,7 +17,7 @@ from projections.sinks.lock import WriterLock
 from projections.sinks.table import CONFIGURATION, FEED, HOOKS, maintain, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _COUNT: Final = "_headwater_count"
@@ -125,3 +125,28 @@ class DerivedTable:
                 " for each",
                 example=tuple("NULL" if v is None else str(v) for v in example.values()),
             )
+
+
+def settled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Returns rows of which each says whether it is deleted.
+
+    Args:
+        rows: Columns of a view and `_deleted`; where that is NULL, the row is deleted unless there
+            is another one of its key.
+        keys: Columns that identify a row; NULL is a value like any other.
+    """
+    told = rows[DELETED_FIELD]
+    if not told.null_count:
+        return rows
+    known = rows.filter(told.is_valid())
+    there = set(_values(known, keys))
+    unknown = rows.filter(told.is_null())
+    lacking = pa.array([key not in there for key in _values(unknown, keys)], pa.bool_())
+    gone = unknown.filter(lacking)
+    place = rows.schema.get_field_index(DELETED_FIELD)
+    marks = pa.array([True] * gone.num_rows, pa.bool_())
+    return pa.concat_tables([gone.set_column(place, rows.schema.field(place), marks), known])
+
+
+def _values(rows: pa.Table, keys: Sequence[str]) -> Iterator[tuple[object, ...]]:
+    return zip(*(rows[name].to_pylist() for name in keys), strict=True)

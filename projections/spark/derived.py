@@ -21,7 +21,7 @@ from projections.fault import Fault, FaultError
 from projections.plan import VERSION_COLUMN
 from projections.published import TableVersion
 from projections.search.fields import DELETED_FIELD
-from projections.sinks.derived_table import DerivedTable
+from projections.sinks.derived_table import DerivedTable, settled
 from projections.sinks.sieve import Sieve
 from projections.spark.derivation.affected_keys import gathered
 from projections.spark.derivation.analysis import analyse, keyed
@@ -91,6 +91,7 @@ class DerivedWriter:
             pa.Table.from_batches(given).cast(self.schema) if given else self.schema.empty_table()
         )
         table = DerivedTable(self.root, self.view, self.keys)
+        rows = settled(rows, self.keys)
         sieve = Sieve(self.view, self.expectations)
         try:
             with writing(self.tenure):

@@ -71,6 +71,8 @@ _CONF = {
     "spark.executorEnv._RJEM_MALLOC_CONF": "background_thread:false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    # each call on a column would tell the JVM where in our code it was made: ten calls for one
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -97,6 +99,15 @@ _CONF = {
     "spark.databricks.delta.autoCompact.maxFileSize": "33554432",
     "spark.databricks.delta.properties.defaults.checkpointInterval": "20",
     "spark.databricks.delta.stalenessLimit": "0",
+}
+
+
+_OF_FEW_ROWS: Final = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # without code, what occurs twice in a row is looked up in a cache that is emptied at each row
+    "spark.sql.subexpressionElimination.enabled": "false",
+    # to read a file's dictionaries, so that it need not be read, takes longer than to read it
+    "parquet.filter.dictionary.enabled": "false",
 }
 
 
@@ -189,11 +200,12 @@ def session_of_batches(session: SparkSession) -> SparkSession:
     """Returns a session of the same driver for what is done often and with few rows.
 
     Every task has code made for the columns that it reads and gives, which for some hundred rows
-    takes longer than the rows. Queries over whole tables are up to three times as fast with it, so
-    they stay in the session that is given.
+    takes longer than the rows, and so does much of what is to pay off with each row. Queries over
+    whole tables are up to three times as fast with it, so they stay in the session that is given.
     """
     found = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())  # noqa: SLF001
-    found.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    for name, value in _OF_FEW_ROWS.items():
+        found.conf.set(name, value)
     return found
 
 

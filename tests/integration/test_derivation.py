@@ -77,7 +77,7 @@ def keep(
         )
         for row in outcome(way, after, keys, lambda: view.definition(before)).collect():
             key = tuple(frozen(row[name]) for name in view.keys)
-            if row["_deleted"]:
+            if row["_deleted"] is not False:  # NULL: unless its row follows
                 kept.pop(key, None)
             else:
                 kept[key] = frozen(tuple(row)[:-1])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.search.fields import DELETED_FIELD
-from projections.sinks.derived_table import DerivedTable
+from projections.sinks.derived_table import DerivedTable, settled
 
 if TYPE_CHECKING:
     import pytest
@@ -53,3 +53,20 @@ def test_rows_are_found_by_all_columns_of_their_key(
         found = DeltaTable(str(root / "v")).to_pyarrow_table().to_pylist()
         assert expected == {tuple(row[name] for name in KEYS): row["count"] for row in found}
         assert len(expected) == len(found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=batches, unless_there=st.lists(keys, unique=True, max_size=6))
+def test_what_is_deleted_unless_its_key_has_a_row_is_so_only_without_one(
+    rows: dict[Any, Any], unless_there: list[Any]
+) -> None:
+    told = [(*key, count, count is None) for key, count in rows.items()]
+    asked = [(*key, None, None) for key in unless_there]
+    named = [dict(zip(SCHEMA.names, row, strict=True)) for row in (*asked, *told)]
+
+    found = settled(pa.Table.from_pylist(named, SCHEMA), KEYS)
+
+    assert SCHEMA == found.schema
+    kept = [tuple(row[name] for name in SCHEMA.names) for row in found.to_pylist()]
+    lacking = [(*key, None, True) for key in unless_there if key not in rows]
+    assert [*lacking, *told] == kept

@@ -155,16 +155,17 @@ def outcome(
 
     Returns:
         The view's columns, and `_deleted`: a row is an upsert, or of a deleted one the keys alone.
+        Where that is NULL it is deleted unless the key has a row, which comes later.
     """
     present = recomputed(derivation, new, keys)
     if set(keyed(derivation).by) != set(derivation.keys):
         return replaced(derivation, among(stored(), keys), present)
+    if keys.count and keys.values is not None:
+        return _unless_there(derivation, keys, present)
     before = keys.frame.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
     alike = same((f"_was_{name}", name) for name in derivation.keys)
     present = present.withColumn(_PRESENT, fn.lit(True))
-    # few keys have few rows
-    few = bool(keys.count) and keys.values is not None
-    joined = before.join(fn.broadcast(present) if few else present, alike, "left_outer")
+    joined = before.join(present, alike, "left_outer")
     gone = fn.col(_PRESENT).isNull()
     return joined.select(
         *(
@@ -175,6 +176,23 @@ def outcome(
         ),
         gone.alias(DELETED_FIELD),
     )
+
+
+def _unless_there(derivation: Derivation, keys: AffectedKeys, present: DataFrame) -> DataFrame:
+    """Few keys, and the rows that they have: whoever writes these sees which have none.
+
+    To find that out by a join would cost another job of Spark's, and half of what these take.
+    """
+    given = {field.name: field.dataType for field in present.schema}
+    known = {name: fn.col(name) for name in derivation.keys}
+    before = keys.frame.select(
+        *(
+            known.get(name, fn.lit(None)).cast(given[name]).alias(name)
+            for name in derivation.columns
+        ),
+        fn.lit(None).cast("boolean").alias(DELETED_FIELD),
+    )
+    return before.unionAll(present.withColumn(DELETED_FIELD, fn.lit(False)))
 
 
 def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> DataFrame:
