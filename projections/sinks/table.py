@@ -325,18 +325,13 @@ class TableSink:
         if marked.num_rows == 0:
             return 0, 0
         newer = f's."{VERSION_COLUMN}" > t."{VERSION_COLUMN}"'
-        first = _first_times(plan)
-        updates = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names} | first
-        merger = (
-            self._merger(table, plan, marked)
-            .when_matched_delete(f's."{_DELETED}" AND {newer}')
-            .when_matched_update(updates, f'NOT s."{_DELETED}" AND {newer}')
+        merger = self._merger(table, plan, marked)
+        merger = merger.when_matched_delete(f's."{_DELETED}" AND {newer}')
+        metrics = (
+            _updating(merger, plan, newer)
             .when_not_matched_insert_all(f'NOT s."{_DELETED}"', except_cols=[_DELETED])
+            .execute()
         )
-        if first:
-            earlier = " OR ".join(map(_earlier, first))
-            merger = merger.when_matched_update(first, f'NOT s."{_DELETED}" AND ({earlier})')
-        metrics = merger.execute()
         maintain(table, self._root, plan.name)
         written = metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"]
         return int(written), marked.nbytes
@@ -444,19 +439,25 @@ class TableSink:
         return WriterLock(self._root / f".{plan.name}.lock", wait=True)
 
 
-def _first_times(plan: ViewPlan) -> dict[str, str]:
-    """What the times of an event become when another record tells of it: the earliest.
+def _updating(merger: Any, plan: ViewPlan, newer: str) -> Any:
+    """Has newer rows take the place of those that there are; an event keeps its earliest times.
 
     Compaction moves it to another table, whose topic may even be read sooner than that of the log.
     """
-    if plan.events is None:
-        return {}
-    names = [quoted(name) for name, _ in plan.times]
-    return {name: f"CASE WHEN {_earlier(name)} THEN s.{name} ELSE t.{name} END" for name in names}
+    kept = f'NOT s."{_DELETED}"'
+    times = [quoted(name) for name, _ in plan.times]
+    if plan.events is None or not times:
+        return merger.when_matched_update_all(f"{kept} AND {newer}", except_cols=[_DELETED])
+    earlier = {name: _earlier(name) for name in times}
+    first = {n: f"CASE WHEN {sooner} THEN s.{n} ELSE t.{n} END" for n, sooner in earlier.items()}
+    every = {quoted(name): f"s.{quoted(name)}" for name in table_schema(plan).names}
+    return merger.when_matched_update(every | first, f"{kept} AND {newer}").when_matched_update(
+        first, f"{kept} AND ({' OR '.join(earlier.values())})"
+    )
 
 
 def _earlier(name: str) -> str:
-    return f"s.{name} < t.{name} OR (t.{name} IS NULL AND s.{name} IS NOT NULL)"
+    return f"(s.{name} < t.{name} OR (t.{name} IS NULL AND s.{name} IS NOT NULL))"
 
 
 def maintain(table: DeltaTable, root: Path, name: str) -> None:

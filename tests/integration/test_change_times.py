@@ -16,7 +16,7 @@ from fix_log import PLAN, TOPIC, Source, envelope, numbered
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.registry import EventTypes
 from projections import view_definition
-from projections.declaration import mirror, source
+from projections.declaration import events, mirror, source
 from projections.delivery import Delivery, Held
 from projections.errors import DeclarationError, PlanError
 from projections.event_form import ENVELOPE, KEY
@@ -175,6 +175,15 @@ def test_times_that_a_view_cannot_have_are_refused(options: dict[str, Any], said
         mirror("things", source("shop", tables=["public.things"]).things, **options)
 
 
+def test_a_view_of_events_has_times_in_its_table_only_and_none_that_there_is_not() -> None:
+    every = source("shop", tables=[], eventstore=True).events("order.noted", registry=EventTypes())
+
+    with pytest.raises(DeclarationError, match="only the table"):
+        events("noted", every, to=["cache"], times={"at": "broker"})
+    with pytest.raises(DeclarationError, match="no time arrival"):
+        events("noted", every, times={"at": "arrival"})
+
+
 def test_a_time_may_not_have_the_name_of_a_column() -> None:
     table = source("shop", tables=["public.things"]).things
     view = mirror("things", table, times={"note": "commit"})
@@ -196,6 +205,7 @@ def test_a_view_of_events_without_times_is_the_one_that_it_was() -> None:
     del kept["times"]  # as earlier versions have written it
 
     assert view_definition.decoded(kept) == view_definition.decoded(view_definition.encoded(plain))
+    assert "a0196204a929b1a5" == view_definition.digest(plain)  # as earlier versions noted it
     assert view_definition.digest(plain) != view_definition.digest(noted())
     change = view_definition.difference(plain, noted(), gone=lambda _: False)
     assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)

@@ -186,10 +186,7 @@ def _unless_there(derivation: Derivation, keys: AffectedKeys, present: DataFrame
     given = {field.name: field.dataType for field in present.schema}
     known = {name: fn.col(name) for name in derivation.keys}
     before = keys.frame.select(
-        *(
-            known.get(name, fn.lit(None)).cast(given[name]).alias(name)
-            for name in derivation.columns
-        ),
+        *(known.get(name, fn.lit(None)).cast(given[name]).alias(name) for name in given),
         fn.lit(None).cast("boolean").alias(DELETED_FIELD),
     )
     return before.unionAll(present.withColumn(DELETED_FIELD, fn.lit(False)))
