@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdc.column_rule import ColumnRules
-from projections.alert import Handler, Message, Topic, Webhook
+from projections.alert import Handler, Message, Recent, Topic, Webhook
 from projections.cache_options import CacheOptions
 from projections.dashboard import Bars, Line, Number, Rows
 from projections.declaration import source
@@ -31,6 +31,7 @@ __all__ = [
     "Message",
     "Number",
     "Pattern",
+    "Recent",
     "Rows",
     "SearchOptions",
     "Session",

@@ -6,15 +6,15 @@ import hashlib
 import re
 from collections.abc import Mapping  # noqa: TC003  # messages are read by their annotations
 from dataclasses import dataclass, field
-from datetime import datetime  # noqa: TC003  # as above
+from datetime import datetime, timedelta  # noqa: TC003  # as above
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from projections.errors import DeclarationError
+from projections.event_window import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
 _URL: Final = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^/?#@:\s]+)(:\d{1,5})?([/?#]\S*)?")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,248}")
@@ -130,6 +130,27 @@ Channel = Webhook | Topic | Handler
 
 
 @dataclass(frozen=True, slots=True)
+class Recent:
+    """Rows of the last while, by a time that they have: older ones are nobody's concern any more.
+
+    Attributes:
+        column: Name of the column with a row's time; of one where it is NULL nobody is told.
+        within: How long a row is recent: `"7 days"`.
+    """
+
+    column: str
+    within: str
+
+    def __post_init__(self) -> None:
+        duration(self.within)
+
+    @property
+    def length(self) -> timedelta:
+        """How long a row is recent."""
+        return duration(self.within)
+
+
+@dataclass(frozen=True, slots=True)
 class Alert:
     """Rows of a view of which somebody is told.
 
@@ -140,6 +161,7 @@ class Alert:
         hold: How long a row must have met it before anybody is told.
         quiet: How long it must not have met it before anybody is told that it does no more.
         to: Who is told.
+        recent: Which rows are looked at; None for all that the view has.
     """
 
     name: str
@@ -148,3 +170,4 @@ class Alert:
     hold: timedelta
     quiet: timedelta
     to: tuple[Channel, ...]
+    recent: Recent | None = None

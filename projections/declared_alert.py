@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from projections.alert import Alert, Channel
+from projections.alert import Alert, Channel, Recent
 from projections.declaration import checked, collected
 from projections.errors import DeclarationError
 from projections.event_window import duration
@@ -25,6 +25,7 @@ def alert(  # noqa: PLR0913  # each is a word of its own
     where: str = "",
     hold: str = "0 seconds",
     quiet: str = "0 seconds",
+    recent: Recent | None = None,
 ) -> Alert:
     """Declares that somebody is told of rows of a view, each once until it has recovered.
 
@@ -37,6 +38,9 @@ def alert(  # noqa: PLR0913  # each is a word of its own
         hold: How long a row must have met the condition before anybody is told: `"5 minutes"`.
         quiet: Hold-down: how long it must not have met it before it counts as recovered. What
             comes and goes in between is told once.
+        recent: Leaves out rows that are older, such as matches of a pattern, of which there are
+            ever more: `Recent("match_end", "7 days")`. One that becomes too old is forgotten, and
+            nobody is told that it has recovered.
 
     Raises:
         DeclarationError: It does not fit.
@@ -60,9 +64,13 @@ def alert(  # noqa: PLR0913  # each is a word of its own
     names = [each.name for each in channels]
     if len(set(names)) < len(names):
         raise DeclarationError(f"alert {name} tells one channel twice", detail=", ".join(names))
+    if recent is not None and not isinstance(recent, Recent):
+        raise DeclarationError(
+            f"alert {name} does not say what is recent", hint='recent=Recent("match_end", "7 days")'
+        )
     least = timedelta(0)
     lengths = duration(hold, least), duration(quiet, least)
-    declared = Alert(checked(name, "alert"), of.name, where.strip(), *lengths, channels)
+    declared = Alert(checked(name, "alert"), of.name, where.strip(), *lengths, channels, recent)
     known = collected().alerts
     if known.setdefault(declared.name, declared) is not declared:
         raise DeclarationError(f"two alerts are named {name}")

@@ -250,6 +250,8 @@ CREATE TABLE IF NOT EXISTS headwater.alert_episodes (
     ended timestamptz,
     PRIMARY KEY (source, alert, key)
 );
+ALTER TABLE headwater.alert_episodes
+    ADD COLUMN IF NOT EXISTS until timestamptz;  -- when it is recent no more; NULL for never
 -- What somebody is still to be told; it goes when they have taken it.
 CREATE TABLE IF NOT EXISTS headwater.alert_messages (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -271,6 +273,9 @@ CREATE TABLE IF NOT EXISTS headwater.alert_messages (
 _EXISTS: Final = """
 SELECT bool_and(to_regclass('headwater.' || name) IS NOT NULL)
        AND to_regprocedure('headwater.may_stream(text)') IS NOT NULL
+       -- the newest column of those that were added to tables
+       AND EXISTS (SELECT FROM pg_attribute
+                    WHERE attrelid = to_regclass('headwater.alert_episodes') AND attname = 'until')
   FROM unnest(%s::text[]) AS name
 """
 

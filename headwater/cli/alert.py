@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -98,11 +99,16 @@ def check(
     platform = _opened(config, home, profile)
     alert, spec = _alert(platform, name), platform.alert_spec()
     key = spec.keys().get(alert.view, ())
-    met = condition.met(spec.tables, spec.source, alert, key)
+    met = condition.met(spec.tables, spec.source, alert, key, datetime.now(UTC))
     if met is None:
         hint = "headwater view status"
         raise UsageError(f"view {alert.view} has nothing to be looked at yet", hint=hint)
-    print_rows(list(met.rows.values()), as_json=as_json, title="", empty="no row meets it")
+    print_rows(
+        list(met.rows(met.until.keys()).values()),
+        as_json=as_json,
+        title="",
+        empty="no row meets it",
+    )
 
 
 @app.command("test")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,14 +20,15 @@ from projections.plan import VERSION_COLUMN
 from projections.published import Published
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
     from pathlib import Path
 
     from cdc.lsn import Lsn
     from projections.alert import Alert
 
-ROWS_MAX: Final = 10_000
-"""Rows that may meet an alert's condition: nobody is helped by being told of more at once."""
+ROWS_MAX: Final = 100_000
+"""Rows that may meet an alert's condition: each of them is compared at every look."""
 
 Document = dict[str, Any]
 
@@ -36,14 +39,26 @@ class Met:
 
     Attributes:
         position: The boundary at which the view was read.
-        rows: The rows by the text of their key, in the form of documents.
+        until: Until when each row is recent, by the text of its key; None for ever.
     """
 
     position: Lsn
-    rows: Mapping[str, Document]
+    until: Mapping[str, datetime | None]
+    _alert: Alert
+    _answer: pa.Table = field(repr=False)
+
+    def rows(self, keys: Collection[str]) -> dict[str, Document]:
+        """Returns rows by their keys, in the form of documents; those that do not meet it are none.
+
+        Raises:
+            AlertConditionError: A row cannot be written.
+        """
+        wanted = {key: index for index, key in enumerate(self.until) if key in keys}
+        rows = self._answer.take(pa.array(list(wanted.values()), pa.int64()))
+        return dict(zip(wanted, _documents(self._alert, rows), strict=True))
 
 
-def met(tables: Path, source: str, alert: Alert, key: Sequence[str]) -> Met | None:
+def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: datetime) -> Met | None:
     """Asks a view for the rows that meet an alert's condition.
 
     Args:
@@ -51,6 +66,7 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str]) -> Met | No
         source: Name of the source.
         alert: The alert.
         key: Columns that identify a row.
+        now: The time, by which rows are recent.
 
     Returns:
         None if the view has nothing that readers could see: that says nothing of its rows.
@@ -64,11 +80,10 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str]) -> Met | No
     if read is None:
         return None
     place, table = read
-    condition = f" WHERE {alert.where}" if alert.where else ""
-    query = f'SELECT * FROM "{alert.view}"{condition} LIMIT {ROWS_MAX + 1}'  # noqa: S608
     try:
         found = DeltaTable(tables / place, version=table.version)
-        answer = QueryBuilder().register(alert.view, found).execute(query).read_all()
+        query = _query(alert, pa.schema(found.schema()), now)
+        answer = pa.table(QueryBuilder().register(alert.view, found).execute(query).read_all())
     except TableNotFoundError:
         return None  # it is being made anew
     except DeltaError as error:
@@ -77,27 +92,71 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str]) -> Met | No
             detail=str(error).splitlines()[0][:200],
             hint="where=... is SQL as `headwater query` takes it: ask there first",
         ) from None
-    rows = _documents(alert, pa.table(answer))
-    if len(rows) > ROWS_MAX:
+    if len(answer) > ROWS_MAX:
         raise AlertConditionError(
             f"more than {ROWS_MAX:,} rows meet the condition of alert {alert.name}",
-            hint="a narrower condition, or a view that counts them",
+            hint='a narrower condition, or of a view that only grows recent=Recent("at", "7 days")',
         )
-    if rows and (lacking := [name for name in key if name not in rows[0]]):
+    if lacking := [name for name in key if name not in answer.column_names]:
         raise AlertConditionError(
             f"view {alert.view} lacks columns of its key", detail=", ".join(lacking)
         )
-    by_key = {key_text([row[name] for name in key]): row for row in rows}
-    if len(by_key) < len(rows):
+    until = dict(zip(_keys(alert, answer, key), _until(alert, answer), strict=True))
+    if len(until) < len(answer):
         raise AlertConditionError(
             f"view {alert.view} has several rows for one key", detail=", ".join(key)
         )
-    return Met(table.applied_through, by_key)
+    return Met(table.applied_through, until, alert, answer)
+
+
+def _query(alert: Alert, schema: pa.Schema, now: datetime) -> str:
+    condition = alert.where
+    if alert.recent is not None:
+        column = alert.recent.column
+        if column not in schema.names or not pa.types.is_timestamp(schema.field(column).type):
+            raise AlertConditionError(
+                f"view {alert.view} has no time {column} by which its rows could be recent",
+                detail=", ".join(f.name for f in schema if pa.types.is_timestamp(f.type)),
+                hint="one of these columns",
+            )
+        begin = now.astimezone(UTC) - alert.recent.length
+        recent = f"\"{column}\" > TIMESTAMP '{begin:%Y-%m-%dT%H:%M:%S.%f}Z'"
+        condition = f"({alert.where}) AND {recent}" if alert.where else recent
+    where = f" WHERE {condition}" if condition else ""
+    return f'SELECT * FROM "{alert.view}"{where} LIMIT {ROWS_MAX + 1}'  # noqa: S608
+
+
+def _keys(alert: Alert, answer: pa.Table, key: Sequence[str]) -> Iterator[str]:
+    rows = _documents(alert, answer.select(list(key)))
+    return (key_text([row[name] for name in key]) for row in rows)
+
+
+def _until(alert: Alert, answer: pa.Table) -> list[datetime | None]:
+    """Until when each row is recent."""
+    if alert.recent is None:
+        return [None] * len(answer)
+    with _written(alert):
+        times = answer[alert.recent.column].to_pylist()
+    return [_later(time, alert.recent.length) for time in times]
+
+
+def _later(time: datetime, length: timedelta) -> datetime | None:
+    try:
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)) + length
+    except OverflowError:
+        return None
 
 
 def _documents(alert: Alert, answer: pa.Table) -> list[Document]:
-    try:
+    with _written(alert):
         return [_document(row) for row in answer.to_pylist()]
+
+
+@contextmanager
+def _written(alert: Alert) -> Iterator[None]:
+    """Names what makes a row unwritable."""
+    try:
+        yield
     except (ArithmeticError, ValueError, TypeError, pa.ArrowException) as error:
         raise AlertConditionError(
             f"a row that meets the condition of alert {alert.name} cannot be written",

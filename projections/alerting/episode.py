@@ -5,6 +5,9 @@ as long as the alert holds; then it is `open`, which is told. One that does no m
 until it has not for as long as the alert's hold-down; then it is told as recovered, and forgotten.
 What ends before it was told is told to nobody, and what comes back before it has ended is told no
 second time (the `for` and `keep_firing_for` of Prometheus' rules).
+
+A row may be recent for a while only. One that is not any more is as good as not there: it is no
+longer met, and what is known of it is forgotten without a word, for it has not recovered.
 """
 
 from __future__ import annotations
@@ -36,11 +39,13 @@ class Episode:
         state: Where it is.
         since: When the row was first seen to meet the condition.
         ended: Of one that is ending, since when the row does not.
+        until: When the row is too old to be anybody's concern; None for never.
     """
 
     state: State
     since: datetime
     ended: datetime | None = None
+    until: datetime | None = None
 
 
 class Step(NamedTuple):
@@ -71,20 +76,25 @@ class Patience:
 
 
 def steps(
-    known: Mapping[str, Episode], met: Collection[str], now: datetime, patience: Patience
+    known: Mapping[str, Episode],
+    met: Mapping[str, datetime | None],
+    now: datetime,
+    patience: Patience,
 ) -> Iterator[Step]:
     """Yields what becomes of rows; those of which nothing changes are left out.
 
     Args:
         known: What is known, by key.
-        met: Keys of the rows that meet the condition now.
+        met: Keys of the rows that meet the condition now, with the time until which each is recent.
         now: The time; never before that of an earlier call.
         patience: How long is waited.
     """
     for key in sorted({*known, *met}):
         before = known.get(key)
         step = (
-            _met(key, before, now, patience) if key in met else _not_met(key, before, now, patience)
+            _met(key, met[key], before, now, patience)
+            if key in met
+            else _not_met(key, before, now, patience)
         )
         if step.episode != before or step.told is not None:
             yield step
@@ -97,19 +107,27 @@ def due_at(known: Collection[Episode], patience: Patience) -> datetime | None:
     return min((*pending, *ending), default=None)
 
 
-def _met(key: str, before: Episode | None, now: datetime, patience: Patience) -> Step:
-    episode = before or Episode(State.PENDING, now)
+def _met(
+    key: str,
+    until: datetime | None,
+    before: Episode | None,
+    now: datetime,
+    patience: Patience,
+) -> Step:
+    episode = replace(before or Episode(State.PENDING, now), until=until)
     if episode.state is State.PENDING and now - episode.since >= patience.hold:
         return Step(key, replace(episode, state=State.OPEN), Event.OPENED)
     if episode.state is State.ENDING:
-        return Step(key, Episode(State.OPEN, episode.since))
+        return Step(key, Episode(State.OPEN, episode.since, until=until))
     return Step(key, episode)
 
 
 def _not_met(key: str, before: Episode | None, now: datetime, patience: Patience) -> Step:
     if before is None or before.state is State.PENDING:
         return Step(key, None)
+    if before.ended is None and before.until is not None and now >= before.until:
+        return Step(key, None)
     ended = before.ended or now
     if now - ended >= patience.quiet:
         return Step(key, None, Event.RECOVERED)
-    return Step(key, Episode(State.ENDING, before.since, ended))
+    return Step(key, replace(before, state=State.ENDING, ended=ended))

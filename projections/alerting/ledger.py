@@ -46,13 +46,15 @@ UPDATE headwater.alert_messages AS m
 _VACUUM: Final = "VACUUM headwater.alert_messages"
 _NOW: Final = "SELECT clock_timestamp()"
 _KNOWN: Final = (
-    "SELECT key, state, since, ended FROM headwater.alert_episodes WHERE source = %s AND alert = %s"
+    "SELECT key, state, since, ended, until FROM headwater.alert_episodes"
+    " WHERE source = %s AND alert = %s"
 )
 _KEEP: Final = """
-INSERT INTO headwater.alert_episodes AS e (source, alert, key, columns, state, since, ended)
-VALUES (%(source)s, %(alert)s, %(key)s, %(columns)s, %(state)s, %(since)s, %(ended)s)
+INSERT INTO headwater.alert_episodes AS e (source, alert, key, columns, state, since, ended, until)
+VALUES (%(source)s, %(alert)s, %(key)s, %(columns)s, %(state)s, %(since)s, %(ended)s, %(until)s)
 ON CONFLICT (source, alert, key) DO UPDATE
-   SET state = excluded.state, since = excluded.since, ended = excluded.ended
+   SET state = excluded.state, since = excluded.since, ended = excluded.ended,
+       until = excluded.until
 RETURNING number, columns
 """
 _FORGET: Final = (
@@ -67,7 +69,7 @@ SELECT %(source)s, %(alert)s, %(key)s, channel, %(id)s, %(body)s
 # what is told of a row is told in its order
 _DUE: Final = """
 SELECT number, alert, key, channel, id, body, attempts FROM headwater.alert_messages AS m
- WHERE source = %s AND next_at <= clock_timestamp() AND NOT (channel = ANY (%s))
+ WHERE source = %s AND next_at <= clock_timestamp() AND channel = ANY (%s)
    AND NOT EXISTS (
        SELECT FROM headwater.alert_messages AS e WHERE e.source = m.source AND e.alert = m.alert
           AND e.key = m.key AND e.channel = m.channel AND e.number < m.number)
@@ -207,7 +209,7 @@ def withhold(connection: Connection, source: str) -> int:
 def known(connection: Connection, source: str, alert: str) -> dict[str, Episode]:
     """Returns what is known of an alert's rows, by key."""
     rows = connection.execute(_KNOWN, (source, alert)).fetchall()
-    return {key: Episode(State(state), since, ended) for key, state, since, ended in rows}
+    return {key: Episode(State(state), *times) for key, state, *times in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,7 @@ class Noting:
                 "state": episode.state,
                 "since": episode.since,
                 "ended": episode.ended,
+                "until": episode.until,
                 # of one that is known they stay as they are
                 "columns": Jsonb({name: row.get(name) for name in self.columns}),
             }
@@ -268,15 +271,15 @@ class Noting:
         connection.execute(_TELL, names | told)
 
 
-def due(connection: Connection, source: str, resting: Collection[str]) -> list[Letter]:
+def due(connection: Connection, source: str, channels: Collection[str]) -> list[Letter]:
     """Returns messages that can be sent now; of one row and channel only the first.
 
     Args:
         connection: To the source.
         source: Its name.
-        resting: Channels that are left alone for now.
+        channels: Names of those that take any.
     """
-    rows = connection.execute(_DUE, (source, list(resting))).fetchall()
+    rows = connection.execute(_DUE, (source, list(channels))).fetchall()
     return [Letter(*row) for row in rows]
 
 

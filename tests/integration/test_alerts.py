@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,12 @@ from structlog.testing import capture_logs
 
 from cdc.broker.admin import consumer
 from cdc.postgres import own_schema
-from projections.alert import Alert, Event, Handler, Message, Topic, Webhook
-from projections.alerting import condition, ledger, trial
+from projections.alert import Alert, Event, Handler, Message, Recent, Topic, Webhook
+from projections.alerting import condition, ledger, trial, watch
 from projections.alerting.channel import Post
+from projections.alerting.messenger import Messenger
 from projections.alerting.signature import verify
-from projections.alerting.watch import AlertSpec, Lookout, Messenger, begin
+from projections.alerting.watch import AlertSpec, Lookout, begin
 from projections.errors import AlertConditionError
 from projections.published import Published
 from tests.version_steps import awaited
@@ -140,15 +142,22 @@ def looked(spec: AlertSpec, connection: Connection) -> None:
     Lookout(spec, threading.Event()).look(connection)
 
 
+def asked(view: View, spec: AlertSpec, *key: str) -> None:
+    condition.met(view.tables, SOURCE, spec.alerts[0], key or ("id",), datetime.now(UTC))
+
+
 @contextmanager
 def messenger(spec: AlertSpec) -> Iterator[tuple[Messenger, Post]]:
-    with closing(Post(spec.bootstrap, spec.secrets)) as post:
-        yield Messenger(spec, threading.Event()), post
+    with (
+        closing(Post(spec.bootstrap, spec.secrets)) as post,
+        closing(Messenger(spec.source, spec.alerts, post, threading.Event())) as found,
+    ):
+        yield found, post
 
 
 def brought(spec: AlertSpec, connection: Connection) -> None:
-    with messenger(spec) as (messages, post):
-        while messages.tell(connection, post):
+    with messenger(spec) as (messages, _):
+        while messages.tell(connection) or messages.busy:
             pass
 
 
@@ -215,7 +224,7 @@ def test_a_messenger_that_is_killed_after_it_has_sent_sends_the_same_again(
     looked(spec, connection)
     with messenger(spec) as (_, post):
         for _ in range(2):  # it has no time to note that it was taken
-            (letter,) = ledger.due(connection, SOURCE, ())
+            (letter,) = ledger.due(connection, SOURCE, [spec.alerts[0].to[0].name])
             post.bring(spec.alerts[0].to[0], letter)
     brought(spec, connection)
     assert 3 == len(receiver.taken)
@@ -296,6 +305,115 @@ def test_a_condition_may_ask_for_the_time_and_hold_before_it_is_told(
     assert [("opened", 1)] == receiver.told()
 
 
+def test_rows_that_only_grow_are_told_as_they_come_however_many_stand(
+    spec: AlertSpec, view: View, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "OPENED_MAX", 2)
+    rows = [{"id": n, "amount": 500} for n in range(9)]
+    for count in (2, 4, 6):
+        view.publish(*rows[:count])
+        looked(spec, connection)
+        assert count == len(list(ledger.standing(connection, SOURCE)))
+    view.publish(*rows)  # three at once are too many, and nobody is told of two of them
+    looked(spec, connection)
+    assert 6 == len(list(ledger.standing(connection, SOURCE)))
+    codes = [each.code for each in ledger.waiting(connection, SOURCE)]
+    assert any("more than 2 rows at once" in (code or "") for code in codes)
+    view.publish(*rows[1:8])
+    looked(spec, connection)
+    assert 7 == len(list(ledger.standing(connection, SOURCE)))
+    assert 9 == sum(each.messages for each in ledger.waiting(connection, SOURCE))  # 8 and 1
+
+
+def test_a_row_that_is_recent_no_more_is_forgotten_without_a_word(
+    spec: AlertSpec, view: View, connection: Connection, receiver: Receiver
+) -> None:
+    now = ledger.now(connection)
+    spec = of(spec, where="amount > 100 OR amount = 50", recent=Recent("due_at", "1 hour"))
+
+    def row(number: int, ago: timedelta | None) -> dict[str, Any]:
+        due_at = None if ago is None else now - ago
+        return {"id": number, "amount": 500, "due_at": due_at}
+
+    minute = timedelta(minutes=1)
+    rows = [row(1, minute), row(2, minute), row(3, timedelta(hours=1)), row(4, None)]
+    view.publish(*rows)
+    looked(spec, connection)
+    brought(spec, connection)
+    assert [("opened", 1), ("opened", 2)] == sorted(receiver.told())
+
+    view.publish(row(1, minute / 2), *rows[1:])  # its time has moved on
+    looked(spec, connection)
+    untils = "SELECT until FROM headwater.alert_episodes ORDER BY key"
+    hour = timedelta(hours=1)
+    assert [(now - minute / 2 + hour,), (now - minute + hour,)] == connection.execute(
+        untils
+    ).fetchall()
+
+    # one is too old when it is looked at next, the other one was taken back before it was
+    connection.execute("UPDATE headwater.alert_episodes SET until = now() WHERE key = '1'")
+    view.publish(row(1, timedelta(hours=2)), *rows[2:])
+    looked(spec, connection)
+    brought(spec, connection)
+    assert [("recovered", 2)] == receiver.told()[2:]
+    assert [] == list(ledger.standing(connection, SOURCE))
+
+
+def test_a_ledger_of_before_rows_could_be_recent_is_brought_up_to_date(
+    spec: AlertSpec, view: View, connection: Connection
+) -> None:
+    view.publish({"id": 1, "amount": 500})
+    looked(spec, connection)
+    connection.execute("ALTER TABLE headwater.alert_episodes DROP until")
+    assert not own_schema.exists(connection)
+    own_schema.ensure(connection)
+    looked(spec, connection)
+    assert ["1"] == [each.key for each in ledger.standing(connection, SOURCE)]
+    assert [] == own_schema.ensure(connection)
+
+
+def test_a_channel_that_never_comes_back_keeps_no_other_one_waiting(
+    spec: AlertSpec, view: View, connection: Connection, receiver: Receiver
+) -> None:
+    let_go, got = threading.Event(), list[Message]()
+
+    def hangs(message: Message) -> None:
+        assert let_go.wait(60)
+        got.append(message)
+
+    def leaves(_: Message) -> None:
+        raise SystemExit
+
+    spec = of(spec, to=(Handler(hangs), Handler(leaves), *spec.alerts[0].to))
+    view.publish(*({"id": n, "amount": 500} for n in range(3)))
+    looked(spec, connection)
+    with messenger(spec) as (messages, _):
+        deadline = time.monotonic() + 30
+        while len(receiver.taken) < 3:
+            assert time.monotonic() < deadline
+            messages.tell(connection)
+        assert ([], True) == (got, messages.busy)
+        let_go.set()
+        while messages.busy:
+            assert time.monotonic() < deadline
+            messages.tell(connection)
+    assert 3 == len(got)
+    (waits,) = ledger.waiting(connection, SOURCE)
+    assert (3, "SystemExit") == (waits.messages, waits.code)
+
+
+def test_what_is_due_of_an_alert_that_cannot_be_looked_at_makes_nobody_look(
+    spec: AlertSpec, view: View, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view.publish({"id": 1, "amount": 500})
+    lookout = Lookout(of(spec, hold=timedelta(hours=1)), threading.Event())
+    lookout.look(connection)
+    assert 1 == len(lookout._due)
+    monkeypatch.setattr(condition, "ROWS_MAX", 0)
+    lookout.look(connection)
+    assert {} == lookout._due
+
+
 def test_a_condition_that_cannot_be_asked_recovers_nothing(
     spec: AlertSpec, view: View, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,15 +421,19 @@ def test_a_condition_that_cannot_be_asked_recovers_nothing(
     looked(spec, connection)
     for wrong, said in (("amonut > 1", "cannot be asked"), ("amount >", "cannot be asked")):
         with pytest.raises(AlertConditionError, match=said):
-            condition.met(view.tables, SOURCE, of(spec, where=wrong).alerts[0], ("id",))
+            asked(view, of(spec, where=wrong))
         looked(of(spec, where=wrong), connection)
     with pytest.raises(AlertConditionError, match="lacks columns of its key"):
-        condition.met(view.tables, SOURCE, spec.alerts[0], ("id", "gone"))
+        asked(view, spec, "id", "gone")
     with pytest.raises(AlertConditionError, match="several rows"):
-        condition.met(view.tables, SOURCE, spec.alerts[0], ("amount",))
+        asked(view, spec, "amount")
+    for column in ("amount", "gone"):
+        with pytest.raises(AlertConditionError, match="has no time") as told:
+            asked(view, of(spec, recent=Recent(column, "1 hour")))
+        assert "due_at" == told.value.detail
     monkeypatch.setattr(condition, "ROWS_MAX", 1)
     with pytest.raises(AlertConditionError, match="more than 1 rows"):
-        condition.met(view.tables, SOURCE, spec.alerts[0], ("id",))
+        asked(view, spec)
     looked(spec, connection)
     assert 2 == len(list(ledger.standing(connection, SOURCE)))
 

@@ -50,7 +50,7 @@ def test_of_a_row_is_told_what_its_past_says(
     known: dict[str, Episode] = {}
     told = []
     for now, (_, is_met) in zip(times, samples, strict=True):
-        for step in steps(known, {"k"} if is_met else set(), now, patience):
+        for step in steps(known, {"k": None} if is_met else {}, now, patience):
             if step.told is not None:
                 told.append((now, step.told))
             known = {} if step.episode is None else {"k": step.episode}
@@ -66,7 +66,7 @@ def test_looking_when_something_is_due_is_enough(
     now = BEGIN
     for seconds, is_met in samples:
         now += timedelta(seconds=seconds)
-        met = {"k"} if is_met else set()
+        met = {"k": None} if is_met else {}
         for step in steps(known, met, now, patience):
             known = {} if step.episode is None else {"k": step.episode}
         due = due_at(list(known.values()), patience)
@@ -82,6 +82,33 @@ def test_rows_do_not_mind_each_other() -> None:
     patience = Patience(timedelta(0), timedelta(0))
     known = {"a": Episode(State.OPEN, BEGIN), "b": Episode(State.OPEN, BEGIN)}
 
-    found = list(steps(known, {"b", "c"}, BEGIN, patience))
+    found = list(steps(known, {"b": None, "c": None}, BEGIN, patience))
 
     assert [("a", Event.RECOVERED), ("c", Event.OPENED)] == [(s.key, s.told) for s in found]
+
+
+@given(_samples, _patience, st.integers(0, 20))
+def test_a_row_that_is_too_old_is_forgotten_and_otherwise_is_as_any(
+    samples: list[tuple[int, bool]], patience: Patience, recent_s: int
+) -> None:
+    """Until it is too old all is told as of a row that never is, and afterwards no recovery."""
+    until = BEGIN + timedelta(seconds=recent_s)
+    told: dict[datetime | None, list[tuple[datetime, Event]]] = {None: [], until: []}
+    known: dict[datetime | None, dict[str, Episode]] = {None: {}, until: {}}
+    now = BEGIN
+    for seconds, is_met in samples:
+        now += timedelta(seconds=seconds)
+        for each, episodes in known.items():
+            met = {"k": each} if is_met and (each is None or now < each) else {}
+            for step in steps(episodes, met, now, patience):
+                told[each] += [(now, step.told)] if step.told else []
+                episodes.pop("k", None)
+                episodes.update({"k": step.episode} if step.episode else {})
+    assert [each for each in told[None] if each[0] < until] == [
+        each for each in told[until] if each[0] < until
+    ]
+    for at, event in told[until]:
+        if at >= until:  # it had gone before
+            assert (Event.RECOVERED, True) == (event, patience.quiet > timedelta(0))
+    last = known[until].get("k")
+    assert last is None or last.ended is not None or now < until

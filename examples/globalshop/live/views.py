@@ -9,6 +9,7 @@ from headwater import (
     Line,
     Number,
     Pattern,
+    Recent,
     Rows,
     Step,
     Topic,
@@ -142,7 +143,12 @@ suspects = view.pattern(
 
 # whoever buys stock reads the one, whoever holds back deliveries the other
 alert("stock_low", low_stock, to=[Topic("globalshop.stock_low")], quiet="1 minute")
-alert("suspected_fraud", suspects, to=[Topic("globalshop.suspected_fraud")])
+alert(
+    "suspected_fraud",
+    suspects,
+    to=[Topic("globalshop.suspected_fraud")],
+    recent=Recent("match_end", "1 day"),
+)
 
 
 def whole_minutes(of: str, columns: str) -> str:
