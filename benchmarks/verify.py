@@ -53,7 +53,7 @@ BUDGET: Final = 0.17
 
 _ROWS: Final = 1_000_000
 _ROWS_QUICK: Final = 50_000
-_ALARMS_S: Final = 300.0
+_ALARMS_S: Final = 3_600.0
 _ALARMS_QUICK_S: Final = 15.0
 _WRITES_PER_S: Final = 500
 _WRITES_AT_ONCE: Final = 5
