@@ -32,6 +32,9 @@ Spark lists in a job of its own (see `session`)."""
 BYTES_MAX: Final = 128 << 20
 """Bytes of a small table; in a larger one, files are worth passing over."""
 
+ROWS_OF_A_TASK: Final = 250_000
+"""Rows of a table that one task reads: what is grouped or joined is not sent to another stage."""
+
 CHANGES_MAX: Final = 20_000
 """Changed rows that the driver holds; more are read by Spark's workers."""
 
@@ -144,7 +147,9 @@ class TableVersions:
             return None
         if not files.paths:
             return self.session.createDataFrame([], files.schema)
-        return self.session.read.schema(files.schema).parquet(*files.paths)
+        rows = self.session.read.schema(files.schema).parquet(*files.paths)
+        few = files.rows is not None and files.rows <= ROWS_OF_A_TASK
+        return rows.coalesce(1) if few else rows
 
     def _files_of(self, name: str, version: int) -> _Files:
         key = name, version
@@ -189,7 +194,7 @@ class TableVersions:
         except (DeltaError, pa.ArrowException, OSError):
             return None  # Spark says what is wrong
         wanted = StructType([schema[name] for name in names])
-        return self.session.createDataFrame(rows, wanted)
+        return self.session.createDataFrame(rows, wanted).coalesce(1)
 
 
 def _schema(table: DeltaTable) -> StructType:

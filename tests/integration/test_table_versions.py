@@ -139,6 +139,30 @@ def test_files_and_few_changes_are_read_as_delta_reads_them(
         assert read_from(mine) == "driver"
 
 
+def test_few_rows_are_grouped_and_joined_by_the_task_that_reads_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path)
+    for first in range(0, 40, 10):
+        table.append(first, 10)
+
+    def plan() -> str:
+        versions = TableVersions(spark, tmp_path)
+        whole = versions.rows("things", table.version)
+        changed = versions.changes("things", 1, table.version)
+        counted = whole.where("id > 3").groupBy("name").count()
+        found = counted.join(changed.select("name").distinct(), "name", "left_semi")
+        assert rows(found)
+        return str(found._jdf.queryExecution().executedPlan().toString())
+
+    read = "PushedFilters: [IsNotNull(id), GreaterThan(id,3)"
+    few = plan()
+    assert "Exchange" not in few.replace("BroadcastExchange", "")
+    assert read in few
+    monkeypatch.setattr(table_versions, "ROWS_OF_A_TASK", 39)
+    assert "Exchange hashpartitioning" in plan()
+
+
 def test_a_table_between_two_compactions_is_read_from_its_files_and_no_job_lists_them(
     spark: SparkSession,
 ) -> None:
