@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
+HAD = """
+SELECT count(*) FROM pg_locks
+ WHERE locktype = 'advisory'
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
 
 @contextmanager
 def there(database: str, stays: threading.Event) -> Iterator[None]:
@@ -48,7 +54,7 @@ def test_who_comes_second_waits_for_somebody_who_goes(database: str) -> None:
     with there(database, stays), connected(database) as connection:
         threading.Timer(0.5, stays.set).start()
         with view_versions.alone(connection, "shop", "orders", wait_s=20):
-            had = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            had = connection.execute(HAD)
 
             assert (1,) == had.fetchone()
             assert connection.execute("SHOW lock_timeout").fetchone() == ("0",)
