@@ -143,6 +143,7 @@ class Versions:
             self._connected() as connection,
             view_versions.alone(connection, self._source, name),
         ):
+            switch.finish(connection, spec, name)  # nobody else could, while this goes on
             planned = self._planned(connection, spec, view, origin)
             version = rebuild.begin(connection, spec, view, planned, spare, held_too=held_too)
             if version.state is VersionState.BUILDING and version.derived:
@@ -206,7 +207,7 @@ class Versions:
             self._connected() as connection,
             view_versions.alone(connection, self._source, name),
         ):
-            switch.finish(connection, self._spec())
+            switch.finish(connection, self._spec(), name)
             try:
                 return bounded_rebuild.rebuild_rows(
                     connection,
@@ -281,6 +282,7 @@ class Versions:
             VersionBehindError: It is not where the one that readers see is.
             VersionDiffersError: It differs, and that was not accepted.
             VersionBusyError: Somebody else is at it.
+            SwitchUnfinishedError: It is noted, and not done in all stores: the job does the rest.
         """
         target, switched = self._cut_over(name, number, accept_differences=accept_differences)
         if switched.difference is not None and not switched.moved:
@@ -313,12 +315,13 @@ class Versions:
             view_versions.alone(connection, self._source, name),
         ):
             spec = self._spec()
-            switch.finish(connection, spec)
+            switch.finish(connection, spec, name)
             target = rebuild.chosen(connection, spec, name, number, _READABLE)
             compared = self._compared(connection, spec, target)
             moved = compared.same or accept_differences
             if moved:
-                self._switch(connection, spec, target)
+                # as soon as it is where the one is that they see
+                _patiently(lambda: switch.switch(connection, spec, target))
             return target, Switched(name, target.number, compared, moved)
 
     def rollback(self, name: str) -> Switched:
@@ -327,6 +330,8 @@ class Versions:
         Raises:
             VersionUnknownError: There is none, or it was dropped.
             VersionBehindError: It is not where the one that readers see is.
+            VersionBusyError: Somebody else is at it.
+            SwitchUnfinishedError: It is noted, and not done in all stores: the job does the rest.
         """
         self._view(name)
         with (
@@ -334,11 +339,8 @@ class Versions:
             view_versions.alone(connection, self._source, name),
         ):
             spec = self._spec()
-            switch.finish(connection, spec)
-            states = (VersionState.FORMER,)
-            former = rebuild.chosen(connection, spec, name, None, states)
-            self._switch(connection, spec, former)
-            return Switched(name, former.number)
+            target = _patiently(lambda: switch.back(connection, spec, name))
+            return Switched(name, target.number)
 
     def drop(self, name: str, number: int) -> ViewVersion:
         """Removes a version that readers do not see, from every store.
@@ -353,13 +355,10 @@ class Versions:
             view_versions.alone(connection, self._source, name),
         ):
             spec = self._spec()
+            switch.finish(connection, spec, name)
             version = rebuild.numbered(connection, spec, name, number)
             rebuild.drop(connection, spec, version)
             return version
-
-    def _switch(self, connection: Connection, spec: JobSpec, target: ViewVersion) -> None:
-        """Moves readers as soon as the version is where the one is that they see."""
-        _patiently(lambda: switch.switch(connection, spec, [target]))
 
     def _compared(
         self, connection: Connection, spec: JobSpec, target: ViewVersion

@@ -17,7 +17,13 @@ from cdc.errors import CdcError
 from cdc.snapshot import reads
 from projections import joining, sweeps, switch
 from projections.attendant import Attendant
-from projections.errors import ProjectionError, SinkError, ViewHaltedError
+from projections.errors import (
+    ProjectionError,
+    SinkError,
+    StableTableError,
+    VersionError,
+    ViewHaltedError,
+)
 from projections.published import Published
 from projections.quarantine import halting, ledger, rereads
 from projections.quarantine.ledger import Verdict
@@ -141,7 +147,8 @@ class Caretaker(Attendant):
             if not self._shown:  # a store that was lost has forgotten what it is to show
                 switch.assert_shown(connection, self._spec)
                 self._shown = True
-        except SinkError as error:  # views are tended all the same
+        except (SinkError, StableTableError, VersionError) as error:
+            # views are tended all the same
             _log.warning("readers are not moved yet", code=error.code, what=error.message)
 
     def _verdicts(

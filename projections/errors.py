@@ -75,7 +75,8 @@ ProjectionError
 │   ├── DefinitionUnreadableError HW-P135  a kept definition cannot be read
 │   ├── RebuildRefusedError  HW-P136  a view cannot be rebuilt like that
 │   ├── RebuildStoppedError  HW-P137  a rebuild was paused and goes on when it is asked to
-│   └── RebuildEarlyError    HW-P141  what rows are to be made from is not there yet
+│   ├── RebuildEarlyError    HW-P141  what rows are to be made from is not there yet
+│   └── SwitchUnfinishedError HW-P150 readers are moved in some stores, and the rest is noted
 ├── ExpectationError         HW-P090  a row is not as its view expects
 │   ├── RowUnexpectedError   HW-P092  a row waits because it is not as expected
 │   └── ViewHaltedError      HW-P093  a view stands still because a row is not as expected
@@ -542,6 +543,13 @@ class RebuildEarlyError(VersionError):
     """What rows are to be made from is not there yet: the detail names what is behind."""
 
     code = "HW-P141"
+    retriable = True
+
+
+class SwitchUnfinishedError(VersionError):
+    """Readers of a view are moved in some stores; the rest is noted, and the job does it."""
+
+    code = "HW-P150"
     retriable = True
 
 

@@ -341,6 +341,20 @@ class Published:
             made = Current(current.places | moved, [*known, switch])
             _write(self._folder / _CURRENT, msgspec.json.encode(made))
 
+    def refuse_behind(self, places: Mapping[str, str]) -> None:
+        """Refuses what `switch` would refuse; changes nothing.
+
+        Args:
+            places: The places, by view.
+
+        Raises:
+            PlaceUnpublishedError: A place has nothing that can be read.
+            PlaceBehindError: Readers of a view would see it as it was before.
+        """
+        current = self.current()
+        was = {view: current.get(view, view) for view in places}
+        self._require_readable(places, was, backwards=False)
+
     def _current(self) -> Current:
         try:
             content = (self._folder / _CURRENT).read_bytes()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from cdc.postgres import session, table_size
 from cdc.snapshot import reads
-from projections import binding, positions, store_turn, sweeps, switch, view_versions
+from projections import binding, positions, showing, store_turn, sweeps, view_versions
 from projections.errors import (
     ArchiveIncompleteError,
     RebuildRefusedError,
@@ -373,7 +373,7 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
 
 def _awaited(connection: Connection, version: ViewVersion, waited_s: float) -> str:
     there = {p.store for p in positions.read(connection) if p.view == version.place}
-    lacking = ", ".join(sorted(switch.stores_of(version) - there)) or "no store"
+    lacking = ", ".join(sorted(showing.stores_of(version) - there)) or "no store"
     return (
         f"version {version.number} of view {version.view} is filled; the job takes it over:"
         f" {waited_s:,.0f} s, not yet in {lacking}"
@@ -435,24 +435,30 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
         version: The version.
 
     Raises:
-        VersionUnknownError: It is the one that readers see.
+        VersionUnknownError: It is the one that readers see, or may be.
         SinkError: A store cannot be reached: give the command again.
     """
-    if version.state is VersionState.CURRENT or version.switching:
+    own = view_versions.of_view(connection, spec.source, version.view)
+    if any(each.switching for each in own):  # a store may show any of them that does not answer
+        raise VersionUnknownError(
+            f"readers of view {version.view} are on their way to another version",
+            hint="the job brings them there: headwater view list --versions; then try again",
+        )
+    if version.state is VersionState.CURRENT:
         raise VersionUnknownError(
             f"version {version.number} of view {version.view} is what readers see",
             hint="headwater view cutover or rollback moves them to another one first",
         )
-    stores = switch.stores_of(version)
+    stores = showing.stores_of(version)
     turns = {store_turn.of_derived(store) for store in stores} if version.derived else stores
     # the job sees that before its next batch, and writes nothing there any more
     before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
     view_versions.move(connection, spec.source, version.place, VersionState.DROPPED, before)
-    plan = switch.place_of(version.place, stores)
+    plan = showing.place_of(version.place, stores)
     with store_turn.alone(connection, spec.source, turns):
         pass  # whatever was being written there has been written
     for store in sorted(stores):
-        with closing(switch.showing(store, spec)) as sink:
+        with closing(showing.showing(store, spec)) as sink:
             sink.drop(plan)
     view_versions.forget(connection, spec.source, version.place)
 

@@ -1,29 +1,33 @@
-"""Switch: readers of views are moved to another version, in all stores, and back the same way.
+"""Switch: readers of a view are moved to another version, in all stores, and back the same way.
 
-Each store has one word that says which version readers of a view see: search an alias, the cache a
-field of one hash, the tables a file that names the current place of every view. All three change in
-one step each, while no batch is being written anywhere, so the version that readers leave and the
-one that they come to have the same changes at that moment. What is to be done is noted first: if
-whoever does it dies, the job or the next command does the rest. Meanwhile some stores show the old
-version and some the new one; both are kept, so nobody reads anything that is not whole.
+Each store has one word that says which version readers of a view see (`showing`). All change in one
+step each, while no batch is being written there, so the version that readers leave and the one that
+they come to have the same changes at that moment. What is to be done is noted first, by view: if
+whoever does it dies, or a store ceases to answer, the job or the next command does the rest.
+Meanwhile some stores show the old version and some the new one; both are kept, so nobody reads
+anything that is not whole.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from cdc.table import TableName, TableSchema
-from projections import positions, store_turn, view_shapes, view_versions
-from projections.derived_delivery import delivered
-from projections.errors import VersionBehindError, VersionBusyError
-from projections.plan import ViewPlan
-from projections.published import Published
-from projections.sinks.open import open_sink
-from projections.stable_table import StableTable
-from projections.view import DerivedView, Store
+from cdc.postgres import session
+from projections import store_turn, view_versions
+from projections.errors import (
+    SinkError,
+    StableTableError,
+    SwitchUnfinishedError,
+    VersionBusyError,
+    VersionUnknownError,
+)
+from projections.showing import in_order, show, shows, stores_of
+from projections.version_behind import refuse_behind
+from projections.view import Store
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
@@ -31,106 +35,121 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from projections.published import PublishedVersion
+    from projections.errors import ProjectionError
     from projections.spec import JobSpec
     from projections.view_versions import ViewVersion
 
     Connection = psycopg.Connection[Any]
 
+_ONE_SWITCH: Final = timedelta(seconds=1)
+"""Less than between two switches; earlier releases noted the two states of one a moment apart."""
 _log = structlog.get_logger(__name__)
 
 
-class Showing(Protocol):
-    """A sink that shows readers of a view one of its versions."""
+def switch(connection: Connection, spec: JobSpec, target: ViewVersion) -> None:
+    """Moves readers of a view to another version, in all stores.
 
-    def show(self, plan: ViewPlan) -> None:
-        """Lets readers of the view see this version and no other, in one step."""
-        ...
-
-    def shows(self, plan: ViewPlan) -> bool:
-        """Tells whether readers of the view see this version."""
-        ...
-
-    def drop(self, plan: ViewPlan) -> None:
-        """Removes the place of a version that readers do not see."""
-        ...
-
-
-class ShowingSink(Showing, Protocol):
-    """It, with what closes it."""
-
-    def close(self) -> None:
-        """Lets go of connections."""
-        ...
-
-
-def switch(connection: Connection, spec: JobSpec, targets: Collection[ViewVersion]) -> None:
-    """Moves readers of some views to other versions, all at once.
+    All stores are asked before anything changes. Readers who are on their way to another version
+    already come to this one instead, in the stores that do not answer as soon as they do.
 
     Args:
-        connection: To the source, in autocommit; it holds the views' locks.
+        connection: To the source, in autocommit; it holds the lock of the view's versions.
         spec: The job.
-        targets: The versions; of each view one.
+        target: The version.
 
     Raises:
-        VersionBehindError: One is not where the version that readers see is.
-        VersionBusyError: A batch takes too long.
-        SinkError: A store cannot be reached: what is left is done by whoever comes next.
+        VersionBehindError: It is not where the version that readers see is; nothing has changed.
+        VersionBusyError: A batch takes too long; nothing has changed.
+        SinkError: A store does not answer; nothing has changed.
+        SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
+            rest.
     """
-    current = {
-        each.view: each
-        for each in view_versions.read(connection, spec.source)
-        if each.state is VersionState.CURRENT
-    }
-    with store_turn.alone(connection, spec.source, turns_of(targets)):
-        for target in targets:
-            refuse_behind(connection, spec, current[target.view], target)
-    view_versions.note_switching(connection, spec.source, [each.place for each in targets])
-    finish(connection, spec)
+    under_way = _under_way(connection, spec, target.view) is not None
+    asked = _ask(spec, target)
+    if not under_way:
+        _refuse_away(target, asked)
+    here = stores_of(target) - asked.away.keys()
+    with (
+        session.connect(spec.source_dsn) as noting,  # a turn's own session notes all at its end
+        store_turn.alone(connection, spec.source, _turns(target, here)),
+    ):
+        for each in view_versions.of_view(connection, spec.source, target.view):
+            seen = each.state is VersionState.CURRENT or each.switching
+            if seen and each.place != target.place:
+                refuse_behind(connection, spec, each, target, here)
+        if not under_way:  # they may have been waited for since
+            _refuse_away(target, _ask(spec, target))
+        view_versions.note_switching(noting, spec.source, target.place)
+        _complete(connection, spec, target, here, asked.away)
 
 
-def finish(connection: Connection, spec: JobSpec) -> list[ViewVersion]:
-    """Does what is left of a switch that was begun; returns the versions that readers see by it.
+def back(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
+    """Moves readers of a view back to the version that they saw before; returns it.
+
+    Readers who are on their way to a later version, or to one that they never saw, stay with the
+    one that they see; a way back that was begun is gone to its end.
+
+    Args:
+        connection: To the source, in autocommit; it holds the lock of the view's versions.
+        spec: The job.
+        view: The view.
+
+    Raises:
+        VersionUnknownError: There is none, or it was dropped.
+        VersionBehindError: It is not where the one that readers see is; nothing has changed.
+        VersionBusyError: A batch takes too long; nothing has changed.
+        SinkError: A store does not answer; nothing has changed.
+        SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
+            rest.
+    """
+    target = _before(view_versions.of_view(connection, spec.source, view), view)
+    if target.switching:
+        finish(connection, spec, view)
+    else:
+        switch(connection, spec, target)
+    return target
+
+
+def finish(connection: Connection, spec: JobSpec, view: str) -> ViewVersion | None:
+    """Does what is left of a switch of a view that was begun; returns what readers see by it.
+
+    Args:
+        connection: To the source, in autocommit; it holds the lock of the view's versions.
+        spec: The job.
+        view: The view.
 
     Raises:
         VersionBusyError: A batch takes too long.
-        SinkError: A store cannot be reached.
+        SwitchUnfinishedError: A store does not answer: whoever comes next does the rest.
     """
-    source = spec.source
-    targets = [each for each in view_versions.read(connection, source) if each.switching]
-    if not targets:
-        return []
-    with store_turn.alone(connection, source, turns_of(targets)):
-        _show(spec, targets)
-        known = view_versions.read(connection, source)
-        views = {each.view for each in targets}
-        for each in known:
-            if each.view in views and each.state is VersionState.CURRENT and not each.switching:
-                before = [VersionState.CURRENT]
-                view_versions.move(connection, source, each.place, VersionState.FORMER, before)
-        for each in targets:
-            before = [VersionState.HELD, VersionState.FORMER, VersionState.CURRENT]
-            view_versions.move(connection, source, each.place, VersionState.CURRENT, before)
-    for each in targets:
-        _log.info("readers see another version", view=each.view, version=each.number)
-    return targets
+    target = _under_way(connection, spec, view)
+    if target is None:
+        return None
+    asked = _ask(spec, target)
+    # no more batches wait than have to, as it may be tried again and again
+    with store_turn.alone(connection, spec.source, _turns(target, asked.lacking)):
+        _complete(connection, spec, target, asked.lacking, asked.away)
+    return target
 
 
 def resume(connection: Connection, spec: JobSpec) -> None:
-    """Finishes a switch that somebody began and did not end; nothing while they are at it.
+    """Finishes switches that somebody began and did not end; none while they are at it.
 
     Raises:
-        SinkError: A store cannot be reached.
+        SwitchUnfinishedError: A store of one does not answer; the others are finished.
     """
-    begun = [each for each in view_versions.read(connection, spec.source) if each.switching]
-    if not begun:
-        return
-    try:
-        first = min(each.view for each in begun)
-        with view_versions.alone(connection, spec.source, first, wait_s=0):
-            finish(connection, spec)
-    except VersionBusyError:
-        return
+    unfinished: SwitchUnfinishedError | None = None
+    versions = view_versions.read(connection, spec.source)
+    for view in sorted({each.view for each in versions if each.switching}):
+        try:
+            with view_versions.alone(connection, spec.source, view, wait_s=0):
+                finish(connection, spec, view)
+        except VersionBusyError:
+            continue
+        except SwitchUnfinishedError as error:
+            unfinished = error
+    if unfinished is not None:
+        raise unfinished
 
 
 def assert_shown(connection: Connection, spec: JobSpec) -> None:
@@ -142,137 +161,159 @@ def assert_shown(connection: Connection, spec: JobSpec) -> None:
     later = _later(connection, spec)
     if not later:
         return
-    with store_turn.alone(connection, spec.source, turns_of(later)):
+    turns = frozenset[str]().union(*(_turns(each, stores_of(each)) for each in later))
+    with store_turn.alone(connection, spec.source, turns):
         # nobody is moving readers at this moment, and what is noted is what they are to see
-        if current := _later(connection, spec):
-            _show(spec, current)
+        for version in _later(connection, spec):
+            for store in in_order(stores_of(version)):
+                show(spec, store, version)
 
 
 def _later(connection: Connection, spec: JobSpec) -> list[ViewVersion]:
-    """Versions that readers see and that are not the first; none while readers are being moved."""
+    """Versions that readers see and that are not the first; none of views whose are being moved."""
     versions = view_versions.read(connection, spec.source)
-    if any(each.switching for each in versions):
-        return []
-    return [each for each in versions if each.state is VersionState.CURRENT and each.number > 1]
+    moved = {each.view for each in versions if each.switching}
+    current = [each for each in versions if each.state is VersionState.CURRENT]
+    return [each for each in current if each.number > 1 and each.view not in moved]
 
 
-def stores_of(version: ViewVersion) -> frozenset[Store]:
-    """Returns the stores that a version is kept in.
+def _under_way(connection: Connection, spec: JobSpec, view: str) -> ViewVersion | None:
+    """The version of a view that readers are being moved to."""
+    versions = view_versions.of_view(connection, spec.source, view)
+    return next((each for each in versions if each.switching), None)
 
-    A view that is made from others always has a table: what is made from it reads that.
+
+def _before(versions: Iterable[ViewVersion], view: str) -> ViewVersion:
+    """The version that readers saw before the one that they see, or are on their way to.
+
+    The version that readers leave and the one that they come to change their states at one time. So
+    what was left last is what they saw before, unless it was left earlier: then that was dropped.
     """
-    view = version.declared()
-    return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to
+    known = list(versions)
+    current = next((each for each in known if each.state is VersionState.CURRENT), None)
+    moved_to = next((each for each in known if each.switching), None)
+    if current is not None and moved_to is not None:
+        onward = moved_to.state is VersionState.HELD or moved_to.number > current.number
+        return current if onward else moved_to
+    former = [each for each in known if each.state is VersionState.FORMER]
+    there = ", ".join(f"{each.number} ({each.state})" for each in known) or "none"
+    if current is None or not former:
+        raise VersionUnknownError(
+            f"view {view} has no version that readers saw before",
+            detail=f"versions: {there}",
+            hint=f"headwater view rebuild {view} makes another one",
+        )
+    last = max(former, key=_changed_at)
+    if _changed_at(current) - _changed_at(last) > _ONE_SWITCH:
+        raise VersionUnknownError(
+            f"the version of view {view} that readers saw before was dropped",
+            detail=f"versions: {there}",
+            hint=f"headwater view cutover {view} {last.number} shows what they saw earlier",
+        )
+    return last
 
 
-def turns_of(versions: Iterable[ViewVersion]) -> frozenset[str]:
-    """Returns whose turns have to be waited for while readers of some versions are moved.
+def _changed_at(version: ViewVersion) -> datetime:
+    return version.changed_at or datetime.min.replace(tzinfo=UTC)
+
+
+def _turns(version: ViewVersion, stores: Iterable[Store]) -> frozenset[str]:
+    """Whose turns have to be waited for while readers of a version are moved in some stores.
 
     Tables of views made from others need no turn: all that is read of them is published at once.
     """
-    found: set[str] = set()
-    for version in versions:
-        stores = stores_of(version)
-        if version.derived:
-            found |= {store_turn.of_derived(store) for store in stores - {Store.TABLE}}
-        else:
-            found |= stores
-    return frozenset(found)
+    if version.derived:
+        return frozenset(store_turn.of_derived(each) for each in stores if each is not Store.TABLE)
+    return frozenset(stores)
 
 
-def refuse_behind(
-    connection: Connection, spec: JobSpec, current: ViewVersion, target: ViewVersion
-) -> None:
-    """Refuses a version that has less than the one that readers see.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the stores of a version say when they are asked what readers see.
+
+    Attributes:
+        lacking: Those that answer, and show another version.
+        away: Those that do not answer, and why.
+    """
+
+    lacking: frozenset[Store]
+    away: Mapping[Store, ProjectionError]
+
+
+def _ask(spec: JobSpec, target: ViewVersion) -> _Asked:
+    lacking: set[Store] = set()
+    away: dict[Store, ProjectionError] = {}
+    for store in stores_of(target):
+        try:
+            if not shows(spec, store, target):
+                lacking.add(store)
+        except (SinkError, StableTableError) as error:
+            away[store] = error
+    return _Asked(frozenset(lacking), away)
+
+
+def _refuse_away(target: ViewVersion, asked: _Asked) -> None:
+    """Refuses a switch of which a part would have to wait; nothing has changed so far.
 
     Raises:
-        VersionBehindError: It has, in a store.
+        SinkError: A store does not answer.
+        StableTableError: The log of the view's stable table cannot be read.
     """
-    if target.derived:
-        _refuse_derived_behind(spec, current, target)
-        return
-    reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
-    behind = []
-    for store in sorted(target.declared().to):
-        own, seen = reached.get((target.place, store)), reached.get((current.place, store))
-        if own is None or (seen is not None and own < seen):
-            behind.append(f"{store}: {own or 'nothing yet'}, readers see {seen}")
-    if Store.TABLE in target.declared().to:
-        latest = Published(spec.addresses.tables, spec.source).latest()
-        if not _published(latest, target.place):
-            behind.append("table: not published yet")
-    if behind:
-        shape = view_shapes.read(connection, spec.source).get(target.place)
-        still = shape is not None and shape.paused is not None
-        raise VersionBehindError(
-            f"version {target.number} of view {target.view} is behind",
-            detail="; ".join(behind),
-            hint=f"it stands still since its table has changed: headwater view resume {target.view}"
-            if still
-            else "the job brings it there: headwater status; then try again",
+    for store, error in sorted(asked.away.items()):
+        raise type(error)(
+            f"readers of view {target.view} stay with the version that they see:"
+            f" {store} cannot be asked",
+            detail=error.message if error.detail is None else f"{error.message}: {error.detail}",
+            hint="nothing has changed; once it answers, give the command again",
         )
 
 
-def _refuse_derived_behind(spec: JobSpec, current: ViewVersion, target: ViewVersion) -> None:
-    """Refuses a version that is not where it is published, or is published earlier.
+def _complete(
+    connection: Connection,
+    spec: JobSpec,
+    target: ViewVersion,
+    stores: Collection[Store],
+    away: Mapping[Store, ProjectionError],
+) -> None:
+    """Shows readers of some stores a version that is noted; once all do, notes that they see it.
 
-    What another store has of the present one is what is published, or older.
+    Args:
+        connection: It has the stores' turns.
+        spec: The job.
+        target: The version.
+        stores: The stores.
+        away: Those for which it is left to be done, and why.
+
+    Raises:
+        SwitchUnfinishedError: Some is left.
     """
-    latest = Published(spec.addresses.tables, spec.source).latest()
-    views = {} if latest is None else latest.views
-    own, seen = views.get(target.place), views.get(current.place)
-    behind = []
-    if own is None or (seen is not None and (own.epoch, own.lsn) < (seen.epoch, seen.lsn)):
-        at, shown = own and own.applied_through, seen and seen.applied_through
-        behind.append(f"table: {at or 'not published yet'}, readers see {shown}")
-    for store in sorted(stores_of(target) - {Store.TABLE}):
-        had = delivered(spec, store).get(target.place)
-        if own is None or had is None or not had.table or had.version != own.version:
-            behind.append(f"{store}: not yet what is published")
-    if behind:
-        raise VersionBehindError(
-            f"version {target.number} of view {target.view} is behind",
-            detail="; ".join(behind),
-            hint="the job brings it there: headwater view status; then try again",
-        )
+    left = dict(away)
+    for store in in_order(stores):
+        try:
+            show(spec, store, target)
+        except SinkError as error:
+            left[store] = error
+        except StableTableError as error:  # a version that is behind is shown nowhere else, either
+            left[store] = error
+            break
+    if left:
+        raise _unfinished(target, left)
+    before = [VersionState.CURRENT]
+    for each in view_versions.of_view(connection, spec.source, target.view):
+        if each.place != target.place:
+            view_versions.move(connection, spec.source, each.place, VersionState.FORMER, before)
+    before = [VersionState.HELD, VersionState.FORMER, VersionState.CURRENT]
+    view_versions.move(connection, spec.source, target.place, VersionState.CURRENT, before)
+    _log.info("readers see another version", view=target.view, version=target.number)
 
 
-def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
-    """Returns what stands for a place where only its name matters."""
-    schema = TableSchema(TableName("", ""), (), ())
-    return ViewPlan(name, "", "", schema, (), frozenset(stores))
-
-
-def showing(store: Store, spec: JobSpec) -> ShowingSink:
-    """Opens a store as what shows versions; see `Showing`."""
-    return cast("ShowingSink", open_sink(store, spec.addresses))
-
-
-def _show(spec: JobSpec, targets: Iterable[ViewVersion]) -> None:
-    by_store: dict[Store, list[ViewPlan]] = {}
-    for target in targets:
-        stores = stores_of(target)
-        for store in stores:
-            by_store.setdefault(store, []).append(place_of(target.place, stores))
-    if tables := by_store.get(Store.TABLE):  # the one that may refuse comes first
-        _show_tables(spec, {plan.view: plan.name for plan in tables})
-    for store in (Store.SEARCH, Store.CACHE):
-        if store in by_store:
-            with closing(showing(store, spec)) as sink:
-                for plan in by_store[store]:
-                    if not sink.shows(plan):
-                        sink.show(plan)
-
-
-def _show_tables(spec: JobSpec, places: Mapping[str, str]) -> None:
-    published = Published(spec.addresses.tables, spec.source)
-    published.switch(places)
-    for view in places:
-        StableTable(spec.addresses.tables, view).follow(published)
-
-
-def _published(latest: PublishedVersion | None, place: str) -> bool:
-    if latest is None or place not in latest.views:
-        return False
-    table = latest.views[place]
-    return (table.epoch, table.lsn) == (latest.epoch, latest.lsn)
+def _unfinished(
+    target: ViewVersion, left: Mapping[Store, ProjectionError]
+) -> SwitchUnfinishedError:
+    back_too = f"; headwater view rollback {target.view} takes them back"
+    return SwitchUnfinishedError(
+        f"readers of view {target.view} do not see version {target.number} everywhere yet",
+        detail="; ".join(f"{store}: {error.message}" for store, error in sorted(left.items())),
+        hint="it is noted, and the job does the rest as soon as it can"
+        + (back_too if target.state is VersionState.HELD else ""),
+    )

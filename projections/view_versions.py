@@ -57,9 +57,11 @@ SELECT %(source)s, %(view)s, number, CASE number WHEN 1 THEN %(view)s
          WHERE source = %(source)s AND view = %(view)s) AS next
 RETURNING version
 """
+# now(): what changes in one transaction, as both versions of a switch do, changes at one time
 _MOVE: Final = """
 UPDATE headwater.view_versions
-   SET state = %(state)s, fault = NULL, switching = false, changed_at = clock_timestamp()
+   SET state = %(state)s, fault = NULL, switching = false,
+       changed_at = CASE state WHEN %(state)s THEN changed_at ELSE now() END
  WHERE source = %(source)s AND place = %(place)s AND state = ANY (%(before)s)
 """
 _DEFINE: Final = """
@@ -74,8 +76,10 @@ UPDATE headwater.view_versions
  WHERE source = %s AND place = %s AND state IN ('building', 'joining')
 """
 _SWITCHING: Final = """
-UPDATE headwater.view_versions SET switching = place = ANY (%(places)s)
- WHERE source = %(source)s AND switching <> (place = ANY (%(places)s))
+UPDATE headwater.view_versions SET switching = place = %(place)s
+ WHERE source = %(source)s AND switching <> (place = %(place)s)
+   AND view = (SELECT view FROM headwater.view_versions
+                WHERE source = %(source)s AND place = %(place)s)
 """
 _MARK: Final = """
 SELECT place, md5(definition::text), state = 'joining' FROM headwater.view_versions
@@ -396,9 +400,9 @@ def forget(connection: Connection, source: str, place: str) -> None:
             connection.execute(statement, {"source": source, "place": place})
 
 
-def note_switching(connection: Connection, source: str, places: Iterable[str]) -> None:
-    """Notes to which versions readers are being moved; to no others."""
-    connection.execute(_SWITCHING, {"source": source, "places": list(places)})
+def note_switching(connection: Connection, source: str, place: str) -> None:
+    """Notes to which version readers of its view are being moved; of that view, to no other."""
+    connection.execute(_SWITCHING, {"source": source, "place": place})
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def compared(
 def switched(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
     def done() -> bool:
         try:
-            switch.switch(connection, spec, [target])
+            switch.switch(connection, spec, target)
         except VersionBehindError:
             return False
         return True

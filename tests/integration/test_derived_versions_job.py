@@ -116,8 +116,8 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
                     assert [] == job.orphans()
                     job.start()
                 if number % 4 == 3:  # whoever moved readers has died: the next who comes goes on
-                    view_versions.note_switching(connection, spec.source, [target.place])
-                    switch.finish(connection, spec)
+                    view_versions.note_switching(connection, spec.source, target.place)
+                    switch.finish(connection, spec, view)
                 else:
                     switched(connection, spec, target)
                 assert target.place == view_versions.current_places(connection, spec.source)[view]

@@ -10,7 +10,7 @@ import pytest
 from cdc.schema_change.trial import try_migration
 from cdc.table import TableName
 from headwater import query
-from projections import binding, rebuild, switch, view_versions
+from projections import binding, rebuild, version_behind, view_versions
 from projections.cache_reader import CacheReader
 from projections.errors import VersionBehindError
 from projections.evolution import Outcome
@@ -115,7 +115,7 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
             "former": "o",
         }.items() <= (_row(reader, 3).items())
         with pytest.raises(VersionBehindError, match="behind") as still:
-            switch.refuse_behind(connection, spec, held, _first(connection, spec, people))
+            version_behind.refuse_behind(connection, spec, held, _first(connection, spec, people))
         assert f"headwater view resume {people.name}" in (still.value.hint or "")
 
         _past(connection, spec, past)

@@ -18,6 +18,7 @@ from projections import (
     checkpoint,
     newcomers,
     rebuild,
+    showing,
     store_turn,
     switch,
     view_versions,
@@ -184,7 +185,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         assert all(reader.seen > ROUNDS for reader in watching.values())
 
         # whoever moved readers has died: the job does the rest
-        view_versions.note_switching(connection, source, [held.place])
+        view_versions.note_switching(connection, source, held.place)
         awaited(lambda: view_versions.current_places(connection, source)[name] == held.place)
         writer.stopped.set()
         writer.join(30)
@@ -307,10 +308,12 @@ def _made_anew(
 
 def _begun(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
     """A switch whose process dies after the first store; the next command does the rest."""
-    view_versions.note_switching(connection, spec.source, [target.place])
+    view_versions.note_switching(connection, spec.source, target.place)
     with (
         store_turn.alone(connection, spec.source, [Store.SEARCH]),
-        closing(switch.showing(Store.SEARCH, spec)) as sink,
+        closing(showing.showing(Store.SEARCH, spec)) as sink,
     ):
-        sink.show(switch.place_of(target.place, target.declared().to))
-    assert [target.place] == [each.place for each in switch.finish(connection, spec)]
+        sink.show(showing.place_of(target.place, target.declared().to))
+    finished = switch.finish(connection, spec, target.view)
+    assert finished is not None
+    assert target.place == finished.place

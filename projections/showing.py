@@ -1,0 +1,118 @@
+"""Showing: which version of a view readers of each store see, and how they come to see another.
+
+Each store has one word that says it: search an alias, the cache a field of one hash, the tables a
+file that names the current place of every view. Each changes in one step.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Protocol, cast
+
+from cdc.table import TableName, TableSchema
+from projections.errors import SinkUnavailableError
+from projections.plan import ViewPlan
+from projections.published import Published
+from projections.sinks.open import open_sink
+from projections.stable_table import StableTable
+from projections.view import DerivedView, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from projections.spec import JobSpec
+    from projections.view_versions import ViewVersion
+
+
+class Showing(Protocol):
+    """A sink that shows readers of a view one of its versions."""
+
+    def show(self, plan: ViewPlan) -> None:
+        """Lets readers of the view see this version and no other, in one step."""
+        ...
+
+    def shows(self, plan: ViewPlan) -> bool:
+        """Tells whether readers of the view see this version."""
+        ...
+
+    def drop(self, plan: ViewPlan) -> None:
+        """Removes the place of a version that readers do not see."""
+        ...
+
+
+class ShowingSink(Showing, Protocol):
+    """It, with what closes it."""
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        ...
+
+
+def stores_of(version: ViewVersion) -> frozenset[Store]:
+    """Returns the stores that a version is kept in.
+
+    A view that is made from others always has a table: what is made from it reads that.
+    """
+    view = version.declared()
+    return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to
+
+
+def in_order(stores: Collection[Store]) -> list[Store]:
+    """Stores in the order in which they show a version: the one that may refuse comes first."""
+    return [each for each in (Store.TABLE, Store.SEARCH, Store.CACHE) if each in stores]
+
+
+def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
+    """Returns what stands for a place where only its name matters."""
+    schema = TableSchema(TableName("", ""), (), ())
+    return ViewPlan(name, "", "", schema, (), frozenset(stores))
+
+
+def showing(store: Store, spec: JobSpec) -> ShowingSink:
+    """Opens a store as what shows versions; see `Showing`."""
+    return cast("ShowingSink", open_sink(store, spec.addresses))
+
+
+def shows(spec: JobSpec, store: Store, target: ViewVersion) -> bool:
+    """Whether readers of a store see a version.
+
+    Raises:
+        SinkError: It does not answer.
+    """
+    if store is Store.TABLE:
+        with _reaching_tables():
+            published = Published(spec.addresses.tables, spec.source)
+            shown = StableTable(spec.addresses.tables, target.view).shows()
+            place = published.current().get(target.view, target.view)
+        return place == target.place and shown is not None and shown.place == place
+    with closing(showing(store, spec)) as sink:
+        return sink.shows(place_of(target.place, stores_of(target)))
+
+
+def show(spec: JobSpec, store: Store, target: ViewVersion) -> None:
+    """Lets readers of a store see a version.
+
+    Raises:
+        SinkError: It does not answer, or refuses.
+        StableTableError: The version's table is behind.
+    """
+    if store is Store.TABLE:
+        with _reaching_tables():
+            published = Published(spec.addresses.tables, spec.source)
+            published.switch({target.view: target.place})
+            StableTable(spec.addresses.tables, target.view).follow(published)
+        return
+    plan = place_of(target.place, stores_of(target))
+    with closing(showing(store, spec)) as sink:
+        if not sink.shows(plan):
+            sink.show(plan)
+
+
+@contextmanager
+def _reaching_tables() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SinkUnavailableError(
+            "the tables cannot be read or written", detail=type(error).__name__
+        ) from error

@@ -1,0 +1,334 @@
+"""Readers are moved to another version and back, also where a store does not answer."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+import redis
+from deltalake import write_deltalake
+
+from cdc.lsn import Lsn
+from cdc.postgres import own_schema
+from cdc.table import TableName
+from projections import positions, rebuild, showing, store_turn, switch, view_versions
+from projections.errors import (
+    SinkUnavailableError,
+    SwitchUnfinishedError,
+    VersionBehindError,
+    VersionBusyError,
+    VersionUnknownError,
+)
+from projections.published import Published
+from projections.search.engine import SearchEngine
+from projections.sinks.search import index_name
+from projections.spec import JobSpec
+from projections.view import MirrorView, Store
+from projections.view_versions import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from projections.view_versions import ViewVersion
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+NOWHERE = "http://127.0.0.1:1"
+TABLE = TableName("public", "orders")
+
+
+class Places:
+    """Views, each with versions that have the same changes in every store."""
+
+    def __init__(self, connection: psycopg.Connection[Any], spec: JobSpec) -> None:
+        self.connection = connection
+        self.spec = spec
+        self.engine = SearchEngine(spec.search_url)
+        self._published = Published(spec.addresses.tables, spec.source)
+        self._made: list[str] = []
+
+    def view(self, name: str, versions: int) -> str:
+        """Makes a view whose first version is shown; returns its name."""
+        view = MirrorView(
+            f"{self.spec.source}_{name}", self.spec.source, TABLE, (), frozenset(Store)
+        )
+        for number in range(1, versions + 1):
+            state = VersionState.CURRENT if number == 1 else VersionState.HELD
+            view_versions.add(self.connection, self.spec.source, view, state)
+        for version in self.versions(view.name):
+            self._fill(version)
+        self.publish()
+        for store in Store:
+            showing.show(self.spec, store, self.version(view.name, 1))
+        return view.name
+
+    def versions(self, view: str) -> list[ViewVersion]:
+        return view_versions.of_view(self.connection, self.spec.source, view)
+
+    def version(self, view: str, number: int) -> ViewVersion:
+        return rebuild.numbered(self.connection, self.spec, view, number)
+
+    def states(self, view: str) -> dict[int, str]:
+        return {each.number: str(each.state) for each in self.versions(view)}
+
+    def moving(self) -> list[str]:
+        """Places of versions to which readers are being moved."""
+        versions = view_versions.read(self.connection, self.spec.source)
+        return [each.place.partition("_")[2] for each in versions if each.switching]
+
+    def shown(self, view: str) -> dict[Store, list[int]]:
+        """Numbers of the versions that readers of each store see."""
+        versions = self.versions(view)
+        return {
+            store: [each.number for each in versions if showing.shows(self.spec, store, each)]
+            for store in Store
+        }
+
+    def publish(self) -> None:
+        latest = self._published.latest()
+        lsn = 100 if latest is None else latest.lsn + 100
+        self._published.publish(1, lsn, dict.fromkeys(self._made, 0))
+        claimed = [(place, store) for place in self._made for store in Store]
+        positions.publish(self.connection, self.spec.source, claimed, Lsn(lsn))
+
+    def block(self, version: ViewVersion, *, blocked: bool = True) -> None:
+        """Has search refuse to show a version, though it answers."""
+        self.engine.request(
+            "PUT", f"/{self._index(version)}/_settings", {"index.blocks.read_only": blocked}
+        )
+
+    def remove(self) -> None:
+        for place in self._made:
+            self.engine.request("DELETE", f"/{index_name(showing.place_of(place, ()))}")
+        with closing(redis.Redis.from_url(self.spec.cache_url)) as cache:
+            cache.delete(f"{self.spec.source}:_current")
+        self.engine.close()
+
+    def _fill(self, version: ViewVersion) -> None:
+        self._made.append(version.place)
+        write_deltalake(
+            str(self.spec.addresses.tables / version.place), pa.table({"id": [version.number]})
+        )
+        self.engine.request("PUT", f"/{self._index(version)}")
+
+    @staticmethod
+    def _index(version: ViewVersion) -> str:
+        return index_name(showing.place_of(version.place, ()))
+
+
+@pytest.fixture
+def places(database: str, search_url: str, cache_url: str, tmp_path: Path) -> Iterator[Places]:
+    source = f"s{secrets.token_hex(4)}"
+    spec = JobSpec(source, (), "", database, "", tmp_path, cache_url, search_url, ())
+    with psycopg.connect(database, autocommit=True) as connection:
+        own_schema.ensure(connection)
+        made = Places(connection, spec)
+        yield made
+        made.remove()
+
+
+def everywhere(number: int) -> dict[Store, list[int]]:
+    return {store: [number] for store in Store}
+
+
+def moved(places: Places, view: str, number: int) -> None:
+    switch.switch(places.connection, places.spec, places.version(view, number))
+
+
+def test_readers_are_taken_back_to_the_version_that_they_saw_last(places: Places) -> None:
+    view = places.view("orders", 3)
+    moved(places, view, 2)
+    assert 1 == switch.back(places.connection, places.spec, view).number  # 2 was rejected
+    moved(places, view, 3)
+    assert {1: "former", 2: "former", 3: "current"} == places.states(view)
+
+    assert 1 == switch.back(places.connection, places.spec, view).number
+
+    assert everywhere(1) == places.shown(view)
+    assert {1: "current", 2: "former", 3: "former"} == places.states(view)
+    assert 3 == switch.back(places.connection, places.spec, view).number
+
+
+def test_nobody_is_taken_back_to_a_version_before_one_that_was_dropped(places: Places) -> None:
+    view = places.view("orders", 3)
+    with pytest.raises(VersionUnknownError, match="no version that readers saw before"):
+        switch.back(places.connection, places.spec, view)
+    moved(places, view, 2)
+    places.connection.execute(  # between two switches somebody looks at what they have done
+        "UPDATE headwater.view_versions SET changed_at = changed_at - interval '1 minute'"
+    )
+    moved(places, view, 3)
+    places.connection.execute(
+        "UPDATE headwater.view_versions SET state = 'dropped' WHERE version = 2"
+    )
+
+    with pytest.raises(VersionUnknownError, match="was dropped") as refused:
+        switch.back(places.connection, places.spec, view)
+
+    assert refused.value.hint is not None
+    assert f"cutover {view} 1" in refused.value.hint
+    assert everywhere(3) == places.shown(view)
+
+
+def test_nothing_is_moved_where_a_store_does_not_answer(places: Places) -> None:
+    view = places.view("orders", 2)
+    away = replace(places.spec, search_url=NOWHERE)
+
+    with pytest.raises(SinkUnavailableError, match="search cannot be asked") as refused:
+        switch.switch(places.connection, away, places.version(view, 2))
+
+    assert refused.value.hint is not None
+    assert "nothing has changed" in refused.value.hint
+    assert everywhere(1) == places.shown(view)
+    assert [] == places.moving()
+
+
+def test_nothing_is_noted_while_a_batch_takes_too_long(
+    places: Places, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, source = places.view("orders", 2), places.spec.source
+    monkeypatch.setattr(store_turn, "MOVE_WAIT_S", 1.0)
+    with (
+        psycopg.connect(database, autocommit=True) as batch,
+        store_turn.shared(batch, source, Store.CACHE),
+        pytest.raises(VersionBusyError),
+    ):
+        moved(places, view, 2)
+
+    assert [] == places.moving()
+    assert everywhere(1) == places.shown(view)
+
+
+def test_what_is_behind_in_the_boundary_that_comes_next_is_not_noted(places: Places) -> None:
+    view = places.view("orders", 2)
+    published = Published(places.spec.addresses.tables, places.spec.source)
+    published.publish(1, 1_000, {view: 0}, complete=False)
+
+    with pytest.raises(VersionBehindError, match="is behind"):
+        moved(places, view, 2)
+
+    assert [] == places.moving()
+
+
+def test_a_switch_that_a_store_refuses_amid_it_is_finished_later(
+    places: Places, database: str
+) -> None:
+    view, other = places.view("orders", 2), places.view("customers", 2)
+    places.block(places.version(view, 2))
+    with pytest.raises(SwitchUnfinishedError, match="not see version 2 everywhere yet") as told:
+        moved(places, view, 2)
+    assert "search: " in str(told.value.detail)
+    assert "the job does the rest" in str(told.value.hint)
+    assert {Store.TABLE: [2], Store.SEARCH: [1], Store.CACHE: [2]} == places.shown(view)
+    assert ["orders.v2"] == places.moving()
+    with pytest.raises(VersionUnknownError, match="on their way"):
+        rebuild.drop(places.connection, places.spec, places.version(view, 2))
+
+    moved(places, other, 2)  # it waits for nobody
+    assert everywhere(2) == places.shown(other)
+    with pytest.raises(SwitchUnfinishedError):
+        switch.resume(places.connection, places.spec)
+    places.block(places.version(view, 2), blocked=False)
+    with (  # batches of stores that show it already go on
+        psycopg.connect(database, autocommit=True) as batch,
+        store_turn.shared(batch, places.spec.source, Store.TABLE),
+        store_turn.shared(batch, places.spec.source, Store.CACHE),
+    ):
+        switch.resume(places.connection, places.spec)
+
+    assert everywhere(2) == places.shown(view)
+    assert {1: "former", 2: "current"} == places.states(view)
+    assert [] == places.moving()
+
+
+def test_a_way_back_is_gone_in_the_stores_that_answer_and_later_in_the_others(
+    places: Places,
+) -> None:
+    view = places.view("orders", 2)
+    places.block(places.version(view, 2))
+    with pytest.raises(SwitchUnfinishedError):
+        moved(places, view, 2)
+    places.block(places.version(view, 2), blocked=False)
+    away = replace(places.spec, search_url=NOWHERE)
+
+    for _ in range(2):  # whoever is told that it is not done yet may say it again
+        with pytest.raises(SwitchUnfinishedError, match="not see version 1 everywhere yet"):
+            switch.back(places.connection, away, view)
+
+        assert everywhere(1) == places.shown(view)
+        assert ["orders"] == places.moving()
+    switch.resume(places.connection, places.spec)
+
+    assert {1: "current", 2: "held"} == places.states(view)
+    assert [] == places.moving()
+
+
+def test_a_way_back_that_was_begun_is_gone_to_its_end_and_not_back_again(places: Places) -> None:
+    view = places.view("orders", 2)
+    moved(places, view, 2)
+    places.block(places.version(view, 1))
+    with pytest.raises(SwitchUnfinishedError):
+        switch.back(places.connection, places.spec, view)
+    assert ["orders"] == places.moving()
+    places.block(places.version(view, 1), blocked=False)
+
+    assert 1 == switch.back(places.connection, places.spec, view).number
+
+    assert everywhere(1) == places.shown(view)
+    assert {1: "current", 2: "former"} == places.states(view)
+
+
+def test_who_notes_another_view_amid_a_switch_takes_nothing_from_it(places: Places) -> None:
+    view, other = places.view("orders", 2), places.view("customers", 2)
+    source, spec = places.spec.source, places.spec
+    view_versions.note_switching(places.connection, source, places.version(view, 2).place)
+    view_versions.note_switching(places.connection, source, places.version(other, 2).place)
+    assert ["customers.v2", "orders.v2"] == places.moving()
+
+    finished = switch.finish(places.connection, spec, view)
+
+    assert finished is not None
+    assert (view, 2) == (finished.view, finished.number)
+    assert everywhere(2) == places.shown(view)
+    assert everywhere(1) == places.shown(other)  # whoever noted it is at it
+    assert ["customers.v2"] == places.moving()
+
+
+def test_the_job_finishes_what_nobody_is_at(places: Places, database: str) -> None:
+    view, other = places.view("orders", 2), places.view("customers", 2)
+    source = places.spec.source
+    for name in (view, other):
+        view_versions.note_switching(places.connection, source, places.version(name, 2).place)
+    with (
+        psycopg.connect(database, autocommit=True) as somebody,
+        view_versions.alone(somebody, source, other),
+    ):
+        switch.resume(places.connection, places.spec)
+
+        assert everywhere(2) == places.shown(view)
+        assert everywhere(1) == places.shown(other)
+    switch.resume(places.connection, places.spec)
+
+    assert everywhere(2) == places.shown(other)
+
+
+def test_what_a_store_has_forgotten_is_shown_again_also_while_another_view_is_moved(
+    places: Places,
+) -> None:
+    view, other = places.view("orders", 2), places.view("customers", 2)
+    moved(places, view, 2)
+    showing.show(places.spec, Store.CACHE, places.version(view, 1))
+    view_versions.note_switching(
+        places.connection, places.spec.source, places.version(other, 2).place
+    )
+
+    switch.assert_shown(places.connection, places.spec)
+
+    assert everywhere(2) == places.shown(view)
+    assert everywhere(1) == places.shown(other)
