@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from cdc.errors import CdcError
@@ -17,6 +17,7 @@ from projections import (
     bounded_rebuild,
     derived_rebuild,
     rebuild,
+    succession,
     switch,
     version_difference,
     view_versions,
@@ -25,6 +26,7 @@ from projections.errors import (
     ProjectionError,
     RebuildStoppedError,
     ReplayStoppedError,
+    SinkUnavailableError,
     VersionBehindError,
     VersionDiffersError,
 )
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from projections.rebuild import RebuildPlan
     from projections.replay.bounds import Bounds
     from projections.spec import JobSpec
+    from projections.succession import Succession
     from projections.version_difference import VersionDifference
     from projections.view import AnyView, View
     from projections.view_versions import ViewVersion
@@ -70,12 +73,14 @@ class Switched:
         number: The version that readers see now, or that they were to see.
         difference: How it differs from the one before; None of a way back.
         moved: Whether readers see it.
+        stand_still: Views made from it that do not fit it, or would not, and why.
     """
 
     view: str
     number: int
     difference: VersionDifference | None = None
     moved: bool = True
+    stand_still: Mapping[str, str] = field(default_factory=dict)
 
 
 class Versions:
@@ -103,10 +108,13 @@ class Versions:
             UsageError: No view of that name can be rebuilt, or not from there.
             RebuildRefusedError: Events of it that are stored cannot be read, or it would be made
                 from itself.
+            SinkUnavailableError: A table that a view made from it reads cannot be read.
         """
-        view = self._view(name)
+        view, spec = self._view(name), self._spec()
         with self._connected() as connection:
-            return self._planned(connection, self._spec(), view, origin)
+            planned = self._planned(connection, spec, view, origin)
+            then = succession.of_plan(connection, spec, view)
+        return replace(planned, stand_still=_stand_still(spec, then))
 
     def rebuild(
         self,
@@ -275,29 +283,35 @@ class Versions:
         Args:
             name: The view.
             number: The version; the newest that is held if left out.
-            accept_differences: Even if it differs in what its definition does not explain.
+            accept_differences: Even if it differs in what its definition does not explain, or if
+                views made from it would stand still.
 
         Raises:
             VersionUnknownError: There is none.
             VersionBehindError: It is not where the one that readers see is.
-            VersionDiffersError: It differs, and that was not accepted.
+            VersionDiffersError: It differs, or views made from it do not fit it, and that was not
+                accepted.
             VersionBusyError: Somebody else is at it.
             SwitchUnfinishedError: It is noted, and not done in all stores: the job does the rest.
         """
         target, switched = self._cut_over(name, number, accept_differences=accept_differences)
-        if switched.difference is not None and not switched.moved:
-            raise _differs(target, switched.difference)
-        return switched
+        if switched.difference is None or switched.moved:
+            return switched
+        if switched.difference.same:
+            raise _left_behind(target, switched.stand_still)
+        raise _differs(target, switched.difference, switched.stand_still)
 
     def cutover_when_explained(self, name: str, number: int) -> Switched:
         """Moves readers of a view to another version if nothing differs that is not explained.
+
+        If views made from it would stand still, they are not moved either.
 
         Args:
             name: The view.
             number: The version.
 
         Returns:
-            Whether they were moved, and what differs.
+            Whether they were moved, what differs, and which views would stand still.
 
         Raises:
             VersionUnknownError: There is no such version.
@@ -318,14 +332,17 @@ class Versions:
             switch.finish(connection, spec, name)
             target = rebuild.chosen(connection, spec, name, number, _READABLE)
             compared = self._compared(connection, spec, target)
-            moved = compared.same or accept_differences
+            still = _stand_still(spec, succession.of_version(connection, spec, target))
+            moved = (compared.same and not still) or accept_differences
             if moved:
                 # as soon as it is where the one is that they see
                 _patiently(lambda: switch.switch(connection, spec, target))
-            return target, Switched(name, target.number, compared, moved)
+            return target, Switched(name, target.number, compared, moved, still)
 
     def rollback(self, name: str) -> Switched:
         """Moves readers of a view back to the version that they saw before.
+
+        Views made from it that do not fit that version are told, and in nobody's way.
 
         Raises:
             VersionUnknownError: There is none, or it was dropped.
@@ -339,8 +356,10 @@ class Versions:
             view_versions.alone(connection, self._source, name),
         ):
             spec = self._spec()
+            then = _succession(connection, spec, switch.before(connection, spec, name))
             target = _patiently(lambda: switch.back(connection, spec, name))
-            return Switched(name, target.number)
+        # to ask Spark takes seconds, which readers who are to be moved back do not have to wait
+        return Switched(name, target.number, stand_still=_stand_still(spec, then))
 
     def drop(self, name: str, number: int) -> ViewVersion:
         """Removes a version that readers do not see, from every store.
@@ -445,12 +464,48 @@ def _patiently(done: Callable[[], Made]) -> Made:
         time.sleep(_POLL_S)
 
 
-def _differs(target: ViewVersion, compared: VersionDifference) -> VersionDiffersError:
+def _succession(connection: Connection, spec: JobSpec, target: ViewVersion) -> Succession:
+    """What views made from one read then; nothing is known of it where a table cannot be read.
+
+    The way back is open all the same.
+    """
+    try:
+        return succession.of_version(connection, spec, target)
+    except SinkUnavailableError:
+        return succession.NOBODY
+
+
+def _stand_still(spec: JobSpec, then: Succession) -> dict[str, str]:
+    """Views that would stand still once readers see another version of one that they read."""
+    if then.alike:
+        return {}
+    from projections.spark.derived_impact import stand_still  # noqa: PLC0415  # loads Spark
+
+    return stand_still(spec, then)
+
+
+def _left_behind(target: ViewVersion, still: Mapping[str, str]) -> VersionDiffersError:
+    view = target.view
+    return VersionDiffersError(
+        f"views made from {view} do not fit version {target.number} of it, and would stand still",
+        detail=_said(still),
+        hint=f"correct their queries, then headwater view rebuild and cutover them before {view};"
+        " --accept-differences shows it all the same",
+    )
+
+
+def _said(still: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in still.items())
+
+
+def _differs(
+    target: ViewVersion, compared: VersionDifference, still: Mapping[str, str]
+) -> VersionDiffersError:
     view, found = target.view, compared.found
     if compared.incomparable is not None:
         return VersionDiffersError(
             f"version {target.number} of view {view} cannot be compared with what readers see",
-            detail=compared.incomparable,
+            detail="; ".join(filter(None, (compared.incomparable, _said(still)))),
             hint=f"headwater view cutover {view} --accept-differences shows it all the same",
         )
     counts = {
@@ -462,6 +517,7 @@ def _differs(target: ViewVersion, compared: VersionDifference) -> VersionDiffers
     said += [f"column {name} is new" for name in found.columns_added]
     said += [f"column {name} is gone" for name in found.columns_gone]
     said += [f"{column}: {rows} rows" for column, rows in found.by_column.most_common()]
+    said += [_said(still)] if still else []
     return VersionDiffersError(
         f"version {target.number} of view {view} differs in what its definition does not explain",
         detail="; ".join(said),

@@ -522,7 +522,11 @@ class VersionBehindError(VersionError):
 
 
 class VersionDiffersError(VersionError):
-    """A version differs from the one that readers see in what its definition does not explain."""
+    """A version differs in what its definition does not explain, or views made from it do not fit.
+
+    It is compared with the one that readers see; the detail names what differs, and which views
+    would stand still.
+    """
 
     code = "HW-P134"
 

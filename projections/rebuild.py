@@ -84,6 +84,8 @@ class RebuildPlan:
         rows: Of a part, how many rows are within; None for all.
         lacking: Why it cannot be filled from the archive; None if it can, or is not.
         instead: What to do then; None if there is nothing to be done.
+        stand_still: Followers that would stand still once readers see the version, and why; see
+            `succession`.
     """
 
     view: str
@@ -98,6 +100,7 @@ class RebuildPlan:
     rows: int | None = None
     lacking: str | None = None
     instead: str | None = None
+    stand_still: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str) -> RebuildPlan:

@@ -102,7 +102,7 @@ def back(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
         SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
             rest.
     """
-    target = _before(view_versions.of_view(connection, spec.source, view), view)
+    target = before(connection, spec, view)
     if target.switching:
         finish(connection, spec, view)
     else:
@@ -183,8 +183,22 @@ def _under_way(connection: Connection, spec: JobSpec, view: str) -> ViewVersion 
     return next((each for each in versions if each.switching), None)
 
 
+def before(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
+    """Returns the version that readers saw before the one that they see, or are on their way to.
+
+    Args:
+        connection: To the source, in autocommit.
+        spec: The job.
+        view: The view.
+
+    Raises:
+        VersionUnknownError: There is none, or it was dropped.
+    """
+    return _before(view_versions.of_view(connection, spec.source, view), view)
+
+
 def _before(versions: Iterable[ViewVersion], view: str) -> ViewVersion:
-    """The version that readers saw before the one that they see, or are on their way to.
+    """The version that readers saw before.
 
     The version that readers leave and the one that they come to change their states at one time. So
     what was left last is what they saw before, unless it was left earlier: then that was dropped.

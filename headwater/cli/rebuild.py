@@ -24,7 +24,7 @@ from headwater.cli.output import (
     stderr,
     stdout,
 )
-from headwater.cli.version import View, compared, document, opened, show_difference
+from headwater.cli.version import View, compared, document, opened, show_difference, show_still
 from headwater.errors import UsageError
 from projections.errors import RebuildStoppedError
 
@@ -206,7 +206,8 @@ def _tell_cutover(versions: Versions, version: ViewVersion, *, as_json: bool) ->
         difference = switched.difference
         said = None if difference is None else compared(difference)
         state = "current" if switched.moved else "held"
-        print_json({**document(version), "state": state, "difference": said})
+        still = dict(switched.stand_still)
+        print_json({**document(version), "state": state, "difference": said, "stand_still": still})
     else:
         _say_cutover(switched)
     if not switched.moved:
@@ -220,12 +221,13 @@ def _say_cutover(switched: Switched) -> None:
     if switched.moved:
         stdout().print(f"readers of {name} see version {number}", markup=False)
         return
-    stdout().print(
-        f"version {number} of view {name} is held: it differs in what its definition does not"
-        " explain",
-        markup=False,
-        soft_wrap=True,
+    show_still(switched)
+    why = (
+        "views made from it would stand still"
+        if switched.difference is not None and switched.difference.same
+        else "it differs in what its definition does not explain"
     )
+    stdout().print(f"version {number} of view {name} is held: {why}", markup=False, soft_wrap=True)
     stderr.print(f"accept that: headwater view cutover {name} --accept-differences")
 
 
@@ -266,6 +268,7 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         "disk_bytes": planned.disk_bytes,
         "disk_free_bytes": planned.disk_free_bytes,
         "followed_by": planned.followers,
+        "stand_still": dict(planned.stand_still),
     }
     if as_json:
         within = {"within": planned.within, "rows": planned.rows} if planned.within else {}
@@ -285,6 +288,7 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
     if planned.within:
         rows = f"{planned.rows:,} rows: {', '.join(planned.within)}; in their place"
         lines[0] = ("within", rows)
+    lines += [("stand still", f"{name}: {why}") for name, why in planned.stand_still.items()]
     if planned.lacking is not None:
         lines += [("refused", planned.lacking), ("instead", planned.instead or "")]
     for what, text in lines:

@@ -60,7 +60,10 @@ def cutover(
     *,
     accept_differences: Annotated[
         bool,
-        typer.Option("--accept-differences", help="Even where its definition explains them not."),
+        typer.Option(
+            "--accept-differences",
+            help="Also what nothing explains, and views made from it that stand still.",
+        ),
     ] = False,
     config: Config = None,
     home: HomeFolder = None,
@@ -69,8 +72,10 @@ def cutover(
 ) -> None:
     """Move readers of a view to another version, in all stores.
 
-    Both are compared first. The version that they leave is kept up to date: headwater view
-    rollback moves them back at any time, until it is dropped.
+    Both are compared first, and the queries of views made from it are tried on its columns: where
+    one does not fit, it would stand still, and readers are not moved unless that is accepted. The
+    version that they leave is kept up to date: headwater view rollback moves them back at any
+    time, until it is dropped.
     """
     versions = opened(config, home, profile)
     _told(versions.cutover(name, number, accept_differences=accept_differences), as_json=as_json)
@@ -84,7 +89,10 @@ def rollback(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Move readers of a view back to the version that they saw before."""
+    """Move readers of a view back to the version that they saw before.
+
+    Views made from it that do not fit that version are named; they stand still.
+    """
     _told(opened(config, home, profile).rollback(name), as_json=as_json)
 
 
@@ -158,12 +166,22 @@ def _told(switched: Switched, *, as_json: bool) -> None:
                 "view": switched.view,
                 "version": switched.number,
                 "difference": None if difference is None else compared(difference),
+                "stand_still": dict(switched.stand_still),
             }
         )
         return
     if switched.difference is not None:
         show_difference(switched.difference)
     stdout().print(f"readers of {switched.view} see version {switched.number}", markup=False)
+    show_still(switched)
+
+
+def show_still(switched: Switched) -> None:
+    """Shows a person which views do not fit a version that they are made from."""
+    for name, why in switched.stand_still.items():
+        does = "stands" if switched.moved else "would stand"
+        said = f"{name} {does} still with what it has: {why}"
+        stderr.print(said, markup=False, soft_wrap=True)
 
 
 def show_difference(found: VersionDifference) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import orjson
-from deltalake import Schema
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from projections.errors import ProjectionError
-from projections.plan import HISTORY_BOOKKEEPING, VERSION_COLUMN
-from projections.sinks.arrow import table_schema
-from projections.sinks.history_form import HistoryForm
 from projections.spark.derivation.analysis import analyse
 from projections.spark.derivation.catalyst import opaque
 from projections.spark.derived import definition_of, inputs_of, query_fault
-from projections.spark.session import session_beside
+from projections.spark.session import session_beside, session_ended
+from projections.succession import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,9 +23,8 @@ if TYPE_CHECKING:
     from projections.fault import Fault
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
+    from projections.succession import Columns, Succession
     from projections.view import DerivedView
-
-_OWN_COLUMNS = {VERSION_COLUMN, *HISTORY_BOOKKEEPING}
 
 
 def unfit(spec: JobSpec, plans: Iterable[ViewPlan]) -> dict[str, Fault]:
@@ -45,10 +40,49 @@ def unfit(spec: JobSpec, plans: Iterable[ViewPlan]) -> dict[str, Fault]:
     Returns:
         By view that could not be kept, why.
     """
-    session = session_beside(spec)
-    schemas = {plan.view: _columns(plan) for plan in plans}
+    schemas = {plan.view: _struct(columns_of(plan)) for plan in plans}
+    return _unfit(session_beside(spec), spec.derived, schemas)
+
+
+def stand_still(spec: JobSpec, succession: Succession) -> dict[str, str]:
+    """Tells which views would stand still once readers see another version of one that they read.
+
+    The queries are analysed over the columns that would be there; no row is read. A view that does
+    not fit what it reads as it is now is not told: it stands still already.
+
+    Args:
+        spec: The job.
+        succession: The views, and what they read.
+
+    Returns:
+        By view, why; each after what it is made from.
+    """
+    if succession.alike:
+        return {}
+    with session_ended(spec) as session:
+        views = succession.views
+        then = _unfit(session, views, _structs(succession.then))
+        # of the view itself: a version by that query is refused before anybody sees it
+        if not then or any(name in succession.now for name in then):
+            return {}
+        now = _unfit(session, views, _structs(succession.now))
+    found: dict[str, str] = {}
+    for view in views:
+        waits_for = [name for name in view.inputs if name in found]
+        if waits_for:
+            found[view.name] = f"stands still with {', '.join(waits_for)}"
+        elif view.name in then and view.name not in now:
+            fault = then[view.name]
+            found[view.name] = ": ".join(filter(None, (fault.message, fault.detail)))
+    return found
+
+
+def _unfit(
+    session: SparkSession, views: Iterable[DerivedView], known: Mapping[str, StructType]
+) -> dict[str, Fault]:
+    schemas = dict(known)
     faults: dict[str, Fault] = {}
-    waiting = list(spec.derived)
+    waiting = [view for view in views if view.name not in schemas]
     while ready := [view for view in waiting if schemas.keys() >= set(view.inputs)]:
         waiting = [view for view in waiting if view not in ready]
         for view in ready:
@@ -70,8 +104,10 @@ def _result(
     return derivation.definition(frames).schema
 
 
-def _columns(plan: ViewPlan) -> StructType:
-    """What Spark reads of a view's table: Delta's own account of types is Spark's."""
-    table = table_schema(plan) if plan.history is None else HistoryForm(plan).states_schema
-    told = StructType.fromJson(orjson.loads(Schema.from_arrow(table).to_json()))
-    return StructType([column for column in told if column.name not in _OWN_COLUMNS])
+def _structs(columns: Mapping[str, Columns]) -> dict[str, StructType]:
+    return {name: _struct(each) for name, each in columns.items()}
+
+
+def _struct(columns: Columns) -> StructType:
+    """What Spark reads of a table: Delta's own account of types is Spark's."""
+    return StructType.fromJson({"type": "struct", "fields": list(columns)})

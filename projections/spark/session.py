@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from projections.errors import WriterLockedError
@@ -29,6 +30,7 @@ __all__ = [
     "SparkSession",
     "hold",
     "session_beside",
+    "session_ended",
     "session_of_batches",
     "settings",
     "start_session",
@@ -39,6 +41,8 @@ _BESIDE: Final = "local[4]"
 
 _REPEATING: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Spark's loggers of errors that it raises all the same."""
+
+_JVM_END_S: Final = 60.0
 
 _LOOPBACK = "127.0.0.1"
 _PYTHON = "spark.pyspark.python"
@@ -144,6 +148,34 @@ def session_beside(spec: JobSpec) -> SparkSession:
         logging.getLogger(name).disabled = True
     with _heard_in(spec.home / "log" / "spark-beside.log"):
         return start_session(spec if spec.local else replace(spec, master=_BESIDE))
+
+
+@contextmanager
+def session_ended(spec: JobSpec) -> Iterator[SparkSession]:
+    """Gives a driver beside the job's whose JVM ends with it: what follows may take hours.
+
+    One that this process has already is joined, and stays.
+
+    Args:
+        spec: The job.
+    """
+    joined = SparkContext._active_spark_context is not None  # noqa: SLF001  # of any thread
+    session = session_beside(spec)
+    try:
+        yield session
+    finally:
+        if not joined:
+            _end(session)
+
+
+def _end(session: SparkSession) -> None:
+    context: Any = session.sparkContext  # its process has no other name
+    gateway = context._gateway  # noqa: SLF001
+    session.stop()
+    gateway.shutdown()
+    type(context)._gateway = type(context)._jvm = None  # noqa: SLF001  # the next begins another
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_JVM_END_S)
 
 
 @contextmanager

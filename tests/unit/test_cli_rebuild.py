@@ -9,8 +9,12 @@ import pytest
 
 from headwater.cli import main
 from headwater.cli import rebuild as command
+from headwater.versions import Switched
 from projections.rebuild import RebuildPlan
 from projections.replay.bounds import Bounds
+from projections.table_difference import TableDifference
+from projections.version_difference import VersionDifference
+from projections.view import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +82,36 @@ def test_a_plan_says_that_the_archive_will_not_do_and_what_to_do_instead(
     command._show_plan(planned("archive", lacking=why, instead=then), as_json=True)
     document = json.loads(capsys.readouterr().out)
     assert (why, then) == (document["lacking"], document["instead"])
+
+
+def test_a_plan_names_views_that_would_stand_still(capsys: pytest.CaptureFixture[str]) -> None:
+    still = {"by_region": "no column region", "most": "stands still with by_region"}
+    command._show_plan(planned("archive", stand_still=still), as_json=False)
+    told = capsys.readouterr().err
+    assert "stand still by_region: no column region" in told
+    assert "stand still most: stands still with by_region" in told
+
+    command._show_plan(planned("archive", stand_still=still), as_json=True)
+    assert still == json.loads(capsys.readouterr().out)["stand_still"]
+
+
+@pytest.mark.parametrize(
+    ("same", "why"),
+    [(True, "views made from it would stand still"), (False, "does not explain")],
+    ids=["views", "rows"],
+)
+def test_a_version_that_is_not_shown_by_itself_says_why(
+    capsys: pytest.CaptureFixture[str], *, same: bool, why: str
+) -> None:
+    rows = TableDifference(("id",), appeared=0 if same else 1)
+    found = VersionDifference(rows, "0/1", Store.TABLE)
+    still = {"by_region": "no column region"}
+    command._say_cutover(Switched("orders", 2, found, moved=False, stand_still=still))
+
+    told = capsys.readouterr()
+    assert why in told.out
+    assert "by_region would stand still with what it has: no column region" in told.err
+    assert "headwater view cutover orders --accept-differences" in told.err
 
 
 def test_a_plan_of_a_read_tells_rows_and_how_long_they_take(

@@ -81,6 +81,6 @@ def test_versions_that_cannot_be_compared_are_said_to_be_so(
     )
     show_difference(found)
     assert f"they are not compared: {why}" in capsys.readouterr().err
-    refused = _differs(version(None, VersionState.HELD), found)
+    refused = _differs(version(None, VersionState.HELD), found, {})
     assert ("HW-P134", why) == (refused.code, refused.detail)
     assert "--accept-differences" in (refused.hint or "")
