@@ -101,8 +101,13 @@ class Versions:
             versions = view_versions.read(connection, self._source)
         return [each for each in versions if each.state is not VersionState.DROPPED]
 
-    def plan(self, name: str, origin: Origin = "archive") -> RebuildPlan:
+    def plan(self, name: str, origin: Origin = "archive", *, share: float = 1.0) -> RebuildPlan:
         """Tells what a rebuild of a view will do; changes nothing.
+
+        Args:
+            name: The view.
+            origin: What it is filled from.
+            share: Of the time, how much a replay takes at most, above 0 to 1.
 
         Raises:
             UsageError: No view of that name can be rebuilt, or not from there.
@@ -112,7 +117,7 @@ class Versions:
         """
         view, spec = self._view(name), self._spec()
         with self._connected() as connection:
-            planned = self._planned(connection, spec, view, origin)
+            planned = self._planned(connection, spec, view, origin, share)
             then = succession.of_plan(connection, spec, view)
         return replace(planned, stand_still=_stand_still(spec, then))
 
@@ -152,7 +157,7 @@ class Versions:
             view_versions.alone(connection, self._source, name),
         ):
             switch.finish(connection, spec, name)  # nobody else could, while this goes on
-            planned = self._planned(connection, spec, view, origin)
+            planned = self._planned(connection, spec, view, origin, filling.share)
             version = rebuild.begin(connection, spec, view, planned, spare, held_too=held_too)
             if version.state is VersionState.BUILDING and version.derived:
                 rebuild.join(connection, spec, version)
@@ -169,10 +174,10 @@ class Versions:
 
     @staticmethod
     def _planned(
-        connection: Connection, spec: JobSpec, view: AnyView, origin: Origin
+        connection: Connection, spec: JobSpec, view: AnyView, origin: Origin, share: float
     ) -> RebuildPlan:
         if not isinstance(view, DerivedView):
-            return rebuild.plan_rebuild(connection, spec, view, origin)
+            return rebuild.plan_rebuild(connection, spec, view, origin, share)
         if origin == "source":
             raise UsageError(
                 f"view {view.name} is made from others, and has no table to be read",
@@ -181,8 +186,13 @@ class Versions:
             )
         return derived_rebuild.plan_rebuild(connection, spec, view)
 
-    def plan_rows(self, name: str, bounds: Bounds) -> RebuildPlan:
+    def plan_rows(self, name: str, bounds: Bounds, *, share: float = 1.0) -> RebuildPlan:
         """Tells what a rebuild of some rows of a view will do; changes nothing.
+
+        Args:
+            name: The view.
+            bounds: Which rows.
+            share: Of the time, how much the replay takes at most, above 0 to 1.
 
         Raises:
             UsageError: No view of that name can be rebuilt.
@@ -191,7 +201,8 @@ class Versions:
         """
         view = self._followed(name)
         with self._connected() as connection:
-            return bounded_rebuild.plan_rows(connection, self._bound_spec(), view, bounds)
+            spec = self._bound_spec()
+            return bounded_rebuild.plan_rows(connection, spec, view, bounds, share)
 
     def rebuild_rows(self, name: str, bounds: Bounds, filling: Filling) -> BoundedRebuild:
         """Makes some rows of what readers see of a view anew, from the archive.

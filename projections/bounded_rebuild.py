@@ -27,6 +27,7 @@ from projections.change import Applied
 from projections.errors import RebuildEarlyError, RebuildRefusedError, RebuildStoppedError
 from projections.quarantine import ledger
 from projections.replay.archive_scan import ArchiveScan
+from projections.replay.rate import rate_of
 from projections.replay.replay import replay
 from projections.replay.selection import count, select
 from projections.replay.survey import Taken
@@ -97,7 +98,9 @@ class BoundedRebuild:
     stores: tuple[Remade, ...]
 
 
-def plan_rows(connection: Connection, spec: JobSpec, view: View, bounds: Bounds) -> RebuildPlan:
+def plan_rows(
+    connection: Connection, spec: JobSpec, view: View, bounds: Bounds, share: float = 1.0
+) -> RebuildPlan:
     """Tells what a bounded rebuild will do; looks through the archive and changes nothing.
 
     Args:
@@ -105,6 +108,7 @@ def plan_rows(connection: Connection, spec: JobSpec, view: View, bounds: Bounds)
         spec: The job, its views bound.
         view: The view as it is declared now.
         bounds: Which rows.
+        share: Of the time, how much the replay takes at most, above 0 to 1.
 
     Raises:
         RebuildRefusedError: It cannot be rebuilt in part.
@@ -119,8 +123,8 @@ def plan_rows(connection: Connection, spec: JobSpec, view: View, bounds: Bounds)
     with pinned(spec.archive, scan.version):
         found = select(scan, plan, bounds, every)
         changes = count(scan, plan, found.keys, every)
-    per_s = rebuild.rate(view_versions.read(connection, spec.source))
-    seconds = (2 * found.records / _LOOKED_AT + changes) / per_s
+    rate = rate_of(view_versions.read(connection, spec.source), view, share)
+    seconds = (2 * found.records / _LOOKED_AT + changes) / rate.per_s
     return rebuild.RebuildPlan(
         view.name,
         (),
@@ -132,6 +136,7 @@ def plan_rows(connection: Connection, spec: JobSpec, view: View, bounds: Bounds)
         rebuild.followers(spec, view),
         bounds.said(),
         len(found.keys),
+        known_by=rate.known_by,
     )
 
 

@@ -66,6 +66,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
         int(rebuild.parquet_bytes(spec, current) * DISK_SPARE),
         shutil.disk_usage(spec.home).free,
         rebuild.followers(spec, view),
+        known_by=f"{_ROWS_PER_S:,} rows a second are assumed",
     )
 
 

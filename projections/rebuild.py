@@ -29,6 +29,7 @@ from projections.errors import (
 from projections.quarantine import ledger
 from projections.replay import reach
 from projections.replay.noting import Noting
+from projections.replay.rate import rate_of, share_of
 from projections.replay.replay import replay
 from projections.replay.task import ReplayOptions, Target
 from projections.replay.unread_events import refuse_unread
@@ -37,7 +38,7 @@ from projections.view import Store
 from projections.view_versions import KEPT, Replayed, VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import psycopg
 
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 SECONDS_MAX: Final = 600.0
 """How long the job may take to bring a version that joins to every store, seconds."""
 
-_CHANGES_PER_S: Final = 20_000
-"""What a rebuild takes of a small machine's time where nothing was ever rebuilt."""
 DISK_SPARE: Final = 1.5
 """How much more room than the present version has is wanted: files are compacted on the way."""
 TOLD_EVERY_S: Final = 5.0
@@ -86,6 +85,7 @@ class RebuildPlan:
         instead: What to do then; None if there is nothing to be done.
         stand_still: Followers that would stand still once readers see the version, and why; see
             `succession`.
+        known_by: By what it is known how long it takes, or what is assumed, in words.
     """
 
     view: str
@@ -101,9 +101,12 @@ class RebuildPlan:
     lacking: str | None = None
     instead: str | None = None
     stand_still: Mapping[str, str] = field(default_factory=dict)
+    known_by: str = ""
 
 
-def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str) -> RebuildPlan:
+def plan_rebuild(
+    connection: Connection, spec: JobSpec, view: View, source: str, share: float = 1.0
+) -> RebuildPlan:
     """Tells what a rebuild of a view will do; changes nothing.
 
     Args:
@@ -111,6 +114,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str)
         spec: The job.
         view: The view as it is declared now.
         source: `archive` or `source`.
+        share: Of the time, how much a replay takes at most, above 0 to 1.
 
     Raises:
         RebuildRefusedError: The archive cannot be read, or events that are stored cannot.
@@ -126,17 +130,20 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: View, source: str)
         place = view.name if current is None else current.place
         there = reach.of_view(connection, spec, view, place, whole_reads(connection, spec))
         changes, lacking = there.records, there.lacking
+    # a read of the table is the job's, which is held to no share
+    rate = rate_of(versions, view, share if source == "archive" else 1.0)
     return RebuildPlan(
         view.name,
         differs,
         source,
         changes,
-        round(changes / rate(versions), 1),
+        round(changes / rate.per_s, 1),
         int((parquet_bytes(spec, current) or size.size_bytes) * DISK_SPARE),
         shutil.disk_usage(spec.home).free,
         followers(spec, view),
         lacking=lacking,
         instead=None if lacking is None else reach.instead(view),
+        known_by=rate.known_by,
     )
 
 
@@ -280,8 +287,9 @@ def fill(
     began = time.monotonic()
 
     def noted(ends: Offsets, progress: Mapping[str, Any] | None, records: int) -> None:
-        seconds = round(before.seconds + time.monotonic() - began, 1)
-        replayed = Replayed(ends, progress, records, seconds)
+        took_s = time.monotonic() - began
+        share = share_of(before, took_s, filling.share)
+        replayed = Replayed(ends, progress, records, round(before.seconds + took_s, 1), share)
         view_versions.note_replayed(connection, source, version.place, replayed)
 
     noting = Noting(
@@ -480,12 +488,6 @@ def numbered(connection: Connection, spec: JobSpec, view: str, number: int) -> V
         if (each.view, each.number) == (view, number):
             return each
     raise VersionUnknownError(f"view {view} has no version {number}")
-
-
-def rate(versions: Iterable[ViewVersion]) -> float:
-    """Returns the changes per second that the last rebuild took."""
-    done = [v.replayed for v in versions if v.replayed and v.replayed.seconds > 1]
-    return done[-1].records / done[-1].seconds if done and done[-1].records else _CHANGES_PER_S
 
 
 def size_bytes(spec: JobSpec, version: ViewVersion | None) -> int:

@@ -143,12 +143,14 @@ class Replayed:
         progress: What the replay goes on with; None once it is done.
         records: Records that were taken.
         seconds: How long that took.
+        share: Of that time, how much it took at most, above 0 to 1; None where nobody noted it.
     """
 
     ends: Offsets
     progress: Mapping[str, Any] | None = None
     records: int = 0
     seconds: float = 0.0
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,10 +490,14 @@ def _version(*row: Any) -> ViewVersion:
 
 def _to_json(replayed: Replayed) -> dict[str, Any]:
     ends = [[topic, number, offset] for (topic, number), offset in replayed.ends.items()]
-    said = {"records": replayed.records, "seconds": replayed.seconds}
+    said = {
+        "records": replayed.records,
+        "seconds": replayed.seconds,
+        "share": replayed.share,
+    }
     return {"ends": ends, "progress": replayed.progress, **said}
 
 
 def _of_json(said: Mapping[str, Any]) -> Replayed:
     ends = {(topic, number): offset for topic, number, offset in said["ends"]}
-    return Replayed(ends, said["progress"], said["records"], said["seconds"])
+    return Replayed(ends, said["progress"], said["records"], said["seconds"], said.get("share"))

@@ -115,7 +115,11 @@ def rebuild(
         )
     versions = opened(config, home, profile)
     origin: Origin = "source" if from_source else "archive"
-    planned = versions.plan(name, origin) if bounds is None else versions.plan_rows(name, bounds)
+    planned = (
+        versions.plan(name, origin, share=share)
+        if bounds is None
+        else versions.plan_rows(name, bounds, share=share)
+    )
     if not as_json or only_plan:
         _show_plan(planned, as_json=as_json)
     if only_plan:
@@ -265,6 +269,7 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         "filled_from": planned.source,
         "changes": planned.changes,
         "seconds": planned.seconds,
+        "known_by": planned.known_by,
         "disk_bytes": planned.disk_bytes,
         "disk_free_bytes": planned.disk_free_bytes,
         "followed_by": planned.followers,
@@ -277,11 +282,13 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         return
     archived = planned.source == "archive"
     counted = f"{planned.changes:,} changes" if archived else f"about {planned.changes:,} rows"
+    takes = f"about {planned.seconds:,.0f} s"
+    takes += f"; {planned.known_by}" if planned.known_by else ""
     filled_from = {"archive": "the archive", "source": "a read of its table"}
     lines = [
         ("changes", "; ".join(planned.differs) or "nothing: it is built again as it is"),
         ("filled from", filled_from.get(planned.source, "the tables of what it reads")),
-        ("to replay" if archived else "to read", f"{counted}, about {planned.seconds:,.0f} s"),
+        ("to replay" if archived else "to read", f"{counted}, {takes}"),
         ("disk", f"{_mib(planned.disk_bytes)} of {_mib(planned.disk_free_bytes)} free"),
         ("followed by", ", ".join(planned.followers) or "no other view"),
     ]

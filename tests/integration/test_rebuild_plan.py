@@ -126,6 +126,25 @@ def test_a_read_of_the_table_is_planned_by_what_the_source_says_of_it(place: Pla
     assert all(each.seconds > 0 and each.disk_bytes > 0 for each in planned)
 
 
+def test_a_plan_reckons_with_the_last_rebuild_of_the_view_and_the_share_that_it_had(
+    place: Place,
+) -> None:
+    connection, spec = place.connection, place.spec
+    connection.execute("ANALYZE")
+    planned = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+    begun = rebuild.begin(connection, spec, PLACED, planned, 0)
+    replayed = view_versions.Replayed({}, None, 6000, 2.0, 0.5)
+    view_versions.note_replayed(connection, spec.source, begun.place, replayed)
+
+    again = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+
+    assert (0.5, "by its last rebuild") == (again.seconds, again.known_by)
+    row = "UPDATE headwater.view_versions SET replayed = replayed - 'share' WHERE place = %s"
+    connection.execute(row, (begun.place,))  # as it was noted before there was a share
+    older = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+    assert (1.0, True) == (older.seconds, "was not noted" in older.known_by)
+
+
 def test_an_archive_that_is_cut_off_is_told_in_the_plan_and_nothing_starts(place: Place) -> None:
     connection, spec = place.connection, place.spec
     topic = ORDERS.topic(spec.source)

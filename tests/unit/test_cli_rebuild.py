@@ -117,10 +117,10 @@ def test_a_version_that_is_not_shown_by_itself_says_why(
 def test_a_plan_of_a_read_tells_rows_and_how_long_they_take(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command._show_plan(planned("source"), as_json=False)
+    command._show_plan(planned("source", known_by="by its last rebuild"), as_json=False)
 
     told = capsys.readouterr().err
-    assert "to read     about 3,000 rows, about 0 s" in told
+    assert "to read     about 3,000 rows, about 0 s; by its last rebuild" in told
     assert "refused" not in told
 
 
