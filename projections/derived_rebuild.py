@@ -67,6 +67,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
         shutil.disk_usage(spec.home).free,
         rebuild.followers(spec, view),
         known_by=f"{_ROWS_PER_S:,} rows a second are assumed",
+        stores=rebuild.stores_room(spec, view, current),
     )
 
 

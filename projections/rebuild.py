@@ -34,6 +34,7 @@ from projections.replay.replay import replay
 from projections.replay.task import ReplayOptions, Target
 from projections.replay.unread_events import refuse_unread
 from projections.sinks.open import open_sink
+from projections.sinks.room import rooms
 from projections.view import Store
 from projections.view_versions import KEPT, Replayed, VersionState
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.replay.pace import ReplayProgress
+    from projections.sinks.room import Room
     from projections.spec import JobSpec
     from projections.view import AnyView, View
     from projections.view_versions import ViewVersion
@@ -86,6 +88,8 @@ class RebuildPlan:
         stand_still: Followers that would stand still once readers see the version, and why; see
             `succession`.
         known_by: By what it is known how long it takes, or what is assumed, in words.
+        stores: By store beside the tables, about what it needs of it, as the present version takes,
+            and what there is.
     """
 
     view: str
@@ -102,6 +106,7 @@ class RebuildPlan:
     instead: str | None = None
     stand_still: Mapping[str, str] = field(default_factory=dict)
     known_by: str = ""
+    stores: Mapping[str, Room] = field(default_factory=dict)
 
 
 def plan_rebuild(
@@ -144,7 +149,15 @@ def plan_rebuild(
         lacking=lacking,
         instead=None if lacking is None else reach.instead(view),
         known_by=rate.known_by,
+        stores=stores_room(spec, view, current),
     )
+
+
+def stores_room(spec: JobSpec, view: AnyView, current: ViewVersion | None) -> dict[str, Room]:
+    """Returns what another version of a view will take of its stores beside the tables."""
+    if current is None:
+        return {}
+    return rooms(spec.addresses, current.place, view.to & current.declared().to)
 
 
 def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
@@ -200,6 +213,7 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
             hint=planned.instead,
         )
     refuse_small(view, planned.disk_bytes, planned.disk_free_bytes, spare_bytes)
+    _refuse_full(view, planned.stores)
     if not own:  # the job has not noted it yet
         view_versions.register(connection, spec.source, [view])
     number = view_versions.add(connection, spec.source, view, reasons=planned.differs)
@@ -219,6 +233,19 @@ def refuse_small(view: AnyView, disk_bytes: int, free_bytes: int, spare_bytes: i
             f" {free_bytes:,} are free",
             hint="drop versions that nobody needs: headwater view list --versions",
         )
+
+
+def _refuse_full(view: AnyView, stores: Mapping[str, Room]) -> None:
+    """Refuses a version that would fill a store: whoever writes there would have to wait then."""
+    for store, room in stores.items():
+        if room.free_bytes is not None and room.free_bytes < room.taken_bytes:
+            raise RebuildRefusedError(
+                f"the {store} is too small to rebuild view {view.name}",
+                detail=f"about {room.taken_bytes:,} bytes of memory, as the present version takes;"
+                f" {room.free_bytes:,} are free, and once it is full no view is written there",
+                hint="raise its maxmemory, or drop versions that nobody needs:"
+                " headwater view list --versions",
+            )
 
 
 def bind(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:

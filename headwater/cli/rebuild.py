@@ -272,6 +272,7 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         "known_by": planned.known_by,
         "disk_bytes": planned.disk_bytes,
         "disk_free_bytes": planned.disk_free_bytes,
+        "stores": {store: room._asdict() for store, room in planned.stores.items()},
         "followed_by": planned.followers,
         "stand_still": dict(planned.stand_still),
     }
@@ -292,6 +293,9 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         ("disk", f"{_mib(planned.disk_bytes)} of {_mib(planned.disk_free_bytes)} free"),
         ("followed by", ", ".join(planned.followers) or "no other view"),
     ]
+    for store, room in planned.stores.items():
+        free = "" if room.free_bytes is None else f" of {_mib(room.free_bytes)} free"
+        lines.append((f"in {store}", f"about {_mib(room.taken_bytes)}{free}"))
     if planned.within:
         rows = f"{planned.rows:,} rows: {', '.join(planned.within)}; in their place"
         lines[0] = ("within", rows)

@@ -364,7 +364,12 @@ class _Writing:
 
 def index_name(plan: ViewPlan) -> str:
     """Returns the physical index of a view; readers use the alias, the view's name."""
-    return f"{plan.name}-v1"
+    return index_of(plan.name)
+
+
+def index_of(place: str) -> str:
+    """Returns the physical index of a version of a view, by its place."""
+    return f"{place}-v1"
 
 
 def document_id(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from contextlib import closing
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import psycopg
 import pytest
+import redis
 from fix_archive import archived
 from fix_log import envelope
 
@@ -27,7 +29,9 @@ from projections.errors import ArchiveIncompleteError, RebuildRefusedError, Rebu
 from projections.expectation.expectation import deletes
 from projections.record import Record
 from projections.replay.bounds import Bounds
+from projections.sinks import room
 from projections.sinks.cache import CacheSink
+from projections.sinks.search import SearchSink
 from projections.spec import JobSpec
 from projections.version_difference import compare_versions
 from projections.view import EventsRef, EventsView, MirrorView, Store
@@ -99,6 +103,61 @@ def test_a_view_without_a_table_is_refused_on_a_disk_that_is_too_small(
     with_free(monkeypatch, planned.disk_bytes)
     enough = rebuild.plan_rebuild(connection, spec, PLACED, "source")
     assert 2 == rebuild.begin(connection, spec, PLACED, enough, 0).number
+
+
+def test_a_version_that_would_fill_the_cache_is_refused_before_it_starts(place: Place) -> None:
+    connection, spec = place.connection, place.spec
+    first = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+    assert {} == first.stores, "nothing is known of a view that has no row there"
+    rows = [{"id": n, "status": "placed" * 20} for n in range(1, 2001)]
+    changes = [RowChange((row["id"],), row["id"], row, 1) for row in rows]
+    with closing(CacheSink(spec.cache_url, spec.addresses.cache_prefix)) as sink:
+        for plan in spec.plans:
+            sink.prepare(plan)
+            sink.apply(plan, changes)
+
+    planned = rebuild.plan_rebuild(connection, spec, PLACED, "source")
+    taken = planned.stores["cache"]
+    assert 2000 * 120 < taken.taken_bytes < 2000 * 600
+    assert taken.free_bytes is None or taken.free_bytes > taken.taken_bytes
+
+    full = replace(planned, stores={"cache": taken._replace(free_bytes=taken.taken_bytes - 1)})
+    with pytest.raises(RebuildRefusedError, match="the cache is too small") as refused:
+        rebuild.begin(connection, spec, PLACED, full, 0)
+    assert f"{taken.taken_bytes:,} bytes of memory" in (refused.value.detail or "")
+    assert [1] == place.versions()
+    enough = replace(planned, stores={"cache": taken._replace(free_bytes=taken.taken_bytes)})
+    assert 2 == rebuild.begin(connection, spec, PLACED, enough, 0).number
+
+
+def test_what_a_version_takes_of_the_stores_is_measured_where_it_is(
+    place: Place, search_url: str
+) -> None:
+    spec = replace(place.spec, search_url=search_url)
+    (plan,) = (replace(each, name=f"{spec.source}_orders") for each in spec.plans)
+    assert room.search_room(search_url, plan.name) is None
+    change = RowChange((1,), 1, {"id": 1, "status": "placed"}, 1)
+    with closing(SearchSink(search_url)) as sink:
+        sink.prepare(plan)
+        sink.apply(plan, [change])
+        found = room.rooms(spec.addresses, plan.name, Store)
+        assert {"search"} == found.keys()
+        assert found["search"].taken_bytes > 0
+        assert found["search"].free_bytes is None
+        unreachable = replace(spec, search_url="http://127.0.0.1:1")
+        assert {} == room.rooms(unreachable.addresses, plan.name, Store)
+        sink.drop(plan)
+
+    with redis.Redis.from_url(spec.cache_url) as client:
+        prefix = spec.addresses.cache_prefix
+        client.set(f"{prefix}one:1", "x" * 5000)
+        client.set(f"{prefix}one.v2:1", "of another version")
+        taken = client.memory_usage(f"{prefix}one:1")
+        measured = room.cache_room(spec.cache_url, prefix, "one")
+        assert measured is not None
+        assert taken == measured.taken_bytes
+        limit = client.config_get("maxmemory")["maxmemory"]
+        assert (int(limit) == 0) == (measured.free_bytes is None)
 
 
 def test_some_rows_of_a_view_without_a_table_are_refused_on_such_a_disk(

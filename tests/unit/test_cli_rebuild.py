@@ -12,6 +12,7 @@ from headwater.cli import rebuild as command
 from headwater.versions import Switched
 from projections.rebuild import RebuildPlan
 from projections.replay.bounds import Bounds
+from projections.sinks.room import Room
 from projections.table_difference import TableDifference
 from projections.version_difference import VersionDifference
 from projections.view import Store
@@ -112,6 +113,20 @@ def test_a_version_that_is_not_shown_by_itself_says_why(
     assert why in told.out
     assert "by_region would stand still with what it has: no column region" in told.err
     assert "headwater view cutover orders --accept-differences" in told.err
+
+
+def test_a_plan_says_what_each_store_has_to_have_room_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stores = {"cache": Room(5 << 20, 9 << 20), "search": Room(3 << 20)}
+    command._show_plan(planned("archive", stores=stores), as_json=False)
+    told = capsys.readouterr().err
+    assert "in cache    about 5 MiB of 9 MiB free" in told
+    assert "in search   about 3 MiB\n" in told
+
+    command._show_plan(planned("archive", stores=stores), as_json=True)
+    search = json.loads(capsys.readouterr().out)["stores"]["search"]
+    assert {"taken_bytes": 3 << 20, "free_bytes": None} == search
 
 
 def test_a_plan_of_a_read_tells_rows_and_how_long_they_take(
