@@ -2,16 +2,17 @@
 
 A pass over a view is cut into steps of some thousand rows, with pauses between them as the budget
 asks. The view that was not looked at for the longest time comes next, so whoever starts this again
-goes on where it ended. What it finds lies in the source; a view that differs is logged, with counts
-and never a value. What the tables of views made from others should be only Spark can tell: the job
-is asked for one at a time, and is given the same share of the time.
+goes on where it ended; one that could not be looked at has had its turn, and holds up nobody. What
+it finds lies in the source; a view that differs is logged, with counts and never a value. What the
+tables of views made from others should be only Spark can tell: the job is asked for one at a time,
+and is given the same share of the time.
 """
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -23,13 +24,15 @@ from projections.published import Published
 from projections.verification import ledger
 from projections.verification.checks import Checks, job_runs
 from projections.verification.pace import Pace
-from projections.verify import Verification
+from projections.verify import DEADLINE_S, Verification
 from projections.view import Store
 from projections.view_report import ViewReport
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
+
+    import psycopg
 
     from projections.spec import JobSpec
     from projections.verification.ledger import Verified
@@ -47,6 +50,7 @@ REST_MAX_S: Final = 1800.0
 """Longest rest after a table, however long it took."""
 
 _POLL_S: Final = 1.0
+_NOW: Final = "SELECT clock_timestamp()"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _log = structlog.get_logger(__name__)
 
@@ -58,15 +62,24 @@ class BackgroundVerification:
         bound: Returns the job, with its views as they are bound now.
         budget: Share of the time that it may work.
         stop: Ends it.
+        deadline_s: Longest wait for a view to come to a position, seconds.
     """
 
-    def __init__(self, bound: Callable[[], JobSpec], budget: float, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        bound: Callable[[], JobSpec],
+        budget: float,
+        stop: threading.Event,
+        *,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         self._bound = bound
         self._pace = Pace(budget, stop)
         self._budget = budget
         self._stop = stop
+        self._deadline_s = deadline_s
         self._said: dict[tuple[str, str], tuple[int, ...]] = {}
-        self._unanswered: dict[tuple[str, bool], datetime] = {}
+        self._begun: dict[tuple[str, bool], datetime] = {}
 
     def run(self, first_s: float = FIRST_S, pause_s: float = PAUSE_S) -> None:
         """Goes on until it is stopped; nothing that a view or a store does ends it."""
@@ -85,9 +98,10 @@ class BackgroundVerification:
     def look(self) -> list[ViewReport]:
         """Verifies the view that was not looked at for the longest time; returns what was found."""
         spec = self._bound()
-        verification = Verification(spec, self._pace)
+        verification = Verification(spec, self._pace, deadline_s=self._deadline_s)
         with session.connect(spec.source_dsn) as connection:
             seen = {(v.view, v.store): v.looked_at for v in ledger.read(connection, spec.source)}
+            now = _now(connection)
         derived = {view.name for view in spec.derived}
         plans = {plan.name: plan for plan in verification.plans()}
         # of a view made from others, the table is looked at apart from the rest
@@ -103,11 +117,13 @@ class BackgroundVerification:
         def looked_at(place: tuple[str, bool]) -> datetime:
             name, _ = place
             times = (seen.get((name, store), _NEVER) for store in places[place])
-            return max(min(times), self._unanswered.get(place, _NEVER))
+            return max(min(times), self._begun.get(place, _NEVER))
 
         chosen = min(places, key=looked_at)
+        # before it: whatever ends this turn without a result, the next one is another's
+        self._begun[chosen] = now
         if chosen[1]:
-            return self._look_at_table(spec, chosen, seen.get((chosen[0], Store.TABLE), _NEVER))
+            return self._look_at_table(spec, chosen[0], seen.get((chosen[0], Store.TABLE), _NEVER))
         plan = plans[chosen[0]]
         reports: list[ViewReport] = []
         steps = verification.steps(plan, sorted(places[chosen]), reports)
@@ -124,19 +140,15 @@ class BackgroundVerification:
             self._tell(report)
         return reports
 
-    def _look_at_table(
-        self, spec: JobSpec, place: tuple[str, bool], before: datetime
-    ) -> list[ViewReport]:
+    def _look_at_table(self, spec: JobSpec, view: str, before: datetime) -> list[ViewReport]:
         """Has the job verify the table of a view; returns what it has published."""
-        view, checks = place[0], Checks(spec)
-        began = time.monotonic()
+        checks, began = Checks(spec), time.monotonic()
         checks.ask(view)
         while view in checks.asked() and not self._stop.is_set():
             if time.monotonic() - began > ANSWER_S or not job_runs(spec):
                 break
             self._stop.wait(_POLL_S)
         checks.done(view)
-        self._unanswered[place] = datetime.now(UTC)  # whatever was answered is as new
         worked_s = time.monotonic() - began
         with session.connect(spec.source_dsn) as connection:
             found = ledger.read(connection, spec.source)
@@ -168,6 +180,13 @@ class BackgroundVerification:
             store=str(report.store),
             **dict(zip(names, counts, strict=True)),
         )
+
+
+def _now(connection: psycopg.Connection[Any]) -> datetime:
+    """The source's own time, as the ledger has it: another clock may be an hour away."""
+    (now,) = connection.execute(_NOW).fetchone() or (_NEVER,)
+    found: datetime = now
+    return found
 
 
 def _published(spec: JobSpec) -> list[str]:

@@ -342,3 +342,32 @@ def test_views_are_verified_in_the_background_by_turns_and_what_is_found_is_kept
     place = views[0], Store.CACHE
     assert (1, False) == (later[place].missing, later[place].equal)
     assert earlier[place].verified_through == later[place].verified_through  # it was, up to there
+
+
+def test_a_view_that_is_behind_does_not_keep_the_background_from_the_others(
+    captured: Captured, follower: Callable[..., Follower]
+) -> None:
+    kept = follower(captured)
+    kept.caught_up()
+    kept.stop()
+    things, visits = (plan.name for plan in kept.spec.plans)
+    captured.execute("UPDATE things SET name = 'later' WHERE id = 7")
+    with psycopg.connect(captured.database, autocommit=True) as connection:
+        come = [(visits, store) for store in Store]
+        positions.publish(connection, kept.spec.source, come, Lsn(2**60))
+    background = BackgroundVerification(lambda: kept.spec, 1.0, threading.Event(), deadline_s=0.2)
+
+    turns: list[str] = []
+    for _ in range(4):
+        try:
+            turns += {report.view for report in background.look()}
+        except NotCaughtUpError:
+            turns.append("behind")
+
+    assert ["behind", visits, "behind", visits] == turns
+    with psycopg.connect(captured.database, autocommit=True) as connection:
+        found = ledger.read(connection, kept.spec.source)
+    assert {(visits, store, True) for store in Store} == {
+        (each.view, each.store, each.verified_through is not None) for each in found
+    }
+    assert things not in {each.view for each in found}
