@@ -144,7 +144,7 @@ class Views:
         """
         words, deadline = query.words(sql), time.monotonic() + timeout_s
         for name, view in self._declared.items():
-            if name in words and Store.TABLE in view.to:
+            if name in words and Store.TABLE in _stores(view):
                 left_s = max(0.0, deadline - time.monotonic())
                 self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=left_s)
         root = self._platform.project.home.root
@@ -226,7 +226,8 @@ class ReadableView:
 
         Args:
             token: See `Views.token`.
-            stores: Where; in all stores that the view lives in if left out.
+            stores: Where; in all stores that the view lives in if left out. One that is made from
+                others has a table that SQL reads, wherever it lives.
             timeout_s: How long at most, in seconds.
 
         Raises:
@@ -234,10 +235,11 @@ class ReadableView:
             TokenError: The token is of another source, from before a restore, or from the future.
             UsageError: The view does not live in one of the stores.
         """
-        if absent := sorted(set(stores) - self.view.to):
+        lives = _stores(self.view)
+        if absent := sorted(set(stores) - lives):
             raise UsageError(
                 f"view {self.view.name} does not live in {absent[0]}",
-                hint="it lives in " + ", ".join(sorted(self.view.to)),
+                hint="it lives in " + ", ".join(sorted(lives)),
             )
         inputs = self.view.inputs if isinstance(self.view, DerivedView) else ()
         with self.views.reading() as connection:
@@ -310,6 +312,11 @@ class ReadableView:
             self.wait_for(at_least, stores={Store.SEARCH}, timeout_s=timeout_s)
             self.views.searcher.refresh(self.view.name)
         return self.views.searcher.search(self.view.name, query)
+
+
+def _stores(view: View | DerivedView) -> frozenset[Store]:
+    """Where a view can be read."""
+    return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to
 
 
 def _part(value: Json | UUID | Decimal | datetime) -> Json:

@@ -214,7 +214,7 @@ def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
         Stage.DELIVERY: "headwater view status says whether the store is written; else wait longer",
     }
     error = BehindError(
-        f"a view did not come to a position within {timeout_s:g} s",
+        f"a view did not come to a position within {round(timeout_s, 2):g} s",
         detail="; ".join(map(str, late)),
         hint=hints[late[0].stage],
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli import token
-from headwater.cli.options import AtLeast, Config, HomeFolder, Json, Profile
+from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
@@ -35,6 +35,7 @@ def get(
     key: Annotated[list[str], typer.Argument(help="Its key; a value for each column of the key.")],
     *,
     at_least: AtLeast = None,
+    timeout_s: Timeout = TIMEOUT_S,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -44,7 +45,7 @@ def get(
 
     Example: headwater cache get orders 42
     """
-    with _reader(name, config, home, profile, at_least) as view:
+    with _reader(name, config, home, profile, at_least, timeout_s) as view:
         row = view.get(*key)
     if row is None:
         if as_json:
@@ -65,6 +66,7 @@ def lookup(
     *,
     limit: Limit = _LIMIT,
     at_least: AtLeast = None,
+    timeout_s: Timeout = TIMEOUT_S,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -74,7 +76,7 @@ def lookup(
 
     Example: headwater cache lookup orders customer:42:orders
     """
-    with _reader(name, config, home, profile, at_least) as view:
+    with _reader(name, config, home, profile, at_least, timeout_s) as view:
         if lookup is None:
             names = [{"lookup": found} for found in view.names("lookup")[:limit]]
             print_rows(names, as_json=as_json, title="", empty="it has no lookups")
@@ -91,6 +93,7 @@ def count(
     *,
     limit: Limit = _LIMIT,
     at_least: AtLeast = None,
+    timeout_s: Timeout = TIMEOUT_S,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -100,7 +103,7 @@ def count(
 
     Example: headwater cache count orders revenue:42
     """
-    with _reader(name, config, home, profile, at_least) as view:
+    with _reader(name, config, home, profile, at_least, timeout_s) as view:
         names = view.names("counter")[:limit] if counter is None else [counter]
         rows = []
         for found in names:
@@ -120,6 +123,7 @@ def top(
     limit: Limit = _LIMIT,
     lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score first.")] = False,
     at_least: AtLeast = None,
+    timeout_s: Timeout = TIMEOUT_S,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -129,7 +133,7 @@ def top(
 
     Example: headwater cache top orders largest --limit 10
     """
-    with _reader(name, config, home, profile, at_least) as view:
+    with _reader(name, config, home, profile, at_least, timeout_s) as view:
         if leaderboard is None:
             names = [{"leaderboard": found} for found in view.names("leaderboard")[:limit]]
             print_rows(names, as_json=as_json, title="", empty="it has no leaderboards")
@@ -142,14 +146,19 @@ def top(
     print_rows(rows, as_json=as_json, title="", empty="no row is on it")
 
 
-def _reader(
-    name: str, config: Config, home: HomeFolder, profile: Profile, at_least: AtLeast
+def _reader(  # noqa: PLR0917  # what a command was given
+    name: str,
+    config: Config,
+    home: HomeFolder,
+    profile: Profile,
+    at_least: AtLeast,
+    timeout_s: float,
 ) -> CacheReader:
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     from projections.cache_reader import CacheReader  # noqa: PLC0415  # needs the extra
 
-    token.reach(platform, at_least, name, Store.CACHE)
+    token.reach(platform, at_least, name, Store.CACHE, timeout_s)
     endpoints = platform.endpoints
     view = CacheReader(endpoints.cache_url, f"{project.source.name}:", name)
     if view.building:

@@ -9,7 +9,7 @@ import typer
 
 from cdc.position_token import PositionToken
 from headwater import query
-from headwater.cli.options import AtLeast, Config, HomeFolder, Json, Profile
+from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
 from headwater.cli.output import print_rows, stderr
 from headwater.errors import UsageError
 from headwater.former import FormerViews
@@ -37,6 +37,7 @@ def query_views(
         typer.Option(help="A position (0/1A2B3C), a time, or the number of a published version."),
     ] = None,
     at_least: AtLeast = None,
+    timeout_s: Timeout = TIMEOUT_S,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -64,7 +65,8 @@ def query_views(
         from headwater.views import Views  # noqa: PLC0415  # needs the extra
 
         with Views(Platform(project, settings_file(config, home=home))) as views:
-            answer = views.query(sql, at_least=PositionToken.parse(at_least))
+            wanted = PositionToken.parse(at_least)
+            answer = views.query(sql, at_least=wanted, timeout_s=timeout_s)
     rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()
     print_rows([_plain(row) for row in rows], as_json=as_json, title="", empty=_no_rows(answer))
     if not as_json and answer.num_rows > _ROWS_SHOWN:

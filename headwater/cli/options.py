@@ -31,6 +31,12 @@ AtLeast = Annotated[
     str | None,
     typer.Option(
         "--at-least",
-        help="A token: wait for what was committed before it, five seconds at most.",
+        help="A token: wait for what was committed before it.",
     ),
 ]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", min=0.0, help="Seconds to wait at most for --at-least."),
+]
+TIMEOUT_S = 5.0
+"""As an application waits where it says nothing; see `projections.read_barrier`."""

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from headwater.cli import token
-from headwater.cli.options import AtLeast, Config, HomeFolder, Json, Profile
+from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
 from headwater.platform import Platform
@@ -67,6 +67,7 @@ def search_view(
         str | None, typer.Option("--suggest", help="Values that begin like this, instead.")
     ] = None,
     at_least: AtLeast = None,
+    timeout_s: Timeout = TIMEOUT_S,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
@@ -95,7 +96,7 @@ def search_view(
     )
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
-    reached = token.reach(platform, at_least, view, Store.SEARCH)
+    reached = token.reach(platform, at_least, view, Store.SEARCH, timeout_s)
     with Searcher(platform.endpoints.search_url) as searcher:
         if reached is not None:
             searcher.refresh(view)

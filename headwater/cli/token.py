@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.position_token import PositionToken
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.options import TIMEOUT_S, Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, stderr
 from projections.view import Store
 
@@ -43,12 +43,12 @@ def token(
 
 
 def reach(
-    platform: Platform, at_least: str | None, view: str, store: Store
+    platform: Platform, at_least: str | None, view: str, store: Store, timeout_s: float
 ) -> PositionToken | None:
     """Waits until a view has in a store what was committed before a token, if one is given.
 
     Raises:
-        BehindError: It is behind after five seconds.
+        BehindError: It is behind after that many seconds.
     """
     if at_least is None:
         return None
@@ -56,7 +56,7 @@ def reach(
 
     wanted = PositionToken.parse(at_least)
     with Views(platform) as views:
-        views[view].wait_for(wanted, stores={store})
+        views[view].wait_for(wanted, stores={store}, timeout_s=timeout_s)
     return wanted
 
 
@@ -70,7 +70,7 @@ def wait(
     ] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.0, help="Seconds to wait at most.")
-    ] = 5.0,
+    ] = TIMEOUT_S,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
