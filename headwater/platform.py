@@ -233,7 +233,8 @@ class Platform:
             nonlocal base
             if base is None:
                 base = self._site.job_spec(())
-            return replace(base, plans=self.views.plans(), derived=self.views.derived())
+            plans, derived = self.views.taken_over()
+            return replace(base, plans=plans, derived=derived)
 
         verification = BackgroundVerification(bound, settings.budget, stop)
         thread = threading.Thread(target=verification.run, name="verification", daemon=True)
@@ -288,14 +289,17 @@ class Platform:
     def await_applied(self, lsn: Lsn, deadline_s: float) -> None:
         """Waits until every view in every store has applied everything up to a position.
 
+        Versions that the job has yet to take over are not waited for.
+
         Raises:
             UnhealthyError: One is behind after the deadline; it is named.
         """
 
         def behind() -> list[str]:
             # a view that is paused meanwhile is not waited for, nor one that stands still there
-            wanted = {(plan.name, store) for plan in self.views.plans() for store in plan.to}
-            wanted |= {(view.name, store) for view in self.views.derived() for store in view.to}
+            plans, derived = self.views.taken_over()
+            wanted = {(plan.name, store) for plan in plans for store in plan.to}
+            wanted |= {(view.name, store) for view in derived for store in view.to}
             reached = {
                 (p.view, p.store) for p in self.views.positions() if p.applied_through >= lsn
             }

@@ -138,8 +138,7 @@ def test_views_that_stay_behind_are_told_with_what_holds_them_up(
     monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
     monkeypatch.setattr(KeptViews, "positions", lambda _: [])
     plan = SimpleNamespace(name="orders", to=(Store.CACHE,))
-    monkeypatch.setattr(KeptViews, "plans", lambda _: [plan])
-    monkeypatch.setattr(KeptViews, "derived", lambda _: ())
+    monkeypatch.setattr(KeptViews, "taken_over", lambda _: ((plan,), ()))
     monkeypatch.setattr(verification, "_CATCH_UP_S", 0.0)
     monkeypatch.setattr(verification, "_check", lambda *_: [])
 
