@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from cdc.postgres import session, table_size
 from cdc.snapshot import reads
 from projections import binding, positions, showing, store_turn, sweeps, view_versions
+from projections.approach import Approach
 from projections.errors import (
     ArchiveIncompleteError,
     RebuildRefusedError,
@@ -54,8 +55,9 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-SECONDS_MAX: Final = 600.0
-"""How long the job may take to bring a version that joins to every store, seconds."""
+STILL_MAX_S: Final = 600.0
+"""How long a version that joins may come no nearer to any store, seconds. A batch can take a
+minute, and a view that is made from others shows nothing while it is computed."""
 
 DISK_SPARE: Final = 1.5
 """How much more room than the present version has is wanted: files are compacted on the way."""
@@ -381,14 +383,15 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
     running: Callable[[], bool],
     told: Callable[[str], None] = lambda _: None,
 ) -> ViewVersion:
-    """Waits until the job holds a version; tells now and then what it waits for.
+    """Waits until the job holds a version, as long as it comes nearer; tells now and then how far.
 
     Raises:
-        RebuildStoppedError: It was told to stop, or the job does not run: it goes on by itself.
+        RebuildStoppedError: It was told to stop, the job does not run, or the version stands still:
+            it goes on by itself.
         RebuildRefusedError: The job cannot take it over.
     """
     began = time.monotonic()
-    deadline, tell_at = began + SECONDS_MAX, began + TOLD_EVERY_S
+    approach, tell_at = Approach(spec, version.place), began + TOLD_EVERY_S
     while True:
         now = numbered(connection, spec, version.view, version.number)
         if now.state not in _COMING:
@@ -397,14 +400,16 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
             raise RebuildRefusedError(
                 now.fault.message, detail=now.fault.detail, hint=now.fault.hint
             )
-        if stopped() or not running() or time.monotonic() > deadline:
+        approach.look({p.store for p in positions.read(connection) if p.view == now.place})
+        if stopped() or not running() or approach.still_s > STILL_MAX_S:
+            why = None if stopped() else f"it has come no nearer for {approach.still_s:,.0f} s"
             raise RebuildStoppedError(
                 f"version {version.number} of view {version.view} is filled, and not held yet",
-                detail=None if running() else "the job does not run",
+                detail=why if running() else "the job does not run",
                 hint="the job takes it over as soon as it can: headwater view list --versions",
             )
         if time.monotonic() > tell_at:
-            told(_awaited(connection, now, time.monotonic() - began))
+            told(_awaited(connection, now, time.monotonic() - began) + approach.said())
             tell_at += TOLD_EVERY_S
         time.sleep(_POLL_S)
 

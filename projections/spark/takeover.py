@@ -24,7 +24,8 @@ from pyspark.errors import PySparkException
 
 from cdc.broker import extent
 from cdc.errors import CdcError
-from projections import joining, newcomers, store_turn
+from projections import approach, joining, newcomers, store_turn
+from projections.approach import Taken
 from projections.attendant import Attendant
 from projections.errors import ProjectionError
 from projections.quarantine import ledger
@@ -162,6 +163,7 @@ class Takeover(Attendant):
                         return False
                     version.prepare()
                     version.take(until, ledger.held(connection, spec.source, store))
+                    approach.note(spec, plan.name, {store: version.taken})
                 if not whole:
                     continue
                 with lane.guard.writing():
@@ -199,6 +201,7 @@ class _JoiningVersion:
         self._spec = spec
         self._store = store
         self._ends = dict(ends)
+        self._whole: Offsets = {}
         self._prepared = False
         (plan,) = spec.plans_in(store)
         self._topics = frozenset(plan.topics)
@@ -218,9 +221,16 @@ class _JoiningVersion:
     def next(self) -> tuple[Offsets, bool]:
         """Returns up to where it is to be brought next, and whether its topics end there."""
         bounds = extent.bounds(self._spec.bootstrap, self._topics)
-        ends = {place: end for place, (_, end) in bounds.items()}
+        ends = self._whole = {place: end for place, (_, end) in bounds.items()}
         found = {p: min(end, self._ends.get(p, 0) + RECORDS_MAX) for p, end in ends.items()}
         return found, found == ends
+
+    @property
+    def taken(self) -> Taken:
+        """What it has, and lacks to the topics' ends as they were last."""
+        lacking = self._lacking(self._whole)
+        left = sum(end - self._ends.get(place, 0) for place, end in lacking.items())
+        return Taken(sum(self._ends.values()), left)
 
     def has(self, ends: Offsets) -> bool:
         """Whether it has all records of its topics below some offsets."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -22,7 +23,8 @@ from eventstore.codec import Codec
 from eventstore.event import AppendRequest, StreamAppend
 from eventstore.keyring import MemoryKeyRing
 from eventstore.registry import EventData, EventTypes
-from projections import bounded_rebuild, rebuild, view_versions
+from projections import approach, bounded_rebuild, rebuild, view_versions
+from projections.approach import Taken
 from projections.binding import bind
 from projections.change import RowChange
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError, RebuildStoppedError
@@ -244,6 +246,62 @@ def test_whoever_waits_for_a_version_is_told_for_which_stores(
     assert [
         "version 2 of view orders is filled; the job takes it over: 0 s, not yet in cache"
     ] == told[:1]
+
+
+def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, spec = place.connection, place.spec
+    begun = rebuild.begin(
+        connection, spec, PLACED, rebuild.plan_rebuild(connection, spec, PLACED, "source"), 0
+    )
+    rebuild.join(connection, spec, begun)
+    monkeypatch.setattr(rebuild, "STILL_MAX_S", 1.0)
+    monkeypatch.setattr(rebuild, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(approach, "LOOK_S", 0.0)
+    asked: list[float] = []
+    told: list[str] = []
+
+    def running() -> bool:
+        """The job takes records for three seconds, and then the same ones again and again."""
+        asked.append(time.monotonic())
+        many = min(len(asked), 15)
+        approach.note(spec, begun.place, {Store.CACHE: Taken(many, 1015 - many)})
+        return True
+
+    with pytest.raises(RebuildStoppedError) as ended:
+        rebuild.await_held(
+            connection, spec, begun, stopped=lambda: False, running=running, told=told.append
+        )
+
+    assert asked[-1] - asked[0] > 3.5
+    assert "it has come no nearer for 1 s" == ended.value.detail
+    assert told[-1].endswith("not yet in cache; about 1,000 records are left for cache")
+
+
+def test_what_is_written_to_a_version_where_it_is_brings_it_no_nearer_elsewhere(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approach, "LOOK_S", 0.0)
+    spec, near = place.spec, approach.Approach(place.spec, "orders.v2")
+
+    def moved(there: set[Store], records: int) -> bool:
+        views = {"views": {"orders.v2": {"records": records}}}
+        spec.status_file.parent.mkdir(parents=True, exist_ok=True)
+        spec.status_file.write_bytes(orjson.dumps({"queries": {"cache": views, "search": {}}}))
+        before = time.monotonic()
+        near.look(there)
+        return near.still_s < time.monotonic() - before
+
+    assert moved(set(), 1)
+    assert not moved(set(), 1)
+    assert moved(set(), 2)  # a query has gone back for it
+    assert moved({Store.CACHE}, 3)
+    assert not moved({Store.CACHE}, 4)
+    approach.note(spec, "orders.v3", {Store.SEARCH: Taken(9, 1)})
+    assert not moved({Store.CACHE}, 5)
+    approach.note(spec, "orders.v2", {Store.SEARCH: Taken(9, 1)})
+    assert moved({Store.CACHE}, 5)
 
 
 def test_events_that_nothing_can_read_any_more_are_told_before_a_view_is_built_without_them(

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from cdc.table import TableName
 from headwater import query
 from projections import (
+    approach,
     bounded_rebuild,
     checkpoint,
     newcomers,
@@ -214,6 +215,7 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
         version = filled(connection, spec, declared(spec.source, left_out=("note",)))
         # nothing is written meanwhile, so no batch tells where the next one begins
         awaited(lambda: version.place in (newcomers.read(file) or {}))
+        assert approach.read(spec, version.place)  # whoever waits sees how far it is
         job.kill()
         assert job.orphans() == []
         state = rebuild.numbered(connection, spec, name, 2).state
