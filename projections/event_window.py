@@ -183,7 +183,9 @@ class Hopping:
         width, every, offset = map(micros, (self.width, self.every, self.offset))
         if every > width:
             return self._apart(f"{table} {_where(self, condition)}", width, every, offset)
-        lengths = ", ".join(f"'{each} microseconds'" for each in (width, every, offset))
+        # Spark's windows begin less than one length later; such as begin later yet are the same
+        begins = offset % every
+        lengths = ", ".join(f"'{each} microseconds'" for each in (width, every, begins))
         window = f"window({quoted(self.time)}, {lengths}) AS _window"
         return WindowedRows(
             _with(window, f"{table} {_where(self, condition)}"),

@@ -50,6 +50,7 @@ class Bounds(NamedTuple):
 WINDOWS: dict[str, Window] = {
     "tumbling": Tumbling("at", "1 hour", offset="10 minutes"),
     "hopping": Hopping("at", "1 hour", "25 minutes"),
+    "offset": Hopping("at", "1 hour", "25 minutes", offset="2 hours 45 minutes"),
     "apart": Hopping("at", "20 minutes", "50 minutes", offset="5 minutes"),
     "day": Calendar("at", "day", "Europe/Stockholm"),
     "month": Calendar("at", "month", "Europe/Stockholm"),
@@ -119,6 +120,7 @@ def windows_of(kind: str, rows: list[Row]) -> Iterator[tuple[Bounds, list[Row]]]
         for bounds in {
             "tumbling": lambda at: fixed(at, _H, _H, timedelta(minutes=10)),
             "hopping": lambda at: fixed(at, _H, timedelta(minutes=25), timedelta(0)),
+            "offset": lambda at: fixed(at, _H, timedelta(minutes=25), timedelta(minutes=165)),
             "apart": lambda at: fixed(
                 at, timedelta(minutes=20), timedelta(minutes=50), timedelta(minutes=5)
             ),

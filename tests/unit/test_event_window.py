@@ -103,6 +103,24 @@ def test_windows_that_hop_further_than_they_are_wide_have_gaps(tmp_path: Path) -
     assert "_begins + INTERVAL 360000000 MICROSECONDS AS window_end" in view.sql
 
 
+@pytest.mark.parametrize(
+    ("window", "begins"),
+    [
+        ('Tumbling("at", "1 minute", "5 minutes")', 0),
+        ('Tumbling("at", "1 minute", "1 hour 20 seconds")', 20_000_000),
+        ('Hopping("at", "10 minutes", "4 minutes", "10 minutes")', 120_000_000),
+    ],
+)
+def test_windows_may_begin_later_by_more_than_one_follows_another(
+    tmp_path: Path, window: str, begins: int
+) -> None:
+    """Spark takes no offset as long as a window's step."""
+    view = declared(tmp_path, f'window={window}, count="n"')
+
+    assert view.sql is not None
+    assert f", '{begins} microseconds') AS _window" in view.sql
+
+
 def test_durations_may_have_several_parts(tmp_path: Path) -> None:
     view = declared(tmp_path, 'window=Tumbling("at", "1 hour 30 minutes"), rate="n"')
 
