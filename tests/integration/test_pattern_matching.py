@@ -149,23 +149,83 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
         assert [] == matching.matches_of(frame_of(spark, apart), query, "suspects").collect()
 
 
-@pytest.mark.parametrize("where", ["false", "amount = 1 AND false", "NULL", "1 > 2"])
-def test_a_step_that_is_true_of_no_row_is_refused(spark: SparkSession, where: str) -> None:
+def bound(spark: SparkSession, where: str, rows: str = "", ddl: str = DDL) -> None:
+    """Declares a pattern of which a step has a condition, and binds it."""
     from pyspark.sql.types import StructType
 
     from projections.spark.derivation.analysis import analyse
     from projections.spark.derivation.matching import matches_of
 
     steps = [ONE, Step("none", "false", absent=True), Step("two", where)]
-    query = PatternQuery(Pattern(steps, "1 hour"), ("who",), "at", ("id",))
+    query = PatternQuery(Pattern(steps, "1 hour"), ("who",), "at", ("id",), rows)
+    analyse(
+        spark,
+        lambda frames: matches_of(frames["events"], query),
+        {"events": StructType.fromDDL(ddl)},
+        ("who", "match_start", "match_number"),
+    )
 
-    with pytest.raises(ViewQueryError, match="step two of a pattern is true of no row"):
-        analyse(
-            spark,
-            lambda frames: matches_of(frames["events"], query),
-            {"events": StructType.fromDDL(DDL)},
-            ("who", "match_start", "match_number"),
-        )
+
+SORTS = f"{DDL}, status string, price decimal(10, 2), weight double, ok boolean, day date"
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("false", ""),
+        ("amount = 1 AND false", ""),
+        ("NULL", ""),
+        ("1 > 2", ""),
+        ("status = 'a' AND status = 'b'", ""),
+        ("status = 'a' AND status <> 'a'", ""),
+        ("(status = 'a' OR status = 'b') AND status = 'c'", ""),
+        ("status IN ('a', 'b') AND status = 'c'", ""),
+        ("status IN ('a', 'b') AND status IN ('c', 'd')", ""),
+        ("status IS NULL AND status = 'a'", ""),
+        ("ok AND NOT ok", ""),
+        ("amount = 5 AND amount > 7", ""),
+        ("amount > 5 AND amount <= 5", ""),
+        ("amount > 9 AND ok AND 5 > amount", ""),
+        ("price BETWEEN 5 AND 3", ""),
+        ("abs(weight) >= 2 AND abs(weight) < 1.5", ""),
+        ("at >= '2026-01-02' AND at < '2026-01-01'", ""),
+        ("day > '2026-01-02' AND day IN ('2026-01-01', '2026-01-02')", ""),
+        ("amount > 5 AND amount < 3 OR status = 'a' AND status IN ('b', 'c')", ""),
+        ("status = 'declined'", "status = 'paid'"),
+        ("price < 10", "price >= 10"),
+    ],
+)
+def test_a_step_that_is_true_of_no_row_is_refused(
+    spark: SparkSession, where: str, rows: str
+) -> None:
+    with pytest.raises(ViewQueryError, match="step two of a pattern is true of no row") as refused:
+        bound(spark, where, rows, SORTS)
+    assert f"where: {where}" in str(refused.value.detail)
+    assert not rows or rows in str(refused.value.detail)
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("status = 'a' OR status = 'b'", ""),
+        ("status IN ('a', 'b') AND status IN ('b', 'c')", ""),
+        ("status IS NULL OR status = 'a'", ""),
+        ("status IS NULL AND amount = 1", ""),
+        ("NOT (status = 'a' AND status = 'b')", ""),
+        ("amount >= 5 AND amount <= 5", ""),
+        ("amount > 5 AND amount < 7", ""),
+        ("amount > 9 AND weight < 5", ""),
+        ("price BETWEEN 3 AND 5", ""),
+        ("amount > 5 AND amount < 3 OR status = 'a'", ""),
+        ("weight > 1 AND weight <> 2", ""),
+        ("status = 'paid'", "status = 'paid'"),
+        ("price > 10", "price >= 10"),
+    ],
+)
+def test_a_step_that_may_be_true_of_a_row_is_taken(
+    spark: SparkSession, where: str, rows: str
+) -> None:
+    bound(spark, where, rows, SORTS)
 
 
 def test_a_step_may_be_a_column_and_be_called_by_its_name(spark: SparkSession) -> None:

@@ -10,5 +10,6 @@
 | `onward` | the same along the time of a group, from where a change reaches |
 | `comparison` | a whole result beside what is stored; keys that are not unique |
 | `matching` | views of patterns |
+| `impossible` | conditions that are true of no row |
 | `percolation` | views of standing queries |
 """

@@ -34,6 +34,7 @@ from projections.fault import FaultError
 from projections.measure import quoted
 from projections.pattern_batch import AT, COMPARED, MISSES, SHOWN, Limits, found
 from projections.spark.derivation.catalyst import INPUT_MARK
+from projections.spark.derivation.impossible import impossible
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -192,19 +193,15 @@ def _refusal(query: PatternQuery, view: str, most: str) -> DerivationError:
 
 
 def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
-    """Refuses conditions that Spark's optimizer finds to be true of no row, whatever is in it."""
+    """Refuses conditions that are true of no row that the view's `where` takes."""
     if INPUT_MARK not in frame.schema[0].metadata:  # looked at once, before there are rows
         return
-    steps = [step for step in query.pattern.steps if not step.absent]
-    # by names that no column has: one that is asked for by its own is not asked for at all
-    asked = frame.select(*(fn.expr(s.where).alias(f"_fits_{n}") for n, s in enumerate(steps)))
-    found = asked._jdf.queryExecution().optimizedPlan().expressions()  # noqa: SLF001
-    for number, step in enumerate(steps):
-        said = found.apply(number).children().apply(0)
-        if said.nodeName() == "Literal" and said.value() in (None, False):
+    for step in query.pattern.steps:
+        if not step.absent and impossible(frame, [*filter(None, [query.where]), step.where]):
+            of = f"; of rows of which is true: {query.where}" if query.where else ""
             raise ViewQueryError(
                 f"step {step.name} of a pattern is true of no row",
-                detail=f"where: {step.where}",
+                detail=f"where: {step.where}{of}",
                 hint="correct its where",
             )
 
