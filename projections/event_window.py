@@ -294,6 +294,8 @@ class Session:
 class Sliding:
     """For each time at which a group has a row, all that it had within a width until then.
 
+    Without groups that is said of all rows.
+
     Attributes:
         time: The column that has a row's time.
         width: How long each is; it holds its end, and not its beginning.
@@ -312,14 +314,24 @@ class Sliding:
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
         """See `Window.select`."""
-        _require_groups("a window that slides", by)
         time, width = quoted(self.time), micros(self.width)
         listed = measures.of_frames(duration(self.width).total_seconds(), "_frame")
+        shown = f"{time} - INTERVAL {width} MICROSECONDS AS {START}, {time} AS {END}, {listed}"
+        rows = f"{table} {_where(self, condition)}"
+        if by:
+            return f"SELECT DISTINCT {_names(by)}, {shown} FROM {rows} {self._frame(_names(by))}"  # noqa: S608
+        # what a window has lies in the stretch of a width in which it ends, and in the one before:
+        # each row is put into two, so that Spark need not have all rows in one place
+        stretch = f"unix_micros(CAST({time} AS TIMESTAMP)) DIV {width} AS _own"
+        twice = _with("explode(array(_own, _own + 1)) AS _stretch", f"({_with(stretch, rows)})")
+        shown += f", _own = _stretch AS _ends FROM ({twice}) {self._frame('_stretch')}"
+        return f"SELECT DISTINCT * EXCEPT (_ends) FROM (SELECT {shown}) WHERE _ends"  # noqa: S608
+
+    def _frame(self, groups: str) -> str:
         return (
-            f"SELECT DISTINCT {_names(by)}, {time} - INTERVAL {width} MICROSECONDS AS {START},"  # noqa: S608
-            f" {time} AS {END}, {listed} FROM {table} {_where(self, condition)}"
-            f" WINDOW _frame AS (PARTITION BY {_names(by)} ORDER BY {time}"
-            f" RANGE BETWEEN INTERVAL {width - 1} MICROSECONDS PRECEDING AND CURRENT ROW)"
+            f"WINDOW _frame AS (PARTITION BY {groups} ORDER BY {quoted(self.time)}"
+            f" RANGE BETWEEN INTERVAL {micros(self.width) - 1} MICROSECONDS PRECEDING"
+            " AND CURRENT ROW)"
         )
 
 

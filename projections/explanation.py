@@ -88,6 +88,8 @@ def explain_derived(
             "" if along is None else f" and, of many rows, from the {along.time} of a change on"
         )
         strategy = f"by {', '.join(said['by'])}{onward}; " + "; ".join(ways)
+    elif said.get("strategy") and view.along is not None and not view.along.by:
+        strategy = f"from the {view.along.time} of a change on"
     elif said.get("strategy"):
         strategy = f"computed as a whole: {said['reason']}"
     return ViewExplanation(

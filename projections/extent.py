@@ -42,7 +42,8 @@ class Extent:
     """What a view says of its rows' place in time; all of one group are made along its time.
 
     Attributes:
-        by: Columns of the groups, called alike in the view and in what it reads.
+        by: Columns of the groups, called alike in the view and in what it reads; none where all
+            rows are one group.
         time: The column of what it reads that has a row's time.
         start: The view's column that says when a row of it begins: those are made in that order.
         end: The view's column that says until when a row of it decides where the next may begin.

@@ -93,7 +93,7 @@ class Kept:
     ) -> None:
         from projections.derivation.strategy import Keyed
 
-        assert isinstance(view.strategy, Keyed), view.explain()
+        assert extent or isinstance(view.strategy, Keyed), view.explain()
         self._spark, self._view, self._world = spark, view, world
         self._extent, self._span = extent, span
         self.rows: dict[Any, dict[str, Any]] = {}

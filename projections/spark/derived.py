@@ -192,7 +192,8 @@ class DerivedKeeper:
         if own is not None and self._suits(versions, derivation, new):
             if not changed:
                 return
-            if isinstance(derivation.strategy, Keyed):
+            along = self.view.along
+            if isinstance(derivation.strategy, Keyed) or (along is not None and not along.by):
                 places = {place: (own.made_from[place], wanted[place]) for place in changed}
                 self._affected(versions, derivation, new, places, own, number)
                 return
@@ -247,11 +248,12 @@ class DerivedKeeper:
         self, versions: TableVersions, changed: Mapping[str, tuple[int, int]]
     ) -> Extent | None:
         """How far changes reach, where that is worth to be looked up."""
-        if self.view.along is None:
-            return None
+        along = self.view.along
+        if along is None or not along.by:  # of one group of all rows there is no other way
+            return along
         ((place, (_, now)),) = changed.items()  # nothing else is read
         count = versions.count(place, now)
-        return self.view.along if count is None or count >= self.onward_rows_min else None
+        return along if count is None or count >= self.onward_rows_min else None
 
     def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
         """Makes the table what it should be, whatever has become of it."""

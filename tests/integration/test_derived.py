@@ -16,7 +16,7 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.supply.jars import ensure
 from projections.declaration import load
 from projections.derivation.errors import DuplicateKeyError
-from projections.event_window import Session
+from projections.event_window import Session, Sliding
 from projections.measure import Measures
 from projections.plan import plan_views
 from projections.published import Published
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 VIEWS = """
-from headwater import Session, expect, source, view
+from headwater import Session, Sliding, expect, source, view
 
 shop = source("shop", tables=["public.customers", "public.orders", "public.items"])
 customers = view.mirror("customers", shop.customers, to=["table"])
@@ -86,6 +86,9 @@ view.aggregate(
     window=Session("placed_at", "8 minutes"),
     to=["table"],
     count="orders",
+)
+view.aggregate(
+    "lately", orders, window=Sliding("placed_at", "8 minutes"), to=["table"], count="orders"
 )
 view.sql(
     "numbered",
@@ -264,6 +267,7 @@ NUMBERED = (
 VISITS = Session("placed_at", "8 minutes").select(
     "orders", ("customer_id",), Measures("orders"), ""
 )
+LATELY = Sliding("placed_at", "8 minutes").select("orders", (), Measures("orders"), "")
 QUERIES = {
     "order_document": DOCUMENTS,
     "by_status": BY_STATUS,
@@ -273,6 +277,7 @@ QUERIES = {
     " GROUP BY status HAVING count(*) > 1",
     "numbered": NUMBERED,
     "visits": VISITS,
+    "lately": LATELY,
     "statuses_by_count": f"SELECT orders, max(status) AS status FROM ({BY_STATUS})"  # noqa: S608
     " GROUP BY orders",
 }

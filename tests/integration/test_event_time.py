@@ -22,7 +22,7 @@ from projections.event_window import (
     Tumbling,
     keys_of,
 )
-from projections.extent import span_of
+from projections.extent import of_window, span_of
 from projections.lateness import Late, untimed_rows
 from projections.measure import Approximate, Measures, Percentile
 from projections.pattern import Pattern, PatternQuery, Step
@@ -189,6 +189,29 @@ def test_windows_that_are_kept_are_what_plain_python_makes_of_the_rows(
     kept = Kept(spark, view, world, span=span_of(window))
     for rows in kept.changed(few_max):
         assert windows(kind, rows) == by_window(kept)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_windows_may_slide_over_all_rows_of_a_table(spark: SparkSession, seed: int) -> None:
+    window = WINDOWS["sliding"]
+    view = declared(spark, window.select("events", (), OF_FRAMES, ""), keys_of(window, ()))
+
+    def expected(rows: Iterable[Row]) -> dict[Any, dict[str, Any]]:
+        found = windows("sliding", (row._replace(who=None) for row in rows))
+        return {(start, end): measures for (_, start, end), measures in found.items()}
+
+    def shown(rows: Iterable[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
+        return {(utc(row.pop("window_start")), utc(row.pop("window_end"))): row for row in rows}
+
+    world = World(chance("of all", seed), absurd=True)
+    kept = Kept(spark, view, world, extent=of_window(window, ()))
+    for rows in kept.changed():
+        assert expected(rows) == shown(map(dict, kept.rows.values()))
+
+    times = [EPOCH + timedelta(minutes=10 * minutes) for minutes in (*range(-9, 9), 12, -12)]
+    rows = [Row(n, "p", n, at, None) for n, at in enumerate(times)]
+    found = view.definition({"events": spark.createDataFrame(rows, DDL)}).collect()
+    assert expected(rows) == shown(row.asDict() for row in found)
 
 
 FREQUENT = ("tumbling", "hopping", "apart", "day", "month")

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
+OF_ALL = "sliding over all rows"
 WINDOWS: dict[str, Window] = {
     "session": Session("at", "10 minutes"),
     "sliding": Sliding("at", "25 minutes"),
+    OF_ALL: Sliding("at", "25 minutes"),
 }
 GROUPS = [None, *"abcdefghijkl"]
 STEPS = 4
@@ -75,10 +77,11 @@ def of_kind(spark: SparkSession, kind: str) -> tuple[Derivation, Extent]:
 
     if kind in WINDOWS:
         window, measures = WINDOWS[kind], Measures("n", sums={"total": "amount"})
-        text = window.select("events", ("who",), measures, "coalesce(amount, 1) <> 0")
-        extent = of_window(window, ("who",))
+        by = () if kind == OF_ALL else ("who",)
+        text = window.select("events", by, measures, "coalesce(amount, 1) <> 0")
+        extent = of_window(window, by)
         assert extent is not None
-        return declared(spark, text, keys_of(window, ("who",))), extent
+        return declared(spark, text, keys_of(window, by)), extent
     query = PatternQuery(PATTERNS[kind], ("who",), "at", ("id", "amount"))
     schema = {"events": StructType.fromDDL(DDL)}
     keys = ("who", "match_start", "match_number")
@@ -137,3 +140,14 @@ def test_what_is_kept_from_where_changes_reach_is_what_the_query_gives_over_all_
         there += len(wanted)
 
     assert there > STEPS
+
+
+def test_where_nothing_with_a_time_has_changed_nothing_is_written(spark: SparkSession) -> None:
+    from projections.spark.derivation.onward import touched
+
+    view, extent = of_kind(spark, OF_ALL)
+    rows = spark.createDataFrame([Row(1, "a", 1, NIGHT, None)], DDL)
+    stored = view.definition({"events": rows})
+
+    for changes in ([], [Row(2, "a", 1, None, None)]):
+        assert 0 == touched(extent, spark.createDataFrame(changes, DDL), stored).count

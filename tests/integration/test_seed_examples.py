@@ -57,7 +57,7 @@ counted("tumbling_minute", orders, Tumbling("at", "1 minute"))
 counted("hopping_minutes", orders, Hopping("at", "5 minutes", "1 minute"))
 counted("sliding_minutes", orders, Sliding("at", "5 minutes"), ["shop"])
 counted("sessions", orders, Session("at", "5 minutes"), ["customer"])
-counted("last_minutes", orders, Sliding("at", "8 minutes"), ["shop"])
+counted("last_minutes", orders, Sliding("at", "8 minutes"))
 counted("daily", orders, Calendar("at", "day"))
 
 # 001: stragglers, that correct their window, or are counted and kept beside
@@ -484,30 +484,27 @@ def test_004_windows_that_begin_with_minutes(
 
 
 @pytest.mark.parametrize(
-    ("view", "width", "told"),
+    ("view", "width", "by", "told"),
     [
-        ("sliding_minutes", 5, {"09:04:59": 5, "09:05:00": 5}),
-        ("last_minutes", 8, {"09:07:59": 7, "09:08:00": 7}),
+        ("sliding_minutes", 5, ["shop"], {"09:04:59": 5, "09:05:00": 5}),
+        ("last_minutes", 8, [], {"09:07:59": 7, "09:08:00": 7}),
     ],
     ids=["sliding, 9:00:00 to 9:04:59 and 9:00:01 to 9:05:00", "orders in the last 8 minutes"],
 )
 def test_004_windows_that_end_with_each_order(
-    stages: list[Stage], view: str, width: int, told: dict[str, int]
+    stages: list[Stage], view: str, width: int, by: list[str], told: dict[str, int]
 ) -> None:
     for stage in stages:
-        expected = {}
-        for last in stage.tables["orders"]:
-            near = (last["at"] - row["at"] for row in shop(stage, last["shop"]))
-            inside = [each for each in near if timedelta(0) <= each < width * MINUTE]
-            expected[last["shop"], last["at"]] = len(inside)
-        assert expected == counts(stage.views[view], "shop", "window_end")
+        expected, orders = {}, stage.tables["orders"]
+        for last in orders:
+            of_it = (row["at"] for row in orders if all(row[name] == last[name] for name in by))
+            inside = [at for at in of_it if timedelta(0) <= last["at"] - at < width * MINUTE]
+            key = (*(last[name] for name in by), last["at"])
+            expected[key if by else last["at"]] = len(inside)
+        assert expected == counts(stage.views[view], *by, "window_end")
 
     found = counts(stages[0].views[view], "window_end")
     assert told == {clock: found[at(clock)] for clock in told}
-
-
-def shop(stage: Stage, name: str) -> list[Row]:
-    return [row for row in stage.tables["orders"] if row["shop"] == name]
 
 
 def test_004_sessions_last_as_long_as_something_happens(stages: list[Stage]) -> None:
@@ -719,14 +716,13 @@ def test_a_timeline_is_kept_under_changes_of_posts_and_of_follows(stages: list[S
     assert {2, 3} == then
 
 
-def test_each_of_the_examples_is_kept_by_its_keys(web: Web, stages: list[Stage]) -> None:
+def test_each_of_the_examples_with_groups_is_kept_by_its_keys(
+    web: Web, stages: list[Stage]
+) -> None:
     said = {keeper.view.name: keeper.explanation for keeper in web.deriver.keepers}
 
     assert len(said) > 20
     by_chance_there = {name for stage in stages[2:] for name, rows in stage.views.items() if rows}
     assert {*said} == by_chance_there  # nothing is compared that is empty throughout
-    assert {} == {
-        name: each and each.reason
-        for name, each in said.items()
-        if each is None or each.strategy != "keyed"
-    }
+    others = {name for name, each in said.items() if each is None or each.strategy != "keyed"}
+    assert {"last_minutes"} == others  # all orders are one group, kept from a change's time on

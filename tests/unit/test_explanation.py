@@ -6,7 +6,7 @@ from pathlib import Path
 from cdc.table import Column, ColumnKind, TableSchema
 from projections.cache_options import CacheOptions
 from projections.declaration import load
-from projections.event_window import Session
+from projections.event_window import Session, Sliding
 from projections.expectation.expectation import expect
 from projections.explanation import explain, explain_derived
 from projections.extent import of_window
@@ -111,3 +111,14 @@ def test_a_view_made_along_the_time_of_its_groups_says_so() -> None:
     said_of = "by person and, of many rows, from the at of a change on; searches: its own columns"
     assert said_of == along
     assert "by person; searches: its own columns" == whole
+
+
+def test_a_window_that_slides_over_all_rows_says_that_it_is_kept_along_their_time() -> None:
+    window = Sliding("at", "8 minutes")
+    to, extent = frozenset({Store.TABLE}), of_window(window, ())
+    view = DerivedView("lately", ("window_end",), to, ("orders",), sql="SELECT 1", extent=extent)
+    said = {"strategy": "whole", "reason": "a window is not partitioned by orders.at"}
+    dropped = replace(view, expectations=(expect("few", "orders < 9", on_fail="drop"),))
+
+    assert "from the at of a change on" == explain_derived(view, "shop", said, []).strategy
+    assert "computed as a whole" in explain_derived(dropped, "shop", said, []).strategy

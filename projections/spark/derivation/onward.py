@@ -48,7 +48,7 @@ def touched(
     """
     session = changes.sparkSession
     changed = gathered(session, _changed(extent, changes), few_max)
-    if changed.count == 0:
+    if changed.count == 0 or extent.start == extent.end:  # nothing lies across a time
         return changed
     try:
         return gathered(session, _begun(extent, changed, stored), few_max)
@@ -93,8 +93,10 @@ def _changed(extent: Extent, changes: DataFrame) -> DataFrame:
     """Each group that has changed, with the earliest time at which a row of the view may begin."""
     by = [quoted(name) for name in extent.by]
     since = (_micros(extent.time) - extent.before_us).alias(_SINCE)
-    timed = changes.select(*by, since).where(fn.col(_SINCE).isNotNull())
-    return timed.groupBy(*by).agg(fn.min(_SINCE).alias(_SINCE))
+    timed = changes.select(*by, since)
+    first = timed.groupBy(*by).agg(fn.min(_SINCE).alias(_SINCE))
+    # of all rows as one group there is a row even if none has changed
+    return first.where(fn.col(_SINCE).isNotNull())
 
 
 def _begun(extent: Extent, changed: AffectedKeys, stored: DataFrame) -> DataFrame:
@@ -146,4 +148,4 @@ def _renamed(by: Sequence[str]) -> list[Column]:
 
 
 def _of_group(by: Sequence[str]) -> Column:
-    return same((f"_wanted_{name}", name) for name in by)
+    return same((f"_wanted_{name}", name) for name in by) if by else fn.lit(True)
