@@ -68,6 +68,10 @@ TABLES = {
             ]
         ),
     ),
+    "purchases": (
+        ("id",),
+        pa.schema([ID, ("card", pa.string()), ("amount", pa.int64()), AT]),
+    ),
     "readings": (
         ("id",),
         pa.schema(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,9 +36,10 @@ from headwater import Calendar, Hopping, Late, Pattern, Session, Sliding, Step, 
 from headwater import source, view
 
 NAMES = ["events", "signals", "orders", "payments", "searches", "clicks", "people", "steps"]
-web = source("web", tables=[*NAMES, "posts", "follows"])
-(events, signals, orders, payments, searches, clicks, people, steps) = (
-    view.mirror(name, web[f"public.{name}"], keys=["id"], to=["table"]) for name in NAMES
+web = source("web", tables=[*NAMES, "charges", "purchases", "posts", "follows"])
+(events, signals, orders, payments, searches, clicks, people, steps, charges, purchases) = (
+    view.mirror(name, web[f"public.{name}"], keys=["id"], to=["table"])
+    for name in [*NAMES, "charges", "purchases"]
 )
 view.mirror("people_history", web.people, scd=2)
 posts = view.mirror("posts", web.posts, keys=["id"], to=["table"])
@@ -156,6 +158,55 @@ view.sql(
     keys=["id"],
     to=["table"],
 )
+# the issue: an order without a payment in half an hour, and declined payments before a large order;
+# each is of two tables, and a pattern reads one view
+of_orders = view.sql(
+    "of_orders",
+    """
+    SELECT 'order' AS kind, id, id AS order_id, at FROM orders
+    UNION ALL
+    SELECT 'payment' AS kind, id, order_id, at FROM payments
+    """,
+    keys=["kind", "id"],
+    to=["table"],
+)
+view.pattern(
+    "unpaid",
+    of_orders,
+    by=["order_id"],
+    time="at",
+    pattern=Pattern(
+        [Step("placed", "kind = 'order'"), Step("paid", "kind = 'payment'", absent=True)],
+        within="30 minutes",
+    ),
+    to=["table"],
+)
+of_customers = view.sql(
+    "of_customers",
+    """
+    SELECT 'charge' AS kind, id, customer, status, NULL AS amount, at FROM charges
+    UNION ALL
+    SELECT 'purchase' AS kind, id, customer, NULL AS status, amount, at FROM purchases
+    """,
+    keys=["kind", "id"],
+    to=["table"],
+)
+view.pattern(
+    "suspects",
+    of_customers,
+    by=["customer"],
+    time="at",
+    pattern=Pattern(
+        [
+            Step("declined", "kind = 'charge' AND status = 'declined'", times=2),
+            Step("large", "kind = 'purchase' AND amount > 500"),
+        ],
+        within="1 hour",
+        skip="to next row",
+    ),
+    keep=["kind", "id"],
+    to=["table"],
+)
 # the issue: a timeline, kept under changes of both sides
 view.sql(
     "timeline",
@@ -193,6 +244,8 @@ TABLES: dict[str, tuple[tuple[str, ...], dict[str, pa.DataType]]] = {
         {"id": NUMBER, "name": TEXT, "valid_from": MOMENT, "valid_to": MOMENT},
     ),
     "steps": (("id",), {**AT, "order_id": NUMBER, "kind": TEXT}),
+    "charges": (("id",), {**AT, "customer": NUMBER, "status": TEXT}),
+    "purchases": (("id",), {**AT, "customer": NUMBER, "amount": NUMBER}),
     "posts": (("id",), {**AT, "author": TEXT, "text": TEXT}),
     "follows": (("follower", "followee"), {"follower": TEXT, "followee": TEXT}),
 }
@@ -339,6 +392,8 @@ def first(web: Web) -> None:
         {"id": 1, "name": "Anna", "valid_from": at("09:30:00"), "valid_to": None},
     )
     web.put("steps", {"id": 4, "order_id": 1, "kind": "shipped", "at": at("09:20:00")})
+    web.put("purchases", {"id": 1, "customer": 1, "amount": 900, "at": at("09:40:00")})
+    web.put("charges", charge(2, "declined", "09:05:00"), charge(3, "paid", "09:20:00"))
     web.put(
         "posts",
         {"id": 1, "author": "ann", "text": "one", "at": at("09:00:00")},
@@ -367,9 +422,14 @@ def corrected(web: Web) -> None:
         {"id": 1, "name": "Annie", "valid_from": at("09:15:00"), "valid_to": at("09:30:00")},
     )
     web.put("steps", {"id": 3, "order_id": 1, "kind": "paid", "at": at("09:10:00")})
+    web.put("charges", charge(1, "declined", "09:00:00"))  # earlier than the purchase, and late
     web.put("posts", {"id": 3, "author": "bo", "text": "three", "at": at("08:00:00")})
     web.drop("posts", 1)
     web.put("follows", {"follower": "cy", "followee": "bo"})
+
+
+def charge(number: int, status: str, clock: str) -> Row:
+    return {"id": number, "customer": 1, "status": status, "at": at(clock)}
 
 
 def signal(number: int, device: str, clock: str, ahead: timedelta = timedelta(0)) -> Row:
@@ -395,6 +455,8 @@ def by_chance(web: Web, chance: Random) -> None:
         "clicks": lambda: {"session": pick(*"ABC"), "person": pick(1, 2, 3)},
         "people": lambda: {"name": pick("Ann", "Bo")},
         "steps": lambda: {"order_id": pick(1, 2, 3, 4), "kind": pick("paid", "shipped", "asked")},
+        "charges": lambda: {"customer": pick(0, 1), "status": pick("paid", "declined", "declined")},
+        "purchases": lambda: {"customer": pick(0, 1), "amount": pick(5, 500, 501, 900)},
         "posts": lambda: {"author": pick("ann", "bo", "cy"), "text": pick("x", "y")},
     }
     for table, values in made.items():
@@ -689,6 +751,58 @@ def shipped_after_payment(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
             elif began is not None and row["kind"] == "shipped":
                 yield order, began, row["at"]
                 began = None
+
+
+def test_an_order_without_a_payment_in_half_an_hour_is_found_across_two_tables(
+    stages: list[Stage],
+) -> None:
+    for stage in stages:
+        expected = {
+            (order["id"], order["at"] + 30 * MINUTE)
+            for order in stage.tables["orders"]
+            if not any(
+                payment["order_id"] == order["id"]
+                and order["at"] <= payment["at"] <= order["at"] + 30 * MINUTE
+                for payment in stage.tables["payments"]
+            )
+        }
+        assert expected == {(row["order_id"], row["due_at"]) for row in stage.views["unpaid"]}
+
+    due = [{row["order_id"] for row in each.views["unpaid"]} for each in stages]
+    assert (4 in due[0], 4 in due[1]) == (True, False)  # what was a second too late is corrected
+    assert (2 in due[0], 2 in due[1]) == (False, True)  # and what had been paid is taken back
+
+
+def test_declined_payments_before_a_large_order_are_found_across_two_tables(
+    stages: list[Stage],
+) -> None:
+    for stage in stages:
+        expected = []
+        for customer in (0, 1):
+            declined = sorted(
+                (charge["at"], charge["id"])
+                for charge in stage.tables["charges"]
+                if charge["customer"] == customer and charge["status"] == "declined"
+            )
+            large = sorted(
+                (purchase["at"], purchase["id"])
+                for purchase in stage.tables["purchases"]
+                if purchase["customer"] == customer and purchase["amount"] > 500
+            )
+            for one, two in pairwise(declined):
+                after = [each for each in large if two[0] <= each[0] <= one[0] + HOUR]
+                if after:
+                    expected.append((customer, one[1], two[1], after[0][1]))
+        found = [
+            (row["customer"], *(each["id"] for each in row["rows"]))
+            for row in stage.views["suspects"]
+        ]
+        assert sorted(expected) == sorted(found)
+
+    first_seen, then = ([row["rows"] for row in s.views["suspects"]] for s in stages[:2])
+    assert [] == first_seen
+    rows = [("charge", 1), ("charge", 2), ("purchase", 1)]
+    assert [rows] == [[(each["kind"], each["id"]) for each in match] for match in then]
 
 
 def test_a_timeline_is_kept_under_changes_of_posts_and_of_follows(stages: list[Stage]) -> None:
