@@ -155,7 +155,7 @@ def aggregate(  # noqa: PLR0913
         least: Columns of which the least value is kept, by what it is called.
         greatest: Columns of which the greatest value is kept, by what it is called.
         distinct: Columns whose values are counted, each once, by what the counts are called.
-        percentiles: Percentiles of columns, exact, by what they are called.
+        percentiles: Percentiles of columns, by what they are called; exact where no error is said.
         top: The first rows of each group, by what they are called.
         approximate_distinct: Columns whose values are counted, each once, by a sketch of a stated
             error, by what the counts are called.

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _ERROR_LEAST: Final = 0.005
 """A group's sketch then has 64 Ki counters; half the error takes four times as many."""
 _ERROR_MOST: Final = 0.3
+_ROUNDED_LEAST: Final = 0.001
+"""Some 3,500 buckets are then between one and a thousand; half the error takes twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,24 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile of a column: exact, between the two nearest values where it lies between them.
+    """A percentile of a column: between the two nearest values where it lies between them.
+
+    It is exact, for which each value that differs from all others is held with how many there are.
+    With an error, values are put into buckets first whose bounds grow by a factor (DDSketch, Masson
+    et al. 2019): what is held does not grow with the rows, and each value counts as one that is at
+    most that part of itself away. It depends on the values alone, not on their order: the same rows
+    give the same number, kept or rebuilt.
 
     Attributes:
         of: The column; a number.
         share: Of the values, how many are not above it: 0.95 for p95.
+        error: How far away a value may be from the one that it counts as, as a part of itself;
+            None if it is to be exact. Nearer to zero than 1e-300, it counts as zero.
     """
 
     of: str
     share: float
+    error: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -49,6 +60,18 @@ class Percentile:
                 detail=f"{self.share:g}",
                 hint="0.95 for p95",
             )
+        if self.error is not None and not _ROUNDED_LEAST <= self.error <= _ERROR_MOST:
+            raise DeclarationError(
+                f"percentiles of {self.of} cannot be told with such an error",
+                detail=f"{self.error:g}",
+                hint=f"from {_ROUNDED_LEAST:g} to {_ERROR_MOST:g}; without one they are exact",
+            )
+
+    @property
+    def expression(self) -> str:
+        """The percentile of a group, in Spark SQL."""
+        values = quoted(self.of) if self.error is None else _bucketed(self.of, self.error)
+        return f"percentile({values}, {self.share!r}D)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +144,7 @@ class Measures:
             counted = f"approx_count_distinct({quoted(sketch.of)}, {sketch.error!r}D)"
             found[name] = f"{counted}{kept}"
         for name, wanted in (self.percentiles or {}).items():
-            found[name] = f"percentile({quoted(wanted.of)}, {wanted.share!r}D){kept}"
+            found[name] = f"{wanted.expression}{kept}"
         for name, first in (self.top or {}).items():
             ranked = ", ".join(quoted(column) for column in (first.by, *first.columns))
             rows = f"sort_array(collect_list(struct({ranked})){kept}, false)"
@@ -180,6 +203,25 @@ class Measures:
         more = (self.distinct, self.percentiles, self.top, self.approximate_distinct)
         single = [name for name in (self.count, self.rate) if name is not None]
         return (*single, *(name for each in (*named, *more) for name in (each or {})))
+
+
+def _bucketed(column: str, error: float) -> str:
+    """The value that a column's value counts as: the middle of its bucket, in Spark SQL.
+
+    Bucket `i` goes from `growth ** (i - 1)` to `growth ** i`; what is as far from the one as from
+    the other, as parts of these, is `(1 + error) * growth ** (i - 1)`. Spark reckons logarithms and
+    powers by rules that are the same on every machine; they are rounded, by less than what is kept
+    back of the error here. Beyond 1e300 values are themselves: their middle might be no number.
+    """
+    error *= 1 - 1e-9
+    growth = (1 + error) / (1 - error)
+    value = f"CAST({quoted(column)} AS DOUBLE)"
+    bucket = f"ceil(log({growth!r}D, abs({value})))"
+    middle = f"signum({value}) * {1 + error!r}D * power({growth!r}D, {bucket} - 1)"
+    return (
+        f"CASE WHEN abs({value}) < 1e-300D THEN 0D WHEN abs({value}) <= 1e300D THEN {middle}"
+        f" ELSE {value} END"
+    )
 
 
 def quoted(name: str) -> str:

@@ -57,6 +57,16 @@ def test_an_aggregate_without_a_window_is_the_query_that_it_was(tmp_path: Path) 
     )
 
 
+def test_an_exact_percentile_is_the_query_that_it_was(tmp_path: Path) -> None:
+    said = 'by=["a"], percentiles={"p": view.Percentile("x", 0.5)}'
+
+    sql = declared(tmp_path, said).sql
+    assert sql == "SELECT `a`, percentile(`x`, 0.5D) AS `p` FROM orders GROUP BY `a`"
+    about = declared(tmp_path, said.replace("0.5", "0.5, 0.01")).sql
+    assert about is not None
+    assert "percentile(CASE WHEN abs(CAST(`x` AS DOUBLE)) < 1e-300D THEN 0D" in about
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -80,6 +90,11 @@ def test_an_aggregate_without_a_window_is_the_query_that_it_was(tmp_path: Path) 
         ('by=["a"], rate="r"', "no fixed width"),
         ('by=["a"], window=Sliding("at", "1 hour"), distinct={"d": "x"}', "slides with every row"),
         ('by=["a"], percentiles={"p": view.Percentile("x", 95)}', "share of its values"),
+        (
+            'by=["a"], percentiles={"p": view.Percentile("x", 0.5, 0.0001)}',
+            "told with such an error",
+        ),
+        ('by=["a"], percentiles={"p": view.Percentile("x", 0.5, error=1)}', "with such an error"),
         ('by=["a"], approximate_distinct={"d": view.Approximate("x", 0.0001)}', "such an error"),
         (
             'by=["a"], window=Sliding("at", "1 day"), approximate_distinct={"d": ABOUT}',
