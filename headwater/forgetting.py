@@ -26,6 +26,7 @@ from projections.forgetting.canaries import canaries
 from projections.forgetting.certificate import Certificate, Erased, keep, now
 from projections.forgetting.erasure import Erasure
 from projections.forgetting.raw_search import search_files
+from projections.forgetting.unreached import unreached
 from projections.scratch import remove_abandoned
 from projections.view_versions import VersionState
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from headwater.platform import Platform
     from projections.forgetting.archived import ReadKey
     from projections.forgetting.raw_search import Searched
+    from projections.spec import JobSpec
 
     Connection = psycopg.Connection[Any]
 
@@ -101,9 +103,8 @@ class Forgetting:
         with session.connect(self._platform.source_dsn) as connection, ExitStack() as held:
             epoch = reads.epoch_of(connection, self._source, self._capture.epoch)
             through = Through(epoch, self._platform.current_lsn())
-            erasure = Erasure(self._platform.views.job_spec(), self._table, through)
-            self._hold_versions(connection, erasure, held)
-            self._caught_up("all views have what was committed by now")
+            erasure = self._erasure(connection, through, held)
+            self._caught_up(erasure, "all views have what was committed by now")
             found = self._read(erasure, keys)
             former: set[str] = set()
             texts = {key.text for key in found}
@@ -163,7 +164,7 @@ class Forgetting:
     def _await_published(self, erasure: Erasure, through: Through) -> None:
         """Waits until nobody is to read a table as it was before."""
         deadline = time.monotonic() + CATCH_UP_S
-        self._platform.await_applied(through.lsn, CATCH_UP_S)
+        self._platform.await_applied(through.lsn, CATCH_UP_S, erasure.places)
         while behind := erasure.behind(through):
             if time.monotonic() > deadline:
                 raise UnhealthyError(
@@ -174,8 +175,8 @@ class Forgetting:
             time.sleep(_POLL_S)
         self._say("all tables are published as they are now")
 
-    def _caught_up(self, said: str) -> None:
-        self._platform.await_applied(self._platform.current_lsn(), CATCH_UP_S)
+    def _caught_up(self, erasure: Erasure, said: str) -> None:
+        self._platform.await_applied(self._platform.current_lsn(), CATCH_UP_S, erasure.places)
         self._say(said)
 
     def _read(self, erasure: Erasure, keys: Sequence[object]) -> list[ReadKey]:
@@ -185,7 +186,7 @@ class Forgetting:
             asked = request.ask(self._capture, self._table, keys=keys)
             read = request.wait(self._capture, asked.read.id, _READ_S)
         self._await_archived(topic, read)
-        self._caught_up(f"{len(keys)} keys of {self._table} are read as they are now")
+        self._caught_up(erasure, f"{len(keys)} keys of {self._table} are read as they are now")
         own = next(each for each in erasure.archived() if each.topic == topic)
         if read.read_lsn is None:  # of a read that is done it is there
             return []
@@ -209,10 +210,35 @@ class Forgetting:
                 )
             time.sleep(_POLL_S)
 
-    def _hold_versions(self, connection: Connection, erasure: Erasure, held: ExitStack) -> None:
-        """Keeps rebuilds away: one that is under way has what is to be forgotten before it."""
+    def _erasure(self, connection: Connection, through: Through, held: ExitStack) -> Erasure:
+        """Looks at what there is, and keeps its versions as they are until all is done."""
+        locked: set[str] = set()
+        while True:
+            spec = self._platform.views.job_spec()
+            erasure = Erasure(spec, self._table, through)
+            lacking = {*erasure.views, *erasure.followers} - locked
+            if not lacking:
+                break
+            for view in sorted(lacking):
+                held.enter_context(view_versions.alone(connection, self._source, view))
+                locked.add(view)
+        self._refuse_unreached(connection, spec)
+        self._refuse_building(connection, erasure)
+        return erasure
+
+    def _refuse_unreached(self, connection: Connection, spec: JobSpec) -> None:
+        halted = self._platform.told.halted()
+        found = unreached(connection, spec, self._table, halted)
+        if found:
+            raise ForgettingRefusedError(
+                f"what views have of {self._table} would stay in some places",
+                detail="; ".join(f"{each.place}: {each.why}" for each in found),
+                hint="; ".join(dict.fromkeys(each.hint for each in found)) + "; then ask again",
+            )
+
+    def _refuse_building(self, connection: Connection, erasure: Erasure) -> None:
+        """Refuses what a rebuild is at: it has what is to be forgotten before it."""
         for view in erasure.views:
-            held.enter_context(view_versions.alone(connection, self._source, view))
             for version in view_versions.of_view(connection, self._source, view):
                 if version.state in {VersionState.BUILDING, VersionState.JOINING}:
                     raise ForgettingRefusedError(

@@ -102,8 +102,9 @@ class KeptViews:
         )
 
     def job_spec(self) -> JobSpec:
-        """Says what the job works on, with every version that it keeps."""
-        return self._site.job_spec(self.plans(), self.derived())
+        """Says what the job works on, with every version that it keeps, and what is paused."""
+        bound = self.bound()
+        return replace(self._site.job_spec(bound.plans, self.derived()), paused=bound.paused)
 
     def register(self) -> None:
         """Notes the definitions of this start; tells of views that go on by another one."""

@@ -39,7 +39,7 @@ from headwater.wiring import (
 from projections.fault import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from cdc.capture import CaptureSpec
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
     from projections.alerting.watch import AlertSpec
     from projections.spec import JobSpec
+    from projections.view import Store
 
 _POLL_S = 0.2
 _WATCH_S = 2.0
@@ -286,10 +287,17 @@ class Platform:
             row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         return Lsn.parse(str(row[0] if row else ""))
 
-    def await_applied(self, lsn: Lsn, deadline_s: float) -> None:
+    def await_applied(
+        self, lsn: Lsn, deadline_s: float, everywhere: Collection[tuple[str, Store]] = ()
+    ) -> None:
         """Waits until every view in every store has applied everything up to a position.
 
         Versions that the job has yet to take over are not waited for.
+
+        Args:
+            lsn: The position.
+            deadline_s: Longest wait, seconds.
+            everywhere: Places, each in a store, that are waited for also if they stand still.
 
         Raises:
             UnhealthyError: One is behind after the deadline; it is named.
@@ -304,6 +312,7 @@ class Platform:
                 (p.view, p.store) for p in self.views.positions() if p.applied_through >= lsn
             }
             found = (wanted - reached) - self.told.halted().keys()
+            found |= set(everywhere) - reached
             return sorted(f"{name} in {store}" for name, store in found)
 
         try:

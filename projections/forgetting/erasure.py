@@ -26,6 +26,7 @@ from projections.forgetting.cache_past import write_anew
 from projections.forgetting.certificate import Erased
 from projections.forgetting.search_past import expunge
 from projections.forgetting.table_past import forget_past
+from projections.forgetting.unreached import made_from
 from projections.published import Published, promised
 from projections.quarantine import ledger
 from projections.search.engine import SearchEngine
@@ -69,6 +70,17 @@ class Erasure:
     def views(self) -> list[str]:
         """Views of the table."""
         return sorted({plan.view for plan in self._plans})
+
+    @property
+    def followers(self) -> list[str]:
+        """Views that are made from these, by way of others too."""
+        derived = [(_view(view.name), view.inputs) for view in self._spec.derived]
+        return sorted(made_from(self.views, derived) - set(self.views))
+
+    @property
+    def places(self) -> frozenset[tuple[str, Store]]:
+        """Where versions of the table's views are kept, each in a store."""
+        return frozenset((plan.name, store) for plan in self._plans for store in plan.to)
 
     def archived(self) -> list[ArchivedTopic]:
         """The table's topics in the archive."""
@@ -174,7 +186,7 @@ class Erasure:
                 stable.clean(0)
             tables = [path for path in sorted(root.glob("[!.]*")) if _is_table(path)]
             for path in tables:
-                with WriterLock(root / f".{_view(path.name)}.lock", wait=True):
+                with WriterLock(root / f".{_place(path.name)}.lock", wait=True):
                     forget_past(path, promised(root, path.name))
         except (DeltaError, OSError) as error:
             raise SinkUnavailableError(
@@ -205,8 +217,12 @@ def _is_table(path: Path) -> bool:
     return DeltaTable.is_deltatable(str(path))
 
 
-def _view(table: str) -> str:
-    """The view whose writers take a lock for a table."""
+def _place(table: str) -> str:
+    """The place whose writers take a lock for a table."""
     for end in _BESIDE:
         table = table.removesuffix(end)
     return table
+
+
+def _view(place: str) -> str:
+    return place.partition(".")[0]
