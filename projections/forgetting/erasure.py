@@ -135,8 +135,9 @@ class Erasure:
         search = self._places(Store.SEARCH)
         if search:
             with closing(SearchEngine(self._spec.search_url)) as engine:
-                merged = [name for place in search for name in expunge(engine, place, _MERGE_S)]
-            found.append(Erased("search", "indices merged", len(merged)))
+                merged = expunge(engine, search, _MERGE_S)
+            count, left = len(merged.indices), merged.left
+            found.append(Erased("search", "indices merged", count, complete=not left))
         if self._places(Store.CACHE):
             done = write_anew(self._spec.cache_url, _REWRITE_S)
             found.append(Erased("cache", "files written anew", int(done), complete=done))
