@@ -39,10 +39,10 @@ def consumer(bootstrap: str) -> Iterator[Any]:
     Raises:
         BrokerUnreachableError: No broker answers.
     """
-    from kafka import KafkaConsumer  # noqa: PLC0415
+    from cdc.broker.bounded_consumer import BoundedConsumer  # noqa: PLC0415
 
     with named(bootstrap):
-        client = KafkaConsumer(
+        client = BoundedConsumer(
             bootstrap_servers=bootstrap.split(","),
             enable_auto_commit=False,
             auto_offset_reset="earliest",

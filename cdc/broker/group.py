@@ -134,13 +134,14 @@ class GroupMember:
         session_timeout_s: float,
         handover_s: float,
     ) -> None:
-        from kafka import KafkaConsumer  # noqa: PLC0415  # see admin
         from kafka.coordinator.assignors.cooperative_sticky import (  # noqa: PLC0415
             CooperativeStickyAssignor,
         )
 
+        from cdc.broker.bounded_consumer import BoundedConsumer  # noqa: PLC0415  # see admin
+
         with named(bootstrap):
-            self._client = KafkaConsumer(
+            self._client = BoundedConsumer(
                 bootstrap_servers=bootstrap.split(","),
                 group_id=group,
                 enable_auto_commit=False,
@@ -206,11 +207,12 @@ class GroupMember:
 
     def partitions(self, topics: Iterable[str]) -> list[Place]:
         """Returns all partitions of topics."""
-        return [
-            (topic, number)
-            for topic in topics
-            for number in sorted(self._client.partitions_for_topic(topic))
-        ]
+        with self._translated():
+            return [
+                (topic, number)
+                for topic in topics
+                for number in sorted(self._client.partitions_for_topic(topic))
+            ]
 
     def bounds(self, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
         """Returns the first offset and the one after the last record of partitions."""

@@ -170,7 +170,11 @@ class Notebook:
 
 
 def notes_of(bootstrap: str, topic: str) -> Iterator[Any]:
-    """Yields everything that a notebook has; nothing if there is none of that name."""
+    """Yields everything that a notebook has; nothing if there is none of that name.
+
+    Raises:
+        BrokerUnreachableError: Nothing of it came for a minute.
+    """
     with consumer(bootstrap) as client:
         if topic not in client.topics():
             return
@@ -179,10 +183,12 @@ def notes_of(bootstrap: str, topic: str) -> Iterator[Any]:
         client.seek_to_beginning(place)
         (end,) = client.end_offsets([place]).values()
         deadline = time.monotonic() + _DEADLINE_S
-        while client.position(place) < end:
-            if time.monotonic() > deadline:
-                raise _silent(bootstrap, topic)
+        while (reached := client.position(place)) < end:
             yield from client.poll(timeout_ms=_POLL_MS).get(place, ())
+            if client.position(place) > reached:  # also past what is no record
+                deadline = time.monotonic() + _DEADLINE_S
+            elif time.monotonic() > deadline:
+                raise _silent(bootstrap, topic)
 
 
 def _silent(bootstrap: str, topic: str) -> BrokerUnreachableError:

@@ -1,0 +1,127 @@
+"""A broker that falls silent after it was reached: nobody waits for it for ever, and all say so."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from cdc.broker import bounded_consumer, last_record, notebook, topics
+from cdc.broker.admin import consumer
+from cdc.broker.errors import BrokerUnreachableError
+from cdc.broker.notebook import Notebook, notes_of
+from cdc.broker.offsets import partitions
+from cdc.broker.topics import TopicSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(180)]
+
+MIB = 1 << 20
+
+
+@contextmanager
+def frozen(bootstrap: str) -> Iterator[None]:
+    port = int(bootstrap.rpartition(":")[2])
+    pid = next(
+        each.pid
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid
+    )
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def written(kafka_bootstrap: str) -> Callable[[int, int], str]:
+    """Makes a notebook with some notes of some bytes."""
+
+    def make(count: int, size_bytes: int) -> str:
+        topic = f"n-{secrets.token_hex(4)}"
+        notes = Notebook(kafka_bootstrap, topic)
+        refused: list[object] = []
+        for number in range(count):
+            value = os.urandom(size_bytes)
+            notes.write(str(number).encode(), value, [], lambda _: None, refused.append)
+        notes.flush()
+        notes.close()
+        assert not refused
+        return topic
+
+    return make
+
+
+def test_a_look_for_topics_and_for_an_offset_ends(
+    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"n-{secrets.token_hex(4)}"
+    topics.ensure(kafka_bootstrap, [TopicSpec(topic, 1, {})])
+    monkeypatch.setattr(bounded_consumer, "ANSWER_S", 0.5)
+
+    def begins(client: Any) -> None:
+        (place,) = partitions(client, [topic])
+        client.assign([place])
+        client.seek_to_beginning(place)
+        with frozen(kafka_bootstrap):
+            client.position(place)
+
+    def lists(client: Any) -> None:
+        with frozen(kafka_bootstrap):
+            client.topics()
+
+    def looks(client: Any) -> None:
+        with frozen(kafka_bootstrap):
+            partitions(client, ["nowhere"])
+
+    for ask in (begins, lists, looks):
+        with pytest.raises(BrokerUnreachableError), consumer(kafka_bootstrap) as client:
+            ask(client)
+    with consumer(kafka_bootstrap) as client:
+        assert topic in client.topics()
+
+
+def test_a_topic_that_ends_to_come_is_not_waited_for_for_ever(
+    kafka_bootstrap: str, written: Callable[[int, int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = written(24, MIB // 2)  # a fetch brings two or three
+    monkeypatch.setattr(last_record, "_SILENT_S", 1.0)
+    taken: list[int] = []
+
+    def read(client: Any) -> None:
+        places = partitions(client, [topic])
+        client.assign(places)
+        client.seek_to_beginning(*places)
+        coming = last_record._up_to(client, client.end_offsets(places), topic)
+        taken.append(next(coming)[1].offset)
+        with frozen(kafka_bootstrap):
+            taken.extend(record.offset for _, record in coming)
+
+    told = pytest.raises(BrokerUnreachableError, match="cannot be read")
+    with consumer(kafka_bootstrap) as client, told:
+        read(client)
+
+    assert [0] == taken[:1]
+    assert len(taken) < 24
+
+
+def test_notes_are_read_as_long_as_some_come(
+    kafka_bootstrap: str, written: Callable[[int, int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = written(1_200, 10)
+    monkeypatch.setattr(notebook, "_DEADLINE_S", 0.3)
+    busy, count = threading.Event(), 0
+    for count, _ in enumerate(notes_of(kafka_bootstrap, topic), 1):
+        if count % 500 == 1:
+            busy.wait(0.5)  # whoever reads takes his time
+
+    assert 1_200 == count
