@@ -31,6 +31,7 @@ OURS: Final = (
     "cleanup.policy",
     "compression.type",
     "delete.retention.ms",
+    "file.delete.delay.ms",  # while a topic is cut off
     "max.compaction.lag.ms",
     "max.message.bytes",
     "min.compaction.lag.ms",

@@ -43,7 +43,10 @@ def short_pieces(bootstrap: str, topic: str) -> AbstractContextManager[None]:
 
 
 def files_go_at_once(bootstrap: str, topic: str) -> AbstractContextManager[None]:
-    """Has brokers remove files of a topic without the usual delay, as long as it runs."""
+    """Has brokers remove files of a topic without the usual delay, as long as it runs.
+
+    Whoever is killed meanwhile leaves it so; the next `headwater up` ends that.
+    """
     return _altered(bootstrap, topic, _AT_ONCE)
 
 

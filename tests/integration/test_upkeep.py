@@ -132,7 +132,8 @@ def test_drift_is_told_by_name_and_only_apply_repairs_it(notes: Captured) -> Non
         config = rest.config(spec.connector) or {}
         config.pop("name")
         rest.put_config(spec.connector, config | {"max.batch.size": "17"})
-        topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": "60000", "segment.ms": "9000"})
+        left_over = {"segment.ms": "9000", "file.delete.delay.ms": "0"}
+        topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": "60000", **left_over})
 
         status = source.status(spec)
         with capture_logs() as logs, closing(Keeper(spec)) as keeper:
@@ -146,6 +147,7 @@ def test_drift_is_told_by_name_and_only_apply_repairs_it(notes: Captured) -> Non
         (Part.CONNECTOR, spec.connector, "max.batch.size"): ("17", "8192"),
         (Part.TOPIC, topic, "retention.ms"): ("60000", kept_ms),
         (Part.TOPIC, topic, "segment.ms"): ("9000", None),
+        (Part.TOPIC, topic, "file.delete.delay.ms"): ("0", None),
     } == found
     assert len(status.drift) == len(found)
     assert [str(drift) for drift in status.drift] == [log["what"] for log in logs]

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from unittest import mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.broker import cut
 from cdc.broker.extent import Extent
 from cdc.errors import CaptureSpecError
 from cdc.retention import OURS, Retention
@@ -17,6 +22,9 @@ from cdc.upkeep.retention import (
     reader,
 )
 from projections.loss import lost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -55,6 +63,25 @@ def test_what_is_no_policy_is_refused(text: str) -> None:
 def test_every_property_of_a_policy_is_one_that_apply_looks_after() -> None:
     for text in ("7 days", "50 GB", "7 days, 50 GB", "latest"):
         assert Retention.parse(text, HOUR_MS).properties().keys() <= set(OURS)
+
+
+def test_what_a_forgetting_that_was_killed_has_altered_is_put_right_by_apply() -> None:
+    altered: list[str] = []
+
+    @contextmanager
+    def noted(_: str, __: str, configs: Mapping[str, str]) -> Iterator[None]:
+        altered.extend(configs)
+        yield
+
+    with (
+        mock.patch.object(cut, "_altered", noted),
+        cut.short_pieces("", ""),
+        cut.files_go_at_once("", ""),
+    ):
+        pass
+
+    assert 2 == len(altered)
+    assert set(altered) <= set(OURS)
 
 
 def test_the_latest_of_every_key_remembers_deletes_as_long_as_a_reader_may_be_away() -> None:
