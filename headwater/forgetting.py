@@ -22,16 +22,16 @@ from projections.archive import Archive
 from projections.checkpoint import positions
 from projections.errors import ForgettingRefusedError
 from projections.forgetting.archived import Through
-from projections.forgetting.canaries import canaries
-from projections.forgetting.certificate import Certificate, Erased, keep, now
+from projections.forgetting.canaries import LENGTH_MIN, canaries
+from projections.forgetting.certificate import BEYOND_REACH, Certificate, Erased, keep, now
 from projections.forgetting.erasure import Erasure
-from projections.forgetting.raw_search import search_files
+from projections.forgetting.raw_search import Searched, search_files
 from projections.forgetting.unreached import unreached
 from projections.scratch import remove_abandoned
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import psycopg
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from cdc.table import TableName
     from headwater.platform import Platform
     from projections.forgetting.archived import ReadKey
-    from projections.forgetting.raw_search import Searched
     from projections.spec import JobSpec
 
     Connection = psycopg.Connection[Any]
@@ -51,6 +50,11 @@ _READ_S: Final = 120.0
 _FILES_S: Final = 180.0
 _POLL_S: Final = 0.3
 _EVENTS: Final = "eventstore"
+_ASKED: Final = ("stores of the table's views, by the keys",)
+_SEARCHED: Final = (
+    *_ASKED,
+    "files of the home, but those of a local source: byte by byte, Parquet files decoded",
+)
 
 
 class Forgetting:
@@ -134,6 +138,8 @@ class Forgetting:
                 files_searched=searched.files,
                 bytes_searched=searched.size_bytes,
                 found_in=searched.found,
+                beyond_reach=(*BEYOND_REACH, *not_searched(searched)),
+                searched_in=_SEARCHED if searched.texts else _ASKED,
             )
             folder = self._platform.project.home.root / "certificates"
             return certificate, keep(certificate, folder)
@@ -155,6 +161,7 @@ class Forgetting:
         found += erasure.cut(before, _FILES_S)
         self._say("topics are cut off")
         found += erasure.past()
+        found += erasure.left(texts)
         with session.connect(self._platform.source_dsn) as connection:
             withheld = ledger.withhold(connection, self._source)
         found.append(Erased("alerts", "messages", withheld))
@@ -297,7 +304,25 @@ class Forgetting:
     def _search(self, values: frozenset[str]) -> Searched:
         home = self._platform.project.home
         remove_abandoned()
+        if not values:
+            self._say("no value is theirs alone: files are not searched")
+            return Searched()
         # the local Postgres is the source itself
         searched = search_files(home.root, values, but=[home.data("postgres")])
         self._say(f"{searched.files:,} files searched for {searched.texts} values")
         return searched
+
+
+def not_searched(searched: Searched) -> Iterator[str]:
+    """Says what of the rows' values the search of files could not see.
+
+    Args:
+        searched: What was searched.
+    """
+    if searched.texts:
+        yield "values that search or cache have compressed in files of theirs: no search sees them"
+    else:
+        yield (
+            "values of the rows: the archive has none, or none any more, that is theirs alone and"
+            f" has {LENGTH_MIN} letters; so none was looked for"
+        )

@@ -89,11 +89,12 @@ def _print(certificate: Certificate, path: Path, *, as_json: bool) -> None:
     ]
     print_rows(rows, as_json=False, title="", empty="nothing was erased")
     found = certificate.found_in
-    stderr.print(
-        f"{certificate.values_searched} values that only these rows had: "
-        + (f"found in {len(found)} files" if found else "found in no file")
-        + f" of {certificate.files_searched:,}"
-    )
+    if certificate.values_searched:
+        stderr.print(
+            f"{certificate.values_searched} values that only these rows had: "
+            + (f"found in {len(found)} files" if found else "found in no file")
+            + f" of {certificate.files_searched:,}"
+        )
     for name in found[:10]:
         stderr.print(f"  {escape(name)}", soft_wrap=True)
     for what in certificate.beyond_reach:

@@ -31,6 +31,7 @@ from projections.published import Published, promised
 from projections.quarantine import ledger
 from projections.search.engine import SearchEngine
 from projections.sinks.lock import WriterLock
+from projections.sinks.open import open_sink
 from projections.sinks.warehouse import WarehouseSink
 from projections.stable_table import StableTable
 from projections.view import Store
@@ -141,6 +142,27 @@ class Erasure:
         if self._places(Store.CACHE):
             done = write_anew(self._spec.cache_url, _REWRITE_S)
             found.append(Erased("cache", "files written anew", int(done), complete=done))
+        return found
+
+    def left(self, texts: Collection[str]) -> list[Erased]:
+        """Asks the stores by keys which rows of them they have that should be gone.
+
+        Args:
+            texts: The keys, as records have them.
+
+        Raises:
+            SinkError: A store cannot be read.
+        """
+        found = []
+        for store in sorted({store for _, store in self.places}):
+            count = 0
+            with closing(open_sink(store, self._spec.addresses)) as sink:
+                for plan in self._plans:
+                    if store in plan.to:
+                        held = sink.stored(plan, _values(plan, texts))
+                        former = (h for h in held if h.version <= self._through.version)
+                        count += sum(len(each.documents) for each in former)
+            found.append(Erased(str(store), "rows of the keys left", count, complete=not count))
         return found
 
     def cut(self, before: Mapping[Place, int], deadline_s: float) -> list[Erased]:

@@ -154,7 +154,8 @@ def found(shell: Shell, text: str) -> list[str]:
 
 def everywhere(shell: Shell, text: str) -> bool:
     parts = {"/".join(place.split("/")[:2]) for place in found(shell, text)}
-    return parts >= {"archive/shop", "data/kafka", "tables/customers", "views/customers"}
+    servers = {"data/kafka", "data/opensearch", "data/valkey"}
+    return parts >= {"archive/shop", "tables/customers", "views/customers", *servers}
 
 
 def test_a_person_is_forgotten_in_every_place(shell: Shell, forgotten: Forgotten) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -17,16 +18,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.lsn import Lsn
+from headwater.forgetting import not_searched
 from projections.archive_pin import pinned
 from projections.forgetting import raw_search
 from projections.forgetting.archived import ArchivedTopic, Through
 from projections.forgetting.certificate import Certificate, Erased, keep, now
-from projections.forgetting.raw_search import search_files
+from projections.forgetting.erasure import Erasure
+from projections.forgetting.raw_search import Searched, search_files
 from projections.forgetting.table_past import forget_past
 from projections.replay import replay
 from projections.replay.task import Target
 from projections.sinks.memory import MemorySink
 from projections.sinks.table import CONFIGURATION, FEED
+from projections.sinks.warehouse import WarehouseSink
+from projections.spec import JobSpec
+from projections.view import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -222,6 +228,32 @@ def test_a_certificate_says_what_was_done_and_is_the_owners_alone(tmp_path: Path
     ]
     assert 0o600 == first.stat().st_mode & 0o777
     assert ['{"id":1}'] == orjson.loads(first.read_bytes())["keys"]
+
+
+def test_a_store_is_asked_for_rows_that_should_be_gone(tmp_path: Path) -> None:
+    source = Source()
+    source.together([[("copy", 1, 2)]], Random(1))  # noqa: S311
+    archived(tmp_path / "archive" / "shop", TOPIC, numbered(source.topic))
+    plan = replace(PLAN, to=frozenset({Store.TABLE}))
+    spec = replace(JobSpec.of_tables("shop", tmp_path, ()), plans=(plan,))
+    sink = WarehouseSink(spec.addresses.tables)
+    sink.prepare(plan)
+    replay.replay(spec.archive, [Target((plan,), lambda: sink)])
+    there = [{"id": 1}, {"id": 2}, {"id": 77}]
+    texts = [orjson.dumps(key).decode() for key in there]
+
+    early = Erasure(spec, plan.schema.table, Through(1, Lsn(0))).left(texts)
+    late = Erasure(spec, plan.schema.table, Through(1, Lsn(source.lsn))).left(texts)
+
+    assert [Erased("table", "rows of the keys left", 0)] == early
+    assert [Erased("table", "rows of the keys left", 2, complete=False)] == late
+
+
+def test_a_certificate_says_that_nothing_could_be_looked_for() -> None:
+    (none,), (some,) = map(list, map(not_searched, (Searched(), Searched(3, 10))))
+
+    assert "none was looked for" in none
+    assert "compressed" in some
 
 
 def test_what_a_row_still_has_is_not_looked_for(tmp_path: Path) -> None:
