@@ -240,6 +240,8 @@ def _batch(load: Load, text: bytes) -> pa.RecordBatch:
     schema = table_schema(load.plan)
     # what is read straight from the source has no record: nobody knows when it changed
     times = [pa.nulls(table.num_rows, schema.field(name).type) for name, _ in load.plan.times]
+    if load.plan.inserted_at:
+        times.append(pa.repeat(pa.scalar(0, pa.int64()), table.num_rows))
     found = pa.Table.from_arrays([*arrays, *times, version], schema=schema)
     return found.combine_chunks().to_batches()[0]
 

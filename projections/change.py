@@ -40,6 +40,10 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
             knows, or no view asks.
         inserted: Whether the row came to be by it, or was there before; None where the log does not
             say, as of a row that was read. Only a history is told.
+        begun: Version of the newest insert or delete of its key among the records that it was made
+            from; 0 of none, or if no view asks. A change of version 0 without a row says that
+            alone, of a row whose own changes are left to a read.
+        begun_at_us: When that was committed, if it was an insert, microseconds since 1970, UTC.
     """
 
     key: tuple[object, ...]
@@ -52,6 +56,8 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
     read_at_us: int = 0
     sent_at_us: int = 0
     inserted: bool | None = None
+    begun: int = 0
+    begun_at_us: int = 0
 
 
 class ReadSpan(NamedTuple):

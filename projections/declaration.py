@@ -180,7 +180,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             `deleted_at IS NOT NULL` says of one that is only marked.
         expect: What its rows should be like, and what becomes of those that are not.
         times: Columns with a time of each row's last change, in the table of a mirror: `commit`,
-            `broker` or `processing`; see `ChangeTime`.
+            `broker` or `processing`; or of its first, `first_commit`. See `ChangeTime`.
 
     Raises:
         DeclarationError: A name cannot be used or is taken, a store, policy or time is not known,
@@ -309,6 +309,10 @@ def events(  # noqa: PLR0913  # the words of `mirror`
         )
     named = checked(name, "view")
     came = _times(name, stores, times or {})
+    if any(which is ChangeTime.FIRST_COMMIT for _, which in came):
+        raise DeclarationError(
+            f"view {name}: an event has one commit, the first", hint='times={"...": "commit"}'
+        )
     return _declare(EventsView(named, events.source, events, stores, options, found, came))
 
 

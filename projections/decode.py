@@ -35,7 +35,7 @@ from projections.record import Record, RecordFailure, canonical
 from projections.shape import Fitting
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cdc.table import TableSchema
     from projections.plan import Facts
@@ -57,6 +57,12 @@ class _Truncated(Exception):  # noqa: N818  # no error: how a record says that i
     def __init__(self, version: int, at_us: int) -> None:
         self.version = version
         self.at_us = at_us
+
+
+class _Begun(NamedTuple):
+    version: int
+    at_us: int
+    record: Any
 
 
 class Reading(NamedTuple):
@@ -90,6 +96,8 @@ class Reduced(NamedTuple):
         kinds: Of a table of events, how many of those accepted add an event, by type.
         truncated: Version of the newest truncate among them; 0 if there is none.
         raws: What each of `changes` was made from.
+        begun: Where it is asked for, what is known of keys of which no change counts: only when
+            their rows began. See `RowChange.begun`.
     """
 
     changes: list[RowChange]
@@ -101,6 +109,7 @@ class Reduced(NamedTuple):
     kinds: Counter[str | None]
     truncated: int
     raws: list[RawChange]
+    begun: Sequence[RowChange] = ()
 
     def sources(self) -> dict[tuple[tuple[object, ...], int], RawChange]:
         """Returns what each change was made from, by its key and version."""
@@ -123,11 +132,13 @@ class TopicReducer:
         left_out: Names of columns that the table has beside those of `schema`; their values are
             not looked at.
         left_to_read: Records of older versions do not count: a read of the table follows.
+        begun: Whether it is asked when rows began; then the inserts and deletes of their keys are
+            told with them, also those that do not count otherwise.
     """
 
     _every: ClassVar = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what may be asked of a topic, most of it seldom
         self,
         schema: TableSchema,
         facts: Facts | None = None,
@@ -135,6 +146,7 @@ class TopicReducer:
         shapes: TableShapes | None = None,
         left_out: frozenset[str] = frozenset(),
         left_to_read: int = 0,
+        begun: bool = False,
     ) -> None:
         self._schema = schema
         self._facts = facts
@@ -142,6 +154,7 @@ class TopicReducer:
         self._fitting = None if shapes is None else Fitting(schema, shapes)
         self._settled_lsn = 0 if self._fitting is None else self._fitting.settled_lsn
         self._left_to_read = left_to_read
+        self._asks_begun = begun
         waits = (SchemaMismatchError, UnknownShapeError)
         self._set_apart = _SET_APART if shapes is None else (*_SET_APART, *waits)
         self._columns = frozenset(schema.by_name)
@@ -159,6 +172,7 @@ class TopicReducer:
         self._failures: list[RecordFailure] = []
         self._kinds: Counter[str | None] = Counter()
         self._truncated = 0
+        self._begun: dict[Any, _Begun] = {}  # by key
         self.records = 0
         self._accepted = 0
         self._filtered = 0
@@ -253,6 +267,9 @@ class TopicReducer:
         key_names = self._schema.key
         items = self._items()
         for (identity, raw), row in zip(items, self._rows(items), strict=False):
+            begun = self._begun.pop(identity, None) if self._begun else None
+            if begun is not None and begun.record is not raw.record:
+                raw = replace(raw, begun=begun.record)  # noqa: PLW2901  # its records are both
             try:
                 if row is None or raw.kept or raw.key is None:
                     change = self._change(identity, raw, row)
@@ -264,6 +281,8 @@ class TopicReducer:
             except self._set_apart as error:
                 self._failures.append(self._undecoded(raw, error))
                 continue
+            if begun is not None:
+                change = replace(change, begun=begun.version, begun_at_us=begun.at_us)
             changes.append(change)
             raws.append(raw)
         done = Reduced(
@@ -276,9 +295,29 @@ class TopicReducer:
             self._kinds,
             self._truncated,
             raws,
+            list(self._only_begun()),
         )
         self._clear()
         return done
+
+    def _only_begun(self) -> Iterator[RowChange]:
+        """What is left: keys of which nothing else is known."""
+        for key, begun in self._begun.items():
+            try:
+                values = self._key(key)
+            except self._set_apart:
+                continue  # a row of the table as it is now has no such key
+            yield RowChange(values, 0, None, 0, begun=begun.version, begun_at_us=begun.at_us)
+
+    def _note_begun(
+        self, record: Any, operation: str, version: int, key: bytes | None, at_us: int
+    ) -> None:
+        """Takes note of an insert or a delete; the newest of a key says since when its row is."""
+        if key is None or operation not in ("c", "d") or version < self._truncated:
+            return
+        seen = self._begun.get(key)
+        if seen is None or seen.version < version:
+            self._begun[key] = _Begun(version, at_us if operation == "c" else 0, record)
 
     def _items(self) -> Collection[tuple[bytes | str, RawChange]]:
         """What the records come to, by what tells it from other rows."""
@@ -336,6 +375,8 @@ class TopicReducer:
             if lsn >> _VERSION_LSN_BITS:
                 return self._read_slowly(record, key, value, epoch)
             version = epoch << _VERSION_LSN_BITS | lsn
+            if self._asks_begun and operation in ("c", "d"):
+                self._note_begun(record, operation, version, key, source["ts_us"])
             if version < self._left_to_read:
                 return None
             order = fields["transaction"]["total_order"]
@@ -434,9 +475,11 @@ class TopicReducer:
                 f"table {self._schema.table} was truncated",
                 hint="a view of events keeps what happened: drop the record to keep it so",
             )
+        committed_at_us = 0 if event.snapshot else event.committed_at_us
+        if self._asks_begun:
+            self._note_begun(record, event.operation, version, key, committed_at_us)
         if version < self._left_to_read:
             return None
-        committed_at_us = 0 if event.snapshot else event.committed_at_us
         raw = RawChange(version, event.after, key, committed_at_us, (), record)
         if event.operation is Operation.DELETE:
             if key is None:
@@ -459,6 +502,8 @@ class TopicReducer:
         self._truncated = max(self._truncated, version)
         for name in [name for name, raw in self._newest.items() if raw.version < version]:
             del self._newest[name]
+        for key in [key for key, begun in self._begun.items() if begun.version < version]:
+            del self._begun[key]
 
     def _undecoded(self, raw: RawChange, error: CdcError | ProjectionError) -> RecordFailure:
         try:

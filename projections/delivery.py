@@ -251,6 +251,8 @@ class _ViewDelivery:
         for part in (below, ready):
             if part:
                 applied += sink.apply(plan, part)
+        if plan.inserted_at and reduced.begun:
+            sink.apply(plan, reduced.begun)  # of records that count as filtered
         for refused in applied.refused:
             self._fail(refused.change, refused.error)
         self._count(self._set_apart(sink), applied, ready)
@@ -329,8 +331,17 @@ class _ViewDelivery:
             version -= 1
         if self._plan.append_only:
             return []  # there was no row of that key before
-        at, read_at = change.committed_at_us, change.read_at_us
-        return [RowChange(change.key, version, None, at, read_at_us=read_at)]
+        return [
+            RowChange(
+                change.key,
+                version,
+                None,
+                change.committed_at_us,
+                read_at_us=change.read_at_us,
+                begun=change.begun,
+                begun_at_us=change.begun_at_us,
+            )
+        ]
 
     def _outdated(self, change: RowChange) -> bool:
         if self._plan.history is not None:
@@ -459,6 +470,7 @@ def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:
         shapes=plan.shapes.get(topic),
         left_out=plan.unread,
         left_to_read=plan.left_to_read,
+        begun=any(each.inserted_at for each in plans),
     )
 
 

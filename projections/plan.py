@@ -16,7 +16,14 @@ from projections.expectation.inspection import Inspection, types_of
 from projections.search.fields import DELETED_FIELD
 from projections.search.options import DERIVED
 from projections.shape import TableShapes
-from projections.view import ARCHIVED_EVENTS, EVENT_TABLES, EVENTS, ChangeTime, EventsView
+from projections.view import (
+    ARCHIVED_EVENTS,
+    EVENT_TABLES,
+    EVENTS,
+    ChangeTime,
+    EventsView,
+    Store,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from projections.change import RowChange
     from projections.expectation.expectation import Expectation
     from projections.search.options import SearchOptions
-    from projections.view import HistoryColumns, MirrorView, Store, View
+    from projections.view import HistoryColumns, MirrorView, View
 
 VERSION_COLUMN = "_version"
 """Column or field in which every store keeps `ChangePosition.version` beside a row."""
@@ -40,6 +47,16 @@ HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current", "recorded_from", "rec
 
 HISTORY_BOOKKEEPING = ("_recorded_version", "_last_version", "_last_at")
 """Columns of a history that are of use to Headwater alone."""
+
+BEGUN_COLUMN = "_headwater_begun"
+"""Of a mirror whose rows say when they were inserted: the version of the newest insert or delete of
+their key that is known."""
+
+BEGUN_AT_COLUMN = "_headwater_begun_at"
+"""Of a remembered delete, when the key's row was inserted, if the view only left it out."""
+
+BOOKKEEPING = (*HISTORY_BOOKKEEPING, BEGUN_COLUMN)
+"""Columns of tables that are of use to Headwater alone, beside the version."""
 
 _TIMES = (ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ)
 
@@ -215,8 +232,23 @@ class ViewPlan:
 
     @property
     def times_of_delivery(self) -> frozenset[str]:
-        """Columns that depend on how a row came here, not on what happened to it."""
+        """Columns that depend on how a row came here, not on what happened to it.
+
+        The commit of its insert is known to a view that is made from the archive also where the
+        view itself began later, with a read of the table.
+        """
         return frozenset(name for name, which in self.times if which is not ChangeTime.COMMIT)
+
+    @property
+    def inserted_at(self) -> tuple[str, ...]:
+        """Columns with the commit of a row's insert, where that is not its only change."""
+        if self.append_only:
+            return ()
+        return tuple(name for name, which in self.times if which is ChangeTime.FIRST_COMMIT)
+
+    def in_store(self, store: Store) -> ViewPlan:
+        """Returns it as one store needs it: only tables have the times of changes."""
+        return self if store is Store.TABLE else replace(self, times=())
 
     @property
     def append_only(self) -> bool:
@@ -302,7 +334,8 @@ def _plan_events(
 
 
 def _refuse_reserved(name: str, schema: TableSchema) -> None:
-    reserved = {VERSION_COLUMN, DELETED_FIELD, ROW_ID_COLUMN} & set(schema.by_name)
+    own = {VERSION_COLUMN, DELETED_FIELD, ROW_ID_COLUMN, BEGUN_COLUMN}
+    reserved = own & set(schema.by_name)
     if reserved:
         raise PlanError(f"view {name}: column {min(reserved)} is reserved")
 

@@ -43,6 +43,7 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
         gone: Of a delete, the change that it came upon in this batch.
         cut: Whether a record of the key came after it that could not be read.
         inserted: See `RowChange.inserted`.
+        begun: The record of its key's newest insert or delete, if it is asked for and not its own.
     """
 
     version: int
@@ -59,6 +60,7 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
     gone: RawChange | None = None
     cut: bool = False
     inserted: bool | None = None
+    begun: Record | None = None
 
     @property
     def own(self) -> Record:
@@ -76,6 +78,8 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
             found.add(self.below.record)
         if self.gone is not None:
             found.update(self.gone.records)
+        if self.begun is not None:
+            found.add(self.begun)
         return *map(Record._make, found - {self.record}), self.own
 
 

@@ -337,7 +337,7 @@ def fill(
     )
     targets = [
         Target(
-            (plan,),
+            (plan.in_store(store),),
             partial(open_sink, store, spec.addresses),
             # what waited when it was killed still does: an older row must lend it no values
             held=ledger.held(connection, source, store),

@@ -196,7 +196,7 @@ class JobSpec:
         """Views that live in a store."""
         read = {name for view in self.derived for name in view.inputs}
         return tuple(
-            replace(plan, feeds=store is Store.TABLE and plan.view in read)
+            replace(plan.in_store(store), feeds=store is Store.TABLE and plan.view in read)
             for plan in self.plans
             if store in plan.to
         )

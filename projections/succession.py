@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from projections import binding, derived_versions, view_versions
 from projections.errors import PlanError, SinkUnavailableError
-from projections.plan import HISTORY_BOOKKEEPING, VERSION_COLUMN
+from projections.plan import BOOKKEEPING, VERSION_COLUMN
 from projections.published import Published
 from projections.sinks.arrow import table_schema
 from projections.sinks.history_form import HistoryForm
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
     Columns = tuple[Mapping[str, Any], ...]
 
-_OWN_COLUMNS = frozenset({VERSION_COLUMN, *HISTORY_BOOKKEEPING})
+_OWN_COLUMNS = frozenset({VERSION_COLUMN, *BOOKKEEPING})
 _PLANNED = "planned"
 """Of no version: a view is bound in a place that nothing has been decided about."""
 

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from projections.errors import SinkUnavailableError
-from projections.plan import ROW_ID_COLUMN, VERSION_COLUMN
+from projections.plan import BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.sinks.plain import plain
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def compare_sides(
     Raises:
         SinkUnavailableError: One of them cannot be read.
     """
-    apart = {VERSION_COLUMN, *keys, ROW_ID_COLUMN, *left_out}
+    apart = {VERSION_COLUMN, BEGUN_COLUMN, *keys, ROW_ID_COLUMN, *left_out}
     try:
         before, after = _Version(earlier), _Version(later)
         same = earlier.path == later.path

@@ -36,7 +36,7 @@ from cdc.values import decode
 from projections import store_turn
 from projections.documents import key_text
 from projections.errors import SinkUnavailableError, VersionBehindError
-from projections.plan import HISTORY_BOOKKEEPING, HISTORY_COLUMNS, ROW_ID_COLUMN
+from projections.plan import BOOKKEEPING, HISTORY_COLUMNS, ROW_ID_COLUMN
 from projections.published import Published
 from projections.sinks.arrow import decoded_rows
 from projections.sinks.open import open_sink
@@ -61,7 +61,7 @@ _TYPE: Final = "type"
 """Column of every view of events: which event a row is."""
 
 _EARLIER: Final = "earlier states, which its definition makes otherwise"
-_OWN: Final = frozenset({ROW_ID_COLUMN, *HISTORY_BOOKKEEPING})
+_OWN: Final = frozenset({ROW_ID_COLUMN, *BOOKKEEPING})
 """Columns that are of use to Headwater alone."""
 
 

@@ -175,12 +175,16 @@ class HistoryColumns:
 class ChangeTime(StrEnum):
     """A time of the change that a row is from, beside those that the row has itself.
 
-    A row of a mirror has those of its last change. An event happens once: it has those of when it
-    first came, whatever moves it to another table later.
+    A row of a mirror has those of its last change, and that of its first. An event happens once: it
+    has those of when it first came, whatever moves it to another table later.
     """
 
     COMMIT = "commit"
     """When it was committed at the source; what was only read from its table has none."""
+
+    FIRST_COMMIT = "first_commit"
+    """When a mirror's row was inserted: the commit of that, whatever became of it since. A row that
+    was there before anybody looked has none, and a key that is inserted anew is another row."""
 
     BROKER = "broker"
     """When its record was sent."""

@@ -15,7 +15,13 @@ from headwater.errors import UsageError
 from headwater.former import FormerViews
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
-from projections.plan import HISTORY_COLUMNS, ROW_ID_COLUMN, VERSION_COLUMN
+from projections.plan import (
+    BEGUN_AT_COLUMN,
+    BEGUN_COLUMN,
+    HISTORY_COLUMNS,
+    ROW_ID_COLUMN,
+    VERSION_COLUMN,
+)
 from projections.view import MirrorView
 
 if TYPE_CHECKING:
@@ -104,7 +110,8 @@ def _keys(project: Project, path: Path, name: str) -> tuple[str, ...]:
     if not DeltaTable.is_deltatable(str(deleted)):
         return ()
     remembered = [field.name for field in DeltaTable(str(deleted)).schema().fields]
-    return tuple(column for column in remembered if column != VERSION_COLUMN)
+    own = {VERSION_COLUMN, BEGUN_COLUMN, BEGUN_AT_COLUMN}
+    return tuple(column for column in remembered if column not in own)
 
 
 def _document(name: str, versions: list[int], found: TableDifference) -> dict[str, Any]:

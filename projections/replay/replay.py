@@ -431,6 +431,8 @@ def _folded(plan: ViewPlan) -> bool:
     """
     if plan.events is not None or plan.history is not None or plan.append_only:
         return False
+    if plan.inserted_at:
+        return False  # when a row was inserted, an older one says
     by_name = plan.schema.by_name
     return not any(by_name[name].kind in _MANY_FORMS for name in plan.schema.key)
 

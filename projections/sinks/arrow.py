@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from cdc.table import Column, ColumnKind
 from cdc.values import word_of
 from projections.errors import UnholdableValueError
-from projections.plan import ROW_ID_COLUMN, VERSION_COLUMN
+from projections.plan import BEGUN_AT_COLUMN, BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.row_part import RowPart
 from projections.view import ChangeTime
 
@@ -64,13 +64,18 @@ def table_schema(plan: ViewPlan) -> pa.Schema:
     if plan.append_only:
         fields.append(pa.field(ROW_ID_COLUMN, pa.string(), nullable=False))
     fields += [pa.field(name, _INSTANT) for name, _ in plan.times]
+    if plan.inserted_at:
+        fields.append(pa.field(BEGUN_COLUMN, pa.int64()))
     fields.append(pa.field(VERSION_COLUMN, pa.int64(), nullable=False))
     return pa.schema(fields)
 
 
 def deletes_schema(plan: ViewPlan) -> pa.Schema:
     """Returns the schema of the table that remembers a view's deletes."""
-    return pa.schema([table_schema(plan).field(name) for name in (*plan.keys, VERSION_COLUMN)])
+    fields = [table_schema(plan).field(name) for name in (*plan.keys, VERSION_COLUMN)]
+    if plan.inserted_at:
+        fields += [pa.field(BEGUN_COLUMN, pa.int64()), pa.field(BEGUN_AT_COLUMN, _INSTANT)]
+    return pa.schema(fields)
 
 
 def rows_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
@@ -87,7 +92,12 @@ def rows_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
     ]
     if plan.append_only:
         arrays.append(pa.array([change.key[0] for change in changes], pa.string()))
-    arrays += [_times(which, changes) for _, which in plan.times]
+    for _, which in plan.times:
+        # a row of a table without a key has one change
+        first = plan.append_only and which is ChangeTime.FIRST_COMMIT
+        arrays.append(_times(ChangeTime.COMMIT if first else which, changes))
+    if plan.inserted_at:
+        arrays.append(pa.array([change.begun for change in changes], pa.int64()))
     arrays.append(pa.array([change.version for change in changes], pa.int64()))
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -96,9 +106,15 @@ def _times(which: ChangeTime, changes: Sequence[RowChange]) -> pa.Array:
     """When changes happened, in one of the ways in which that can be said."""
     if which is ChangeTime.PROCESSING:
         return pa.repeat(pa.scalar(_now_us(), pa.int64()), len(changes)).cast(_INSTANT)
-    by_commit = which is ChangeTime.COMMIT
-    found = (change.committed_at_us if by_commit else change.sent_at_us for change in changes)
+    found = (getattr(change, _TIMES[which]) for change in changes)
     return pa.array([at_us or None for at_us in found], pa.int64()).cast(_INSTANT)
+
+
+_TIMES: Final = {
+    ChangeTime.COMMIT: "committed_at_us",
+    ChangeTime.FIRST_COMMIT: "begun_at_us",
+    ChangeTime.BROKER: "sent_at_us",
+}
 
 
 def _now_us() -> int:
@@ -113,6 +129,9 @@ def keys_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
         for place, name in enumerate(plan.keys)
     ]
     arrays.append(pa.array([change.version for change in changes], pa.int64()))
+    if plan.inserted_at:
+        arrays.append(pa.array([change.begun for change in changes], pa.int64()))
+        arrays.append(_times(ChangeTime.FIRST_COMMIT, changes))
     return pa.Table.from_arrays(arrays, schema=deletes_schema(plan))
 
 

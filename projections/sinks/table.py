@@ -16,9 +16,10 @@ from cdc.values import encoder
 from projections.change import Applied, Refused, RowChange, completed_version, may_complete
 from projections.decode import missing_values
 from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
-from projections.plan import VERSION_COLUMN
+from projections.plan import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
 from projections.published import KEPT_HOURS, promised
 from projections.row_part import ROWS_AT_ONCE, shown
+from projections.sinks import beginning
 from projections.sinks.arrow import (
     decoded_rows,
     deletes_schema,
@@ -280,25 +281,100 @@ class TableSink:
 
     def _write(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         floor, loaded = self._number(plan, _FLOOR), self._number(plan, LOADED)
-        taken = [c for c in changes if c.version >= floor and c.version != loaded]
+        taken = [
+            # one of no version says only when its row began
+            c
+            for c in changes
+            if not c.version or (c.version >= floor and c.version != loaded)
+        ]
         deletes = [change for change in taken if change.row is None]
         upserts, refused = self._complete(plan, [c for c in taken if c.row is not None])
+        remembered, written, size = (
+            self._write_begun(plan, changes, upserts, deletes, refused)
+            if plan.inserted_at
+            else self._write_latest(plan, upserts, deletes)
+        )
+        stale = max(0, len(changes) - written - remembered - len(refused))
+        return Applied(written, remembered, stale, tuple(refused), size)
+
+    def _write_latest(
+        self, plan: ViewPlan, upserts: Sequence[RowChange], deletes: Sequence[RowChange]
+    ) -> tuple[int, int, int]:
+        """Returns the deletes remembered, the rows written and the bytes given."""
         rows = rows_table(plan, upserts)
         gone = keys_table(plan, deletes) if deletes else None
         remembered = self._remember(plan, gone) if gone is not None else 0
-        written, size = self._merge(plan, self._without_deleted(plan, rows), gone)
-        stale = len(changes) - written - remembered - len(refused)
-        return Applied(written, remembered, stale, tuple(refused), size)
+        return remembered, *self._merge(plan, self._without_deleted(plan, rows), gone)
+
+    def _write_begun(
+        self,
+        plan: ViewPlan,
+        changes: Sequence[RowChange],
+        upserts: Sequence[RowChange],
+        deletes: Sequence[RowChange],
+        refused: Sequence[Refused],
+    ) -> tuple[int, int, int]:
+        """The same for a view whose rows say when they were inserted; see `beginning`.
+
+        What that is of a key can come with any of its changes, those included that are too old to
+        be written.
+        """
+        own = {change.key for change in (*upserts, *deletes)}
+        own.update(each.change.key for each in refused)
+        told = [beginning.alone(c) for c in changes if c.begun and c.key not in own]
+        found, remembered = self._remembered(plan, upserts), []
+        for change, each in zip(upserts, found, strict=True):
+            if each is not None and change.begun > each.begun:
+                remembered.append(beginning.alone(change))
+        of_upserts = [each or beginning.NOTHING for each in found]
+        known = beginning.known(upserts, of_upserts)
+        pairs = list(zip(known, of_upserts, strict=True))
+        told += [beginning.alone(c) for c, each in pairs if each.version >= c.version and c.begun]
+        live = [change for change, each in pairs if each.version < change.version]
+        deletes = self._as_begun(plan, deletes)
+        remembered += deletes
+        count = self._remember(plan, keys_table(plan, remembered)) if remembered else 0
+        gone = keys_table(plan, [*deletes, *told]) if deletes or told else None
+        return count, *self._merge(plan, rows_table(plan, live), gone)
+
+    def _remembered(
+        self, plan: ViewPlan, changes: Sequence[RowChange]
+    ) -> list[beginning.Known | None]:
+        """What is remembered of the keys of changes; None of one that was never deleted."""
+        wanted = keys_table(plan, changes)
+        found = _having(self._every_delete(plan), plan, wanted)
+        known = dict(
+            zip(_keys_of(plan, found), beginning.each_known(found, BEGUN_AT_COLUMN), strict=True)
+        )
+        return [known.get(place) for place in _keys_of(plan, wanted)]
+
+    def _as_begun(self, plan: ViewPlan, deletes: Sequence[RowChange]) -> list[RowChange]:
+        """Deletes with what is stored of when their rows began, of those that are only left out."""
+        asked = [change for change in deletes if beginning.leaves_out(change)]
+        if not asked:
+            return list(deletes)
+        wanted = keys_table(plan, asked)
+        names = [*plan.keys, VERSION_COLUMN, BEGUN_COLUMN, plan.inserted_at[0]]
+        table = self._table(plan.name, table_schema(plan))
+        stored: dict[tuple[object, ...], beginning.Known] = {}
+        for batch in table.to_pyarrow_dataset().to_batches(columns=names):
+            found = _having(pa.Table.from_batches([batch]), plan, wanted)
+            known = beginning.each_known(found, plan.inserted_at[0])
+            stored.update(zip(_keys_of(plan, found), known, strict=True))
+        of_asked = [stored.get(place, beginning.NOTHING) for place in _keys_of(plan, wanted)]
+        others = [change for change in deletes if not beginning.leaves_out(change)]
+        return [*others, *beginning.known(asked, of_asked)]
 
     def _remember(self, plan: ViewPlan, gone: pa.Table) -> int:
         table = self._table(f"{plan.name}.deleted", deletes_schema(plan))
         newer = f's."{VERSION_COLUMN}" > t."{VERSION_COLUMN}"'
-        metrics = (
-            self._merger(table, plan, gone)
-            .when_matched_update_all(newer)
-            .when_not_matched_insert_all()
-            .execute()
+        merger = self._merger(table, plan, gone)
+        merger = (
+            beginning.remembering(merger, newer)
+            if plan.inserted_at
+            else merger.when_matched_update_all(newer)
         )
+        metrics = merger.when_not_matched_insert_all().execute()
         maintain(table, self._root, f"{plan.name}.deleted")
         return int(metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"])
 
@@ -320,6 +396,7 @@ class TableSink:
             return rows.num_rows, rows.nbytes
         marked = rows.append_column(_DELETED, pa.array([False] * rows.num_rows, pa.bool_()))
         if gone is not None:
+            gone = beginning.as_rows(plan, gone) if plan.inserted_at else gone
             gone = gone.append_column(_DELETED, pa.array([True] * gone.num_rows, pa.bool_()))
             marked = pa.concat_tables([marked, gone], promote_options="default")
         if marked.num_rows == 0:
@@ -373,14 +450,17 @@ class TableSink:
 
     def _deleted_versions(self, plan: ViewPlan, wanted: pa.Table) -> dict[tuple[object, ...], int]:
         """Versions of the remembered deletes among these keys."""
+        found = _having(self._every_delete(plan), plan, wanted)
+        return dict(zip(_keys_of(plan, found), found[VERSION_COLUMN].to_pylist(), strict=True))
+
+    def _every_delete(self, plan: ViewPlan) -> pa.Table:
         name = f"{plan.name}.deleted"
         table = self._table(name, deletes_schema(plan))
         known = self._deletes.get(name)
         if known is None or known[0] != table.version():
             known = table.version(), table.to_pyarrow_dataset().to_table()
             self._deletes[name] = known
-        found = _having(known[1], plan, wanted)
-        return dict(zip(_keys_of(plan, found), found[VERSION_COLUMN].to_pylist(), strict=True))
+        return known[1]
 
     def _live_rows(
         self, plan: ViewPlan, wanted: pa.Table
@@ -446,11 +526,14 @@ def _updating(merger: Any, plan: ViewPlan, newer: str) -> Any:
     """
     kept = f'NOT s."{_DELETED}"'
     times = [quoted(name) for name, _ in plan.times]
+    every = {quoted(name): f"s.{quoted(name)}" for name in table_schema(plan).names}
+    if plan.inserted_at:
+        at = [quoted(name) for name in plan.inserted_at]
+        return beginning.updating(merger, every, at, f"{kept} AND {newer}")
     if plan.events is None or not times:
         return merger.when_matched_update_all(f"{kept} AND {newer}", except_cols=[_DELETED])
     earlier = {name: _earlier(name) for name in times}
     first = {n: f"CASE WHEN {sooner} THEN s.{n} ELSE t.{n} END" for n, sooner in earlier.items()}
-    every = {quoted(name): f"s.{quoted(name)}" for name in table_schema(plan).names}
     return merger.when_matched_update(every | first, f"{kept} AND {newer}").when_matched_update(
         first, f"{kept} AND ({' OR '.join(earlier.values())})"
     )

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
-from projections.plan import HISTORY_BOOKKEEPING, VERSION_COLUMN
+from projections.plan import BOOKKEEPING, VERSION_COLUMN
 from projections.sinks.plain import plain
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ CHANGES_MAX: Final = 20_000
 """Changed rows that the driver holds; more are read by Spark's workers."""
 
 _KEPT: Final = 64
-_OWN_COLUMNS: Final = (VERSION_COLUMN, *HISTORY_BOOKKEEPING)
+_OWN_COLUMNS: Final = (VERSION_COLUMN, *BOOKKEEPING)
 
 
 class _Files(NamedTuple):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
 from cdc.position import ChangePosition
 from cdc.postgres import catalog, own_schema, session
@@ -23,7 +25,7 @@ from projections.errors import UnholdableValueError
 from projections.plan import ViewPlan
 from projections.sinks.table import TableSink
 from projections.spec import JobSpec
-from projections.view import Store
+from projections.view import ChangeTime, Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +132,25 @@ def test_the_stream_goes_on_from_the_position_of_the_load(
     assert (0, 0) == (read.upserted, read.deleted)  # what the read sends is there, or went since
     found = stored(tmp_path, plan)
     assert (3004, "newer", 0) == (len(found), found[0, "all NULL"]["note"], swept)
+
+
+def test_a_row_that_was_loaded_has_its_first_commit_once_the_stream_comes_to_its_insert(
+    database: str, plan: ViewPlan, tmp_path: Path
+) -> None:
+    timed = replace(plan, times=(("came_at", ChangeTime.FIRST_COMMIT),))
+    version = ChangePosition.of_read(1, placed(database)).version
+    bulk_load.load(Load(timed, version, database, tmp_path))
+    sink, (key, other) = TableSink(tmp_path), list(stored(tmp_path, plan))[:2]
+
+    for each, at, begun in (key, version - 9, version - 9), (other, version + 9, 0):
+        row = dict.fromkeys(plan.schema.by_name) | dict(zip(plan.keys, each, strict=True))
+        at_us = 1000 if begun else 0
+        sink.apply(timed, [RowChange(each, at, row, 1000, begun=begun, begun_at_us=at_us)])
+
+    found = DeltaTable(str(tmp_path / plan.name)).to_pyarrow_table().to_pylist()
+    known = {(row["id"], row["part"]): row["came_at"] for row in found if row["came_at"]}
+    assert {key: datetime(1970, 1, 1, microsecond=1000, tzinfo=UTC)} == known
+    assert 3005 == len(found)
 
 
 UNHOLDABLE = (
