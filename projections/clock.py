@@ -95,6 +95,10 @@ def clocked(  # noqa: PLR0913
     known of the clock: the corrected time is that of the event as it is, and `clock_fast_s` is
     NULL. An event that has no time gets none, and one whose time is absurd keeps it.
 
+    Where the event is later than its sending, somebody set the clock between the two, so that what
+    it was wrong by when it sent says nothing of the event, which would come out later than it was
+    received: such a row is not corrected either, and `waited_s` is NULL too.
+
     Args:
         name: The view's name in every store.
         of: The view whose rows they are.
@@ -123,11 +127,12 @@ def clocked(  # noqa: PLR0913
     refuse_taken(name, of, identity, made)
     happened, went, came = (f"unix_micros({_moment(each)})" for each in given)
     known, leaves, arrives = (usable(_moment(each)) for each in given)
+    steady = f"{leaves} AND NOT coalesce({known} AND {went} < {happened}, false)"
     corrected = f"timestamp_micros({happened} + {came} - {went})"
-    trusted = f"{known} AND {leaves} AND {arrives} AND {usable(corrected)}"
+    trusted = f"{known} AND {steady} AND {arrives} AND {usable(corrected)}"
     right = f"CASE WHEN {trusted} THEN {corrected} ELSE {_moment(event)} END"
-    fast = f"CASE WHEN {leaves} AND {arrives} THEN ({went} - {came}) / 1000000D END"
-    waited = f"CASE WHEN {known} AND {leaves} THEN ({went} - {happened}) / 1000000D END"
+    fast = f"CASE WHEN {steady} AND {arrives} THEN ({went} - {came}) / 1000000D END"
+    waited = f"CASE WHEN {known} AND {steady} THEN ({went} - {happened}) / 1000000D END"
     listed = f"*, {right} AS {quoted(at)}, {fast} AS {FAST}, {waited} AS {WAITED}"
     text = f"SELECT {listed} FROM {of.name}"  # noqa: S608  # of a declaration
     return declare(name, identity, to, [of.name], search, cache, expect, text=text)
