@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headwater.runtime.home import read_json
+from projections.fault import Fault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,12 @@ class JobReport:
     def store_errors(self) -> dict[str, dict[str, Any]]:
         """Returns the error of each store whose query does not run at the moment."""
         return _errors(self._queries)
+
+    def fault_of(self, view: str, store: str) -> Fault | None:
+        """Returns why the job cannot write a view to a store at the moment; None if it can."""
+        told = self.derived().get(view, {}).get("stores", {}).get(store, {})
+        error = self.store_errors().get(store) or told.get("error")
+        return Fault(**error) if error else None
 
     def attendant_errors(self) -> dict[str, dict[str, Any]]:
         """Returns the error of each part of the job beside its queries that is begun anew."""

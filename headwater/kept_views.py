@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from projections.trace import Trace
     from projections.verification.ledger import Verified
     from projections.view import DerivedView, View
-    from projections.view_report import ViewReport
+    from projections.view_report import Uncompared, ViewReport
 
 _THERE: Final = frozenset({VersionState.HELD, VersionState.CURRENT, VersionState.FORMER})
 _log = structlog.get_logger(__name__)
@@ -265,6 +265,8 @@ class KeptViews:
         stores: Collection[Store] = (),
         *,
         budget: float = 1.0,
+        but: Collection[tuple[str, Store]] = (),
+        uncompared: Callable[[Uncompared], None] | None = None,
     ) -> list[ViewReport]:
         """Compares views in their stores with the source; writes may go on.
 
@@ -275,16 +277,25 @@ class KeptViews:
             views: Which; all if empty.
             stores: In which stores; in all of their own if empty.
             budget: Share of the time that may be worked.
+            but: Places of views, each in a store, that are left alone.
+            uncompared: Is told of a view that cannot be compared in one store; without it, that is
+                raised.
         """
         from projections import verify  # noqa: PLC0415
         from projections.verification import ledger  # noqa: PLC0415
         from projections.verification.pace import Pace  # noqa: PLC0415
 
-        spec = self._site.job_spec(*self.taken_over())
+        plans, kept = self.taken_over()
+        spec = self._site.job_spec(
+            (replace(each, to=_without(but, each)) for each in plans),
+            tuple(replace(each, to=_without(but, each)) for each in kept),
+        )
         # every version of a view is verified with it
         places = {*views, *(plan.name for plan in spec.plans if plan.view in views)}
         places |= {each.name for each in spec.derived if each.name.partition(".")[0] in views}
-        reports = verify.verify(spec, views=places, stores=stores, pace=Pace(budget))
+        reports = verify.verify(
+            spec, views=places, stores=stores, pace=Pace(budget), uncompared=uncompared
+        )
         derived = tuple(
             view for view in spec.derived if not views or view.name.partition(".")[0] in views
         )
@@ -324,6 +335,12 @@ class KeptViews:
 
     def _declared_derived(self) -> list[DerivedView]:
         return list(self._site.project.declarations.derived.values())
+
+
+def _without(
+    places: Collection[tuple[str, Store]], view: ViewPlan | DerivedView
+) -> frozenset[Store]:
+    return frozenset(store for store in view.to if (view.name, store) not in places)
 
 
 def _named(plans: Mapping[str, ViewPlan], name: str) -> ViewPlan:

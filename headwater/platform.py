@@ -25,6 +25,7 @@ from headwater.impact import Impact
 from headwater.job_report import JobReport
 from headwater.kept_views import KeptViews
 from headwater.project import remember
+from headwater.runtime.spec import ServiceName
 from headwater.site import Site
 from headwater.wiring import (
     JOB,
@@ -37,6 +38,7 @@ from headwater.wiring import (
     unsigned,
 )
 from projections.fault import Fault
+from projections.view_report import Uncompared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -57,6 +59,8 @@ _POLL_S = 0.2
 _WATCH_S = 2.0
 _STOP_S = 10.0
 _TOLD_EVERY_S = 2.0
+_STORE_S = 30.0  # a store that is started again answers by then
+_STORES = (ServiceName.CACHE, ServiceName.SEARCH)
 
 _log = structlog.get_logger(__name__)
 
@@ -304,16 +308,7 @@ class Platform:
         """
 
         def behind() -> list[str]:
-            # a view that is paused meanwhile is not waited for, nor one that stands still there
-            plans, derived = self.views.taken_over()
-            wanted = {(plan.name, store) for plan in plans for store in plan.to}
-            wanted |= {(view.name, store) for view in derived for store in view.to}
-            reached = {
-                (p.view, p.store) for p in self.views.positions() if p.applied_through >= lsn
-            }
-            found = (wanted - reached) - self.told.halted().keys()
-            found |= set(everywhere) - reached
-            return sorted(f"{name} in {store}" for name, store in found)
+            return [f"{name} in {store}" for name, store in self._behind(lsn, everywhere)]
 
         try:
             self._await(lambda: not behind(), deadline_s, f"views have not reached {lsn}")
@@ -324,6 +319,42 @@ class Platform:
                 detail += f"; {part}: {said['code']} {said['message']}"
                 hint = said["hint"] or hint
             raise UnhealthyError(error.message, detail=detail, hint=hint) from None
+
+    def await_stores(self, lsn: Lsn, deadline_s: float) -> list[Uncompared]:
+        """Waits as `await_applied` does, but not for stores that the job cannot write.
+
+        Returns:
+            What is behind in such stores once nothing else is, after half a minute at least.
+
+        Raises:
+            UnhealthyError: A view is behind after the deadline in a store that is written.
+        """
+        faults: dict[tuple[str, Store], Fault] = {}
+        began, places = time.monotonic(), self._behind(lsn)
+        while places and time.monotonic() - began < deadline_s:
+            faults |= {each: found for each in places if (found := self.told.fault_of(*each))}
+            if faults.keys() >= set(places) and time.monotonic() - began > _STORE_S:
+                return [Uncompared(*each, faults[each]) for each in places]
+            self._check_failed(but=_STORES)
+            time.sleep(_POLL_S)
+            places = self._behind(lsn)
+        if places:
+            self.await_applied(lsn, 0.0)
+        return []
+
+    def _behind(
+        self, lsn: Lsn, everywhere: Collection[tuple[str, Store]] = ()
+    ) -> list[tuple[str, Store]]:
+        """What is behind a position; not what is paused meanwhile, or stands still where it is.
+
+        What is named is looked at all the same.
+        """
+        plans, derived = self.views.taken_over()
+        wanted = {(plan.name, store) for plan in plans for store in plan.to}
+        wanted |= {(view.name, store) for view in derived for store in view.to}
+        reached = {(p.view, p.store) for p in self.views.positions() if p.applied_through >= lsn}
+        found = (wanted - reached) - self.told.halted().keys()
+        return sorted(found | (set(everywhere) - reached))
 
     def captured(self) -> bool:
         """Whether the source was ever captured."""
@@ -377,9 +408,11 @@ class Platform:
                 )
             time.sleep(_POLL_S)
 
-    def _check_failed(self) -> None:
+    def _check_failed(self, but: Collection[str] = ()) -> None:
         found = self.status()
         for service in found.failed if found else ():
+            if service.name in but:
+                continue
             log = runtime.log_path(self.project.settings.home, service.name)
             detail = self.told.error if service.name == JOB else None
             raise UnhealthyError(

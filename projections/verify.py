@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from projections import source_rows
 from projections.derived_delivery import plan_at
+from projections.fault import Fault
 from projections.published import Published
 from projections.sinks.open import open_sink
 from projections.verification import quarantined
@@ -22,16 +23,19 @@ from projections.verification.passes import ViewPass
 from projections.verification.reach import Reach
 from projections.verification.rounds import Outcome, Rounds
 from projections.verification.staleness import with_staleness
+from projections.verification.stores import ComparedStores
 from projections.verification.truth import SourceTruth, TableTruth
 from projections.view import Store
+from projections.view_report import Uncompared
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
     from projections.sinks.sink import Sink
     from projections.spec import JobSpec
+    from projections.verification.stores import LeftOut
     from projections.view_report import ViewReport
 
 DEADLINE_S = 60.0
@@ -47,6 +51,7 @@ def verify(  # noqa: PLR0913  # each has its default
     deadline_s: float = DEADLINE_S,
     resting: bool = False,
     pace: Pace | None = None,
+    uncompared: Callable[[Uncompared], None] | None = None,
 ) -> list[ViewReport]:
     """Compares views of a job with their source.
 
@@ -59,13 +64,17 @@ def verify(  # noqa: PLR0913  # each has its default
         resting: Nothing is written, and all that was is applied, says whoever calls: nothing is
             waited for, and no job need run.
         pace: How much of the time it may work; all of it if left out.
+        uncompared: Is told of a view that cannot be compared in one store, while it is in others.
+            Without it, that is raised.
 
     Raises:
         NotCaughtUpError: A view did not reach a position in time.
         VerificationError: The source cannot be read.
         SinkError: A store cannot be read.
     """
-    verification = Verification(spec, pace or Pace(), deadline_s=deadline_s, resting=resting)
+    verification = Verification(
+        spec, pace or Pace(), deadline_s=deadline_s, resting=resting, uncompared=uncompared
+    )
     if through is not None:
         verification.wait(views, stores, through)
     reports: list[ViewReport] = []
@@ -85,6 +94,7 @@ class Verification:
         pace: How much of the time it may work.
         deadline_s: Longest wait for a view to come to a position, seconds.
         resting: See `verify`.
+        uncompared: See `verify`.
     """
 
     def __init__(
@@ -94,11 +104,13 @@ class Verification:
         *,
         deadline_s: float = DEADLINE_S,
         resting: bool = False,
+        uncompared: Callable[[Uncompared], None] | None = None,
     ) -> None:
         self.pace = pace
         self._spec = spec
         self._deadline_s = deadline_s
         self._resting = resting
+        self._uncompared = uncompared
 
     def plans(self, views: Collection[str] = ()) -> Iterator[ViewPlan]:
         """Yields the views; those made from others as their tables are published."""
@@ -132,7 +144,7 @@ class Verification:
 
         Raises:
             VerificationError: See `verify`.
-            SinkError: A store cannot be read.
+            SinkError: A store cannot be read, and nobody is to be told of that.
         """
         derived = any(view.name == plan.name for view in self._spec.derived)
         wanted = [store for store in stores if not (derived and store is Store.TABLE)]
@@ -144,8 +156,10 @@ class Verification:
             for store in wanted:
                 sink = open_sink(store, self._spec.addresses)
                 sinks[store] = stack.enter_context(closing(sink))
+            compared = ComparedStores(sinks, self._left_out(plan.name))
+            stack.enter_context(compared.every())
             reach = Reach(other, self.pace, deadline_s=self._deadline_s, resting=self._resting)
-            found = ViewPass(plan, sinks, reach, self.pace, self._spec.addresses)
+            found = ViewPass(plan, compared, reach, self.pace, self._spec.addresses)
             if plan.append_only:
                 keyless = KeylessPass(reader, other, plan, reach, self.pace, resting=self._resting)
                 yield from found.keyless_steps(keyless)
@@ -173,11 +187,17 @@ class Verification:
             reach = Reach(other, self.pace, deadline_s=self._deadline_s, resting=self._resting)
             truth = SourceTruth(reader, plan, reach, self.pace)
             waiting = partial(quarantined.keys, other, plan)
-            rounds = Rounds(plan, truth, sinks, reach, self.pace, waiting)
+            rounds = Rounds(plan, truth, ComparedStores(sinks), reach, self.pace, waiting)
             for found in rounds.judged(suspects):
                 for store, outcome in found.items():
                     outcomes[store].add(outcome)
         return outcomes
+
+    def _left_out(self, view: str) -> LeftOut | None:
+        tell = self._uncompared
+        if tell is None:
+            return None
+        return lambda store, error: tell(Uncompared(view, store, Fault.of(error)))
 
     def _published(self, view: str) -> Any:
         latest = Published(self._spec.addresses.tables, self._spec.source).latest()

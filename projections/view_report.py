@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from cdc.lsn import Lsn
+    from projections.fault import Fault
     from projections.view import Store
 
 EXAMPLES: Final = 5
@@ -52,6 +53,21 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         more = f" in {', '.join(self.columns)}" if self.columns else ""
         return f"row {self.key} ({self.verdict}{more})"
+
+
+@dataclass(frozen=True, slots=True)
+class Uncompared:
+    """A view that could not be compared in one store; nothing is known of it there.
+
+    Attributes:
+        view: The view's name.
+        store: The store.
+        fault: Why.
+    """
+
+    view: str
+    store: Store
+    fault: Fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from projections.spec import JobSpec
     from projections.verification.ledger import Verified
+    from projections.view_report import Uncompared
 
 FIRST_S: Final = 60.0
 """Before the first pass: whatever has just been started has better to do."""
@@ -87,8 +88,6 @@ class BackgroundVerification:
         while not self._stop.is_set():
             try:
                 self.look()
-            except NotCaughtUpError:
-                _log.info("a view is behind, and is verified later")
             except (ProjectionError, CdcError) as error:
                 _log.warning("a view is not verified", code=error.code)
             except Exception as error:  # noqa: BLE001  # nobody would notice a thread that has ended
@@ -98,7 +97,9 @@ class BackgroundVerification:
     def look(self) -> list[ViewReport]:
         """Verifies the view that was not looked at for the longest time; returns what was found."""
         spec = self._bound()
-        verification = Verification(spec, self._pace, deadline_s=self._deadline_s)
+        verification = Verification(
+            spec, self._pace, deadline_s=self._deadline_s, uncompared=_tell_uncompared
+        )
         with session.connect(spec.source_dsn) as connection:
             seen = {(v.view, v.store): v.looked_at for v in ledger.read(connection, spec.source)}
             now = _now(connection)
@@ -180,6 +181,15 @@ class BackgroundVerification:
             store=str(report.store),
             **dict(zip(names, counts, strict=True)),
         )
+
+
+def _tell_uncompared(found: Uncompared) -> None:
+    """Logs what is looked at again when its turn comes."""
+    place = {"view": found.view, "store": str(found.store)}
+    if found.fault.code == NotCaughtUpError.code:
+        _log.info("a view is behind, and is verified later", **place)
+    else:
+        _log.warning("a view is not verified", code=found.fault.code, **place)
 
 
 def _now(connection: psycopg.Connection[Any]) -> datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from projections.fault import Fault
     from projections.repair import Repaired
     from projections.view import DerivedView, View
-    from projections.view_report import ViewReport
+    from projections.view_report import Uncompared, ViewReport
 
 _CATCH_UP_S = 120.0
 _BUDGET = 1.0
@@ -48,14 +49,22 @@ def verify(
     Writes may go on. A view is verified through the position that is told: all that was committed
     by then has come to what it should. Keys that change whenever they are looked at are counted as
     moving, and nothing is said of them. In the cache, a view's lookups, counters and leaderboards
-    are compared as well.
+    are compared as well. A store that does not answer is told, and the others are compared.
     """
     platform = _platform(config, home, profile)
     paused = _check(platform, names or [], store)
+    left_out: list[Uncompared] = []
     if not names and store is None:
-        platform.await_applied(platform.current_lsn(), _CATCH_UP_S)
-    reports = platform.views.verify(names or [], [store] if store else [], budget=budget)
-    _print(reports, as_json=as_json)
+        left_out += platform.await_stores(platform.current_lsn(), _CATCH_UP_S)
+    reports = platform.views.verify(
+        names or [],
+        [store] if store else [],
+        budget=budget,
+        but={(each.view, each.store) for each in left_out},
+        uncompared=left_out.append,
+    )
+    _print(reports, as_json=as_json, left_out=left_out)
+    _tell_left_out(left_out)
     if not all(report.equal for report in reports):
         if as_json:
             raise typer.Exit(EXIT_UNHEALTHY)
@@ -64,7 +73,13 @@ def verify(
         hint = f"headwater view repair {view} says what a repair would do"
         raise UnhealthyError("views differ from their source", hint=hint)
     tell_paused(paused)
-    if paused:
+    if left_out and not as_json:
+        raise UnhealthyError(
+            "some views could not be compared",
+            detail=", ".join(f"{each.view} in {each.store}" for each in left_out),
+            hint=left_out[0].fault.hint,
+        )
+    if paused or left_out:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -145,8 +160,19 @@ def _check(platform: Platform, names: Sequence[str], store: Store | None) -> lis
     return [fault for view, fault in paused.items() if not names or view in names]
 
 
-def _print(reports: Sequence[ViewReport], *, as_json: bool) -> None:
-    rows = [
+def _tell_left_out(left_out: Iterable[Uncompared]) -> None:
+    """Says of stores in which a view was not compared why."""
+    for each in left_out:
+        why = f"{each.fault.code} {each.fault.message}"
+        detail = f": {each.fault.detail}" if each.fault.detail else ""
+        said = f"{each.view} in {each.store} is not compared: {why}{detail}"
+        stderr.print(escape(said), soft_wrap=True)
+
+
+def _print(
+    reports: Sequence[ViewReport], *, as_json: bool, left_out: Iterable[Uncompared] = ()
+) -> None:
+    rows: list[dict[str, Any]] = [
         {
             "view": report.view,
             "store": report.store,
@@ -165,6 +191,7 @@ def _print(reports: Sequence[ViewReport], *, as_json: bool) -> None:
                     "duplicated": report.duplicated,
                     "columns": report.columns,
                     "examples": report.examples,
+                    "fault": None,
                 }
                 if as_json
                 else {}
@@ -172,7 +199,12 @@ def _print(reports: Sequence[ViewReport], *, as_json: bool) -> None:
         }
         for report in reports
     ]
-    print_rows(rows, as_json=as_json, title="", empty="no view is declared")
+    if as_json:
+        rows += [
+            {"view": each.view, "store": each.store, "fault": asdict(each.fault)}
+            for each in left_out
+        ]
+    print_rows(rows, as_json=as_json, title="", empty="nothing is compared")
 
 
 def _print_repaired(done: Sequence[Repaired], *, as_json: bool) -> None:

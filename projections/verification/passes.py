@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from cdc.lsn import Lsn
     from projections.plan import ViewPlan
-    from projections.sinks.sink import Sink
     from projections.spec import StoreAddresses
     from projections.verification.keyless import KeylessPass
     from projections.verification.pace import Pace
     from projections.verification.reach import Reach
+    from projections.verification.stores import ComparedStores
     from projections.verification.truth import Truth
 
     Document = Mapping[str, Any]
@@ -39,7 +39,7 @@ class ViewPass:
 
     Args:
         plan: The view.
-        sinks: The stores in which it is compared.
+        stores: In which it is compared; those that fail are left out.
         reach: Of its source.
         pace: Of the verification.
         addresses: Where the stores are.
@@ -51,20 +51,20 @@ class ViewPass:
     def __init__(
         self,
         plan: ViewPlan,
-        sinks: Mapping[Store, Sink],
+        stores: ComparedStores,
         reach: Reach,
         pace: Pace,
         addresses: StoreAddresses,
     ) -> None:
-        self.outcomes = {store: Outcome() for store in sinks}
+        self.outcomes = {store: Outcome() for store in stores}
         self._plan = plan
-        self._sinks = sinks
+        self._stores = stores
         self._reach = reach
         self._pace = pace
         self._tables = addresses.tables
         self._through: Lsn | None = None
         self._rows = self._withheld = 0
-        cached = Store.CACHE in sinks
+        cached = Store.CACHE in stores
         self._beside = BesidePass(plan, addresses, reach) if cached else None
 
     def steps(self, truth: Truth, waiting: Callable[[Store], Container[str]]) -> Iterator[None]:
@@ -77,7 +77,7 @@ class ViewPass:
         Raises:
             VerificationError: The source cannot be read, or the view does not come to where it was
                 read.
-            SinkError: A store cannot be read.
+            SinkError: A store cannot be read; see `ComparedStores`.
         """
         through = truth.begin()
         suspects: dict[Store, list[str]] = {}
@@ -88,27 +88,30 @@ class ViewPass:
                     self._beside.add(part)
                 yield
             self._rows, self._withheld = source.rows, truth.withheld
-            for store, sink in self._sinks.items():
-                yield from self._sifted(store, sink, source, suspects)
-        rounds = Rounds(self._plan, truth, self._sinks, self._reach, self._pace, waiting)
+            for store in self._stores:
+                with self._stores.each(store):
+                    yield from self._sifted(store, source, suspects)
+        rounds = Rounds(self._plan, truth, self._stores, self._reach, self._pace, waiting)
         for found in rounds.judged(suspects):
             for store, outcome in found.items():
                 self.outcomes[store].add(outcome)
             yield
-        if self._plan.history is not None and Store.TABLE in self._sinks:
+        if self._plan.history is not None and Store.TABLE in self._stores:
             known = {each.key for each in self.outcomes[Store.TABLE].findings}
-            for outcome in ended(self._plan, self._tables, known):
-                self.outcomes[Store.TABLE].add(outcome)
-                yield
-        if self._beside is not None:
-            yield from self._beside.compared(truth, truth.parts, self._reach.end)
+            with self._stores.each(Store.TABLE):
+                for outcome in ended(self._plan, self._tables, known):
+                    self.outcomes[Store.TABLE].add(outcome)
+                    yield
+        if self._beside is not None and Store.CACHE in self._stores:
+            with self._stores.each(Store.CACHE):
+                yield from self._beside.compared(truth, truth.parts, self._reach.end)
         self._through = through
 
     def _sifted(
-        self, store: Store, sink: Sink, source: Side, suspects: dict[Store, list[str]]
+        self, store: Store, source: Side, suspects: dict[Store, list[str]]
     ) -> Iterator[None]:
         with closing(Side(self._plan.keys)) as side:
-            for part in sink.parts(self._plan):
+            for part in self._stores.sinks[store].parts(self._plan):
                 side.add(part)
                 yield
             suspects[store] = []
@@ -123,21 +126,27 @@ class ViewPass:
                 self._beside.add(part)
             yield
         self._rows, self._withheld = keyless.rows, keyless.withheld
-        for store, sink in self._sinks.items():
-            for outcome in keyless.compared(store, sink):
-                self.outcomes[store].add(outcome)
-                yield
+        for store in self._stores:
+            with self._stores.each(store):
+                for outcome in keyless.compared(store, self._stores.sinks[store]):
+                    self.outcomes[store].add(outcome)
+                    yield
         through = None if keyless.void else keyless.position
-        if self._beside is not None:
-            yield from self._beside.compared(None, keyless.read, self._reach.end)
+        if self._beside is not None and Store.CACHE in self._stores:
+            with self._stores.each(Store.CACHE):
+                yield from self._beside.compared(None, keyless.read, self._reach.end)
         self._through = through
 
     def reports(self) -> list[ViewReport]:
-        """Returns what was found; the last step has been taken."""
+        """Returns what was found, of each store that was not left out.
+
+        The last step has been taken.
+        """
         reached = self._reach.positions()
         return [
             self._report(store, outcome, reached.get((self._plan.name, store)))
             for store, outcome in self.outcomes.items()
+            if store in self._stores
         ]
 
     def _report(self, store: Store, outcome: Outcome, applied_through: Lsn | None) -> ViewReport:

@@ -69,18 +69,28 @@ class Reach:
         Raises:
             NotCaughtUpError: One is behind after the deadline; it is named.
         """
+        behind = self.behind(wanted, lsn)
+        if behind:
+            raise self.late(behind, lsn)
+
+    def behind(self, wanted: Iterable[Place], lsn: Lsn) -> set[Place]:
+        """Waits as `wait` does; returns what is behind after the deadline."""
         if self._resting:
-            return
+            return set()
         places, deadline = set(wanted), time.monotonic() + self._deadline_s
         while True:
             reached = self.positions()
             behind = {each for each in places if each not in reached or reached[each] < lsn}
-            if not behind or self._pace.stopped:
-                return
-            if time.monotonic() > deadline:
-                raise NotCaughtUpError(
-                    f"views have not reached {lsn} after {self._deadline_s:.0f} s",
-                    detail=", ".join(sorted(f"{view} in {store}" for view, store in behind)),
-                    hint="headwater status shows whether capture and the job run",
-                )
+            if self._pace.stopped:
+                return set()
+            if not behind or time.monotonic() > deadline:
+                return behind
             self._pace.rest(POLL_S)
+
+    def late(self, behind: Iterable[Place], lsn: Lsn) -> NotCaughtUpError:
+        """Returns the error of what is behind."""
+        return NotCaughtUpError(
+            f"views have not reached {lsn} after {self._deadline_s:.0f} s",
+            detail=", ".join(sorted(f"{view} in {store}" for view, store in behind)),
+            hint="headwater status shows whether capture and the job run",
+        )

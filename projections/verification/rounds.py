@@ -15,10 +15,11 @@ from projections.view_report import Finding, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
+    from cdc.lsn import Lsn
     from projections.plan import ViewPlan
-    from projections.sinks.sink import Sink
     from projections.verification.pace import Pace
     from projections.verification.reach import Reach
+    from projections.verification.stores import ComparedStores
     from projections.verification.truth import Truth
     from projections.view import Store
 
@@ -71,7 +72,7 @@ class Rounds:
     Args:
         plan: The view; its rows have keys.
         truth: What it should have.
-        sinks: Its stores.
+        stores: Its stores; those that fail are left out.
         reach: Of its source.
         pace: Of the verification.
         waiting: Tells which keys wait in quarantine, of a store.
@@ -81,7 +82,7 @@ class Rounds:
         self,
         plan: ViewPlan,
         truth: Truth,
-        sinks: Mapping[Store, Sink],
+        stores: ComparedStores,
         reach: Reach,
         pace: Pace,
         waiting: Callable[[Store], Container[str]],
@@ -89,7 +90,7 @@ class Rounds:
         self._waiting = waiting
         self._plan = plan
         self._truth = truth
-        self._sinks = sinks
+        self._stores = stores
         self._reach = reach
         self._pace = pace
         self._columns = [plan.schema.by_name[name] for name in plan.keys]
@@ -102,10 +103,11 @@ class Rounds:
             suspects: By store, the keys at which it differs.
 
         Raises:
-            NotCaughtUpError: A view does not come to where the source was read.
+            NotCaughtUpError: A view does not come to where the source was read; see
+                `ComparedStores`.
         """
         open_keys = {store: set(keys) for store, keys in suspects.items()}
-        while any(open_keys.values()):
+        while any(keys for store, keys in open_keys.items() if store in self._stores):
             part = self._taken(open_keys)
             for number in range(1, ROUNDS_MAX + 1):
                 found, part = self._round(part, last=number == ROUNDS_MAX)
@@ -132,30 +134,44 @@ class Rounds:
     ) -> tuple[dict[Store, Outcome], dict[Store, set[str]]]:
         """Carries out the steps of the rule once; returns what is judged, and what is not."""
         keys = sorted(set().union(*part.values()))
-        stores = [store for store, asked in part.items() if asked]
-        first = {store: self._held(store, sorted(part[store])) for store in stores}
+        first: dict[Store, dict[str, Holding]] = {}
+        for store in self._stores:
+            if part.get(store):
+                with self._stores.each(store):
+                    first[store] = self._held(store, sorted(part[store]))
+        left: dict[Store, set[str]] = {store: set() for store in part}
+        if not first:
+            return {}, left
         seen = self._truth.settle()
         rows, position = self._truth.of_keys(keys)
         self._pace.step()
-        self._reach.wait(((self._plan.name, store) for store in stores), position)
+        self._await(first, position)
         found: dict[Store, Outcome] = {}
-        left: dict[Store, set[str]] = {store: set() for store in part}
-        for store in stores:
-            outcome = found[store] = Outcome()
-            second = self._held(store, list(first[store]))
-            waiting = self._waiting(store)  # after the store was read
-            for key, held in second.items():
-                row = rows.get(key)
-                verdict = judge(first[store][key], row, held, seen=seen)
-                # a transaction that stays open for so long does not end for the next round
-                if verdict is Verdict.MOVING and seen and not last:
-                    left[store].add(key)
-                elif verdict in _WRONG and key in waiting:
-                    outcome.note(Finding(key, Verdict.QUARANTINED, held.version))
-                elif verdict is not Verdict.EQUAL:
-                    self._note(outcome, key, verdict, row, held)
+        for store, before in first.items():
+            if store not in self._stores:
+                continue
+            with self._stores.each(store):
+                second = self._held(store, list(before))
+                outcome = found[store] = Outcome()
+                waiting = self._waiting(store)  # after the store was read
+                for key, held in second.items():
+                    row = rows.get(key)
+                    verdict = judge(before[key], row, held, seen=seen)
+                    # a transaction that stays open for so long does not end for the next round
+                    if verdict is Verdict.MOVING and seen and not last:
+                        left[store].add(key)
+                    elif verdict in _WRONG and key in waiting:
+                        outcome.note(Finding(key, Verdict.QUARANTINED, held.version))
+                    elif verdict is not Verdict.EQUAL:
+                        self._note(outcome, key, verdict, row, held)
         self._pace.step()
         return found, left
+
+    def _await(self, stores: Iterable[Store], position: Lsn) -> None:
+        """Waits until the view has come to a position; where it does not, it is left out."""
+        wanted = {(self._plan.name, store) for store in stores if store in self._stores}
+        for place in sorted(self._reach.behind(wanted, position)):
+            self._stores.leave_out(place[1], self._reach.late([place], position))
 
     def _note(
         self, outcome: Outcome, key: str, verdict: Verdict, row: Document | None, held: Holding
@@ -182,7 +198,7 @@ class Rounds:
                 wanted[key] = decoded_key(key_values(key, self._columns), self._columns)
             except ValueDecodeError:
                 continue  # no store can hold it
-        holdings = self._sinks[store].stored(self._plan, list(wanted.values()))
+        holdings = self._stores.sinks[store].stored(self._plan, list(wanted.values()))
         for key, held in zip(wanted, holdings, strict=True):
             rows = (
                 {name: document.get(name) for name in self._shown} for document in held.documents

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,12 +16,20 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdc.lsn import Lsn
 from projections import positions
-from projections.errors import NotCaughtUpError, RepairRefusedError, VerificationError
+from projections.change import RowChange
+from projections.errors import (
+    NotCaughtUpError,
+    RepairRefusedError,
+    SinkUnavailableError,
+    VerificationError,
+)
 from projections.repair import repair
 from projections.search.engine import SearchEngine
+from projections.sinks.open import open_sink
 from projections.sinks.search import index_name
 from projections.verification import ledger, truth
-from projections.verify import verify
+from projections.verification.pace import Pace
+from projections.verify import Verification, verify
 from projections.view import Store
 from projections.view_report import Verdict
 from projections.watch_verification import BackgroundVerification
@@ -29,9 +38,10 @@ from tests.fix_capture import reading
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from projections.view_report import ViewReport
+    from projections.view_report import Uncompared, ViewReport
     from tests.fix_capture import Captured
     from tests.fix_follower import Follower
+    from tests.fix_gate import Gate
 
 pytestmark = pytest.mark.integration
 
@@ -299,8 +309,6 @@ def test_what_another_session_does_not_see_yet_is_no_difference(
 def test_a_source_that_does_not_answer_is_an_error_by_name(
     captured: Captured, follower: Callable[..., Follower]
 ) -> None:
-    from dataclasses import replace
-
     kept = follower(captured)
     kept.caught_up()
 
@@ -357,17 +365,72 @@ def test_a_view_that_is_behind_does_not_keep_the_background_from_the_others(
         positions.publish(connection, kept.spec.source, come, Lsn(2**60))
     background = BackgroundVerification(lambda: kept.spec, 1.0, threading.Event(), deadline_s=0.2)
 
-    turns: list[str] = []
-    for _ in range(4):
-        try:
-            turns += {report.view for report in background.look()}
-        except NotCaughtUpError:
-            turns.append("behind")
+    turns = [{report.view for report in background.look()} for _ in range(4)]
 
-    assert ["behind", visits, "behind", visits] == turns
+    assert [set(), {visits}, set(), {visits}] == turns
     with psycopg.connect(captured.database, autocommit=True) as connection:
         found = ledger.read(connection, kept.spec.source)
     assert {(visits, store, True) for store in Store} == {
         (each.view, each.store, each.verified_through is not None) for each in found
     }
     assert things not in {each.view for each in found}
+
+
+def test_a_store_that_does_not_answer_is_told_and_the_others_are_compared(
+    captured: Captured, follower: Callable[..., Follower], gate: Callable[[str], Gate]
+) -> None:
+    kept = follower(captured)
+    kept.caught_up()
+    door = gate(kept.spec.cache_url)
+    spec = replace(kept.spec, cache_url=door.url)
+    door.shut()
+    with pytest.raises(SinkUnavailableError):
+        verify(spec)
+
+    for views in ([], [spec.plans[0].name], [spec.plans[1].name]):
+        left_out: list[Uncompared] = []
+        reports = verify(spec, views=views, uncompared=left_out.append)
+        names = {plan.name for plan in spec.plans if not views or plan.name in views}
+        assert {(name, Store.CACHE, "HW-P011") for name in names} == {
+            (each.view, each.store, each.fault.code) for each in left_out
+        }
+        assert {(name, s, True) for name in names for s in (Store.SEARCH, Store.TABLE)} == {
+            (each.view, each.store, each.equal) for each in reports
+        }
+
+    background = BackgroundVerification(lambda: spec, 1.0, threading.Event())
+    looked_at = [{report.view for report in background.look()} for _ in range(4)]
+    assert [{plan.name} for plan in (*spec.plans, *spec.plans)] == looked_at
+    door.open()
+    assert 6 == len(verify(spec))
+
+
+def test_a_store_that_ends_amid_a_comparison_is_left_out_from_there_on(
+    captured: Captured, follower: Callable[..., Follower], gate: Callable[[str], Gate]
+) -> None:
+    kept = follower(captured)
+    kept.caught_up()
+    door = gate(kept.spec.cache_url)
+    spec = replace(kept.spec, cache_url=door.url)
+    things = spec.plans[0]
+    for store in (Store.CACHE, Store.TABLE):  # so that a key of each is looked at again
+        with closing(open_sink(store, kept.spec.addresses)) as sink:
+            sink.apply(things, [RowChange((300,), 1 << 60, None, 1)])
+    left_out: list[Uncompared] = []
+    reports: list[ViewReport] = []
+    verification = Verification(spec, Pace(), uncompared=left_out.append)
+    steps = verification.steps(things, sorted(Store), reports)
+    with pytest.MonkeyPatch.context() as patch:
+        settle = truth.SourceTruth.settle
+
+        def shut(own: truth.SourceTruth) -> bool:
+            patch.undo()
+            door.shut()
+            return settle(own)
+
+        patch.setattr(truth.SourceTruth, "settle", shut)
+        for _ in steps:
+            pass
+
+    assert [Store.CACHE] == [each.store for each in left_out]
+    assert [(Store.SEARCH, 0), (Store.TABLE, 1)] == [(r.store, r.missing) for r in reports]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from headwater.kept_views import KeptViews
 from headwater.platform import Platform
 from headwater.project import EXAMPLE, open_project
 from projections.derivation.errors import DuplicateKeyError
+from projections.fault import Fault
 from projections.published import Published
 from projections.view import Store
 from projections.view_report import ViewReport
@@ -111,7 +113,7 @@ def test_a_verification_shows_examples_of_what_is_wrong(
         ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1)),
     ]
     monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
-    monkeypatch.setattr(Platform, "await_applied", lambda *_: None)
+    monkeypatch.setattr(Platform, "await_stores", lambda *_: [])
     monkeypatch.setattr(KeptViews, "verify", lambda *_, **__: reports)
     monkeypatch.setattr(verification, "_check", lambda *_: [])
 
@@ -151,6 +153,50 @@ def test_views_that_stay_behind_are_told_with_what_holds_them_up(
         "caretaker: HW-P029 the job's caretaker fails",
         "cache: HW-P062 the cache is full",
     ] == error["detail"].split("; ")
+
+
+def test_a_store_that_is_not_written_is_told_and_the_others_are_compared(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    down = Fault(
+        "HW-P011", "the cache cannot be written", "ConnectionError", "start it", retriable=True
+    )
+    told = {"queries": {"cache": {"error": asdict(down)}, "table": {"error": None}}}
+    (project / ".headwater" / "run").mkdir(parents=True, exist_ok=True)
+    (project / ".headwater" / "run" / "job.json").write_text(json.dumps(told))
+    places = [("orders", Store.CACHE), ("orders", Store.TABLE)]
+    there = [SimpleNamespace(view="orders", store=Store.TABLE, applied_through=Lsn(1))]
+    plan = SimpleNamespace(name="orders", to=[store for _, store in places])
+    monkeypatch.setattr(KeptViews, "taken_over", lambda _: ((plan,), ()))
+    monkeypatch.setattr(KeptViews, "positions", lambda _: there)
+    monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
+    monkeypatch.setattr(platform, "_STORE_S", 0.0)
+    monkeypatch.setattr(verification, "_check", lambda *_: [])
+    left_alone: list[object] = []
+
+    def compared(*_: object, but: object, **__: object) -> list[ViewReport]:
+        left_alone.append(but)
+        return [ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1))]
+
+    monkeypatch.setattr(KeptViews, "verify", compared)
+    shown, as_json = run("view", "verify"), run("view", "verify", "--json")
+
+    assert [{places[0]}, {places[0]}] == left_alone
+    assert (3, 3) == (shown[0], as_json[0])
+    assert "orders  table" in shown[1]
+    assert shown[2].splitlines() == [
+        "orders in cache is not compared: HW-P011 the cache cannot be written: ConnectionError",
+        "error HW-U002 some views could not be compared",
+        "  seen   orders in cache",
+        "  repair start it",
+    ]
+    assert [("table", None), ("cache", asdict(down))] == [
+        (report["store"], report["fault"]) for report in json.loads(as_json[1])
+    ]
+
+    there.clear()  # a view is behind where the job writes: that is no store's fault
+    monkeypatch.setattr(verification, "_CATCH_UP_S", 0.0)
+    assert "orders in cache, orders in table" in run("view", "verify")[2]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from projections.verification.pace import Pace
 from projections.verification.rounds import KEYS_AT_ONCE, Rounds
 from projections.verification.sieve import Side, differing
 from projections.verification.staleness import with_staleness
+from projections.verification.stores import ComparedStores
 from projections.view import Store
 from projections.view_report import Finding, Verdict, ViewReport
 
@@ -195,9 +196,9 @@ def test_rounds_judge_what_holds_still_and_give_up_what_does_not() -> None:
     store.rows[5] = {"b": 5, "n": 0}
     del store.rows[3]
     del rows["4"]
-    reach: Any = SimpleNamespace(wait=lambda *_: None)
-    truth, sinks = _Truth(rows), {Store.CACHE: store}
-    made: Any = Rounds(plan, truth, sinks, reach, Pace(), lambda _: {"5"})  # type: ignore[arg-type]
+    reach: Any = SimpleNamespace(behind=lambda *_: set())
+    truth, stores = _Truth(rows), ComparedStores({Store.CACHE: store})  # type: ignore[dict-item]
+    made: Any = Rounds(plan, truth, stores, reach, Pace(), lambda _: {"5"})  # type: ignore[arg-type]
 
     found = [outcomes[Store.CACHE] for outcomes in made.judged({Store.CACHE: [*rows, "4"]})]
 
