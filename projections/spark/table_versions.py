@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
+from projections.measure import quoted
 from projections.plan import BOOKKEEPING, VERSION_COLUMN
 from projections.sinks.plain import plain
 
@@ -50,6 +51,7 @@ class _Files(NamedTuple):
     rows: int | None
     schema: StructType
     plain: bool
+    parted: bool
 
 
 class TableVersions:
@@ -147,9 +149,17 @@ class TableVersions:
             return None
         if not files.paths:
             return self.session.createDataFrame([], files.schema)
-        rows = self.session.read.schema(files.schema).parquet(*files.paths)
+        rows = self._of_files(name, files)
         few = files.rows is not None and files.rows <= ROWS_OF_A_TASK
         return rows.coalesce(1) if few else rows
+
+    def _of_files(self, name: str, files: _Files) -> DataFrame:
+        reader = self.session.read.schema(files.schema)
+        if not files.parted:
+            return reader.parquet(*files.paths)
+        # columns that a table is parted by are in no file: the folders in its own are called so
+        found = reader.option("basePath", str(self._root / name)).parquet(*files.paths)
+        return found.select(*(quoted(each) for each in files.schema.names))
 
     def _files_of(self, name: str, version: int) -> _Files:
         key = name, version
@@ -165,6 +175,7 @@ class TableVersions:
             None if None in rows else sum(rows),
             _schema(table),
             plain(table),
+            bool(table.metadata().partition_columns),
         )
         with self._lock:
             self._files[key] = found

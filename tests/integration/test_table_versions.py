@@ -163,6 +163,32 @@ def test_few_rows_are_grouped_and_joined_by_the_task_that_reads_them(
     assert "Exchange hashpartitioning" in plan()
 
 
+def test_columns_that_a_table_is_parted_by_are_read_as_delta_reads_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A history is, by whether a state is current."""
+    path, chance = str(tmp_path / "states"), Random(5)  # noqa: S311
+    schema = pa.schema([("id", pa.int64()), ("current", pa.bool_()), ("name", pa.string())])
+    DeltaTable.create(path, schema, partition_by=["current"], configuration=dict(FEED))
+    for _ in range(5):
+        numbers = chance.sample(range(12), 6)
+        states = [{"id": n, "current": chance.choice([True, False, None])} for n in numbers]
+        given = pa.Table.from_pylist(states, schema=schema)
+        merge = DeltaTable(path).merge(given, "t.id = s.id", "s", "t", streamed_exec=False)
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    ours, theirs = TableVersions(spark, tmp_path), TableVersions(spark, tmp_path, files_max=0)
+
+    for version in range(1, 6):
+        mine, delta = ours.rows("states", version), theirs.rows("states", version)
+        assert mine.schema.simpleString() == delta.schema.simpleString()
+        assert rows(mine) == rows(delta)
+        assert rows(mine.where("current")) == rows(delta.where("current"))
+        assert read_from(mine) == "files"
+        mine, delta = (each.changes("states", version - 1, version) for each in (ours, theirs))
+        assert rows(mine) == rows(delta)
+    assert 3 == ours.rows("states", 5).select("current").distinct().count()
+
+
 def test_a_table_between_two_compactions_is_read_from_its_files_and_no_job_lists_them(
     spark: SparkSession,
 ) -> None:
