@@ -54,6 +54,20 @@ TABLES = {
         ("id",),
         pa.schema([ID, PERSON, ("term", pa.string()), AT, ("recorded_at", MOMENT)]),
     ),
+    "searches_history": (
+        ("id", "valid_from"),
+        pa.schema(
+            [
+                ID,
+                PERSON,
+                ("term", pa.string()),
+                AT,
+                ("valid_from", MOMENT),
+                ("valid_to", MOMENT),
+                ("is_current", pa.bool_()),
+            ]
+        ),
+    ),
     "clicks": (("id",), pa.schema([ID, ("search_id", pa.int64()), PERSON, AT])),
     "payments": (
         ("id",),
