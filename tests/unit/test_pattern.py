@@ -69,6 +69,15 @@ def test_three_declined_payments_and_then_a_large_order() -> None:
     assert [] == found(Pattern(FRAUD.steps, FRAUD.within, strict=True), *rows)
 
 
+def test_more_rows_may_fit_a_step_than_it_takes() -> None:
+    rows = [(0, "declined"), (5, "declined"), (9, "declined"), (12, "declined"), (20, "large")]
+    again = Pattern(FRAUD.steps, FRAUD.within, skip="to next row")
+
+    assert [[0, 1, 2, 4]] == found(FRAUD, *rows)
+    assert [[0, 1, 2, 4], [1, 2, 3, 4]] == found(again, *rows)
+    assert [[1, 2, 3, 4]] == found(Pattern(FRAUD.steps, FRAUD.within, strict=True), *rows)
+
+
 def test_orders_from_two_countries_within_ten_minutes() -> None:
     rows = (0, "order", "SE"), (4, "order", "SE"), (10, "order", "NO"), (12, "order", None)
 
