@@ -36,7 +36,7 @@ from projections.cache_reader import CacheReader
 from projections.documents import key_text
 from projections.read_barrier import TIMEOUT_S, BehindError, ReadBarrier
 from projections.search.client import SearchAnswer, Searcher
-from projections.view import DerivedView, Store
+from projections.view import DerivedView, Store, kept_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -144,7 +144,7 @@ class Views:
         """
         words, deadline = query.words(sql), time.monotonic() + timeout_s
         for name, view in self._declared.items():
-            if name in words and Store.TABLE in _stores(view):
+            if name in words and Store.TABLE in kept_in(view):
                 left_s = max(0.0, deadline - time.monotonic())
                 self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=left_s)
         root = self._platform.project.home.root
@@ -235,7 +235,7 @@ class ReadableView:
             TokenError: The token is of another source, from before a restore, or from the future.
             UsageError: The view does not live in one of the stores.
         """
-        lives = _stores(self.view)
+        lives = kept_in(self.view)
         if absent := sorted(set(stores) - lives):
             raise UsageError(
                 f"view {self.view.name} does not live in {absent[0]}",
@@ -312,11 +312,6 @@ class ReadableView:
             self.wait_for(at_least, stores={Store.SEARCH}, timeout_s=timeout_s)
             self.views.searcher.refresh(self.view.name)
         return self.views.searcher.search(self.view.name, query)
-
-
-def _stores(view: View | DerivedView) -> frozenset[Store]:
-    """Where a view can be read."""
-    return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to
 
 
 def _part(value: Json | UUID | Decimal | datetime) -> Json:

@@ -15,7 +15,7 @@ from projections.plan import ViewPlan
 from projections.published import Published
 from projections.sinks.open import open_sink
 from projections.stable_table import StableTable
-from projections.view import DerivedView, Store
+from projections.view import Store, kept_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -49,12 +49,8 @@ class ShowingSink(Showing, Protocol):
 
 
 def stores_of(version: ViewVersion) -> frozenset[Store]:
-    """Returns the stores that a version is kept in.
-
-    A view that is made from others always has a table: what is made from it reads that.
-    """
-    view = version.declared()
-    return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to
+    """Returns the stores that a version is kept in."""
+    return kept_in(version.declared())
 
 
 def in_order(stores: Collection[Store]) -> list[Store]:

@@ -321,3 +321,11 @@ class DerivedView:
 
 View = MirrorView | EventsView
 AnyView = MirrorView | EventsView | DerivedView
+
+
+def kept_in(view: AnyView) -> frozenset[Store]:
+    """Returns the stores that a view is kept in.
+
+    One that is made from others always has a table: SQL reads it, and what is made from it does.
+    """
+    return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to

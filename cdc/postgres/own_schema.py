@@ -273,11 +273,14 @@ CREATE TABLE IF NOT EXISTS headwater.alert_messages (
 _EXISTS: Final = """
 SELECT bool_and(to_regclass('headwater.' || name) IS NOT NULL)
        AND to_regprocedure('headwater.may_stream(text)') IS NOT NULL
-       -- the newest column of those that were added to tables
-       AND EXISTS (SELECT FROM pg_attribute
-                    WHERE attrelid = to_regclass('headwater.alert_episodes') AND attname = 'until')
   FROM unnest(%s::text[]) AS name
 """
+_CURRENT: Final = """
+SELECT EXISTS (SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('headwater.alert_episodes') AND attname = 'until'
+                  AND NOT attisdropped)
+"""
+"""Whether there is the newest of the columns that were added to tables."""
 
 
 def exists(connection: Connection[Any]) -> bool:
@@ -288,8 +291,9 @@ def exists(connection: Connection[Any]) -> bool:
 
 def ensure(connection: Connection[Any]) -> list[str]:
     """Creates what of the schema is missing; returns what was changed."""
-    if exists(connection):
+    there = exists(connection)
+    if there and connection.execute(_CURRENT).fetchone() == (True,):
         return []  # a role without CREATE may run it when an owner has prepared the schema
     with connection.transaction():
         connection.execute(SQL)
-    return ["created schema headwater"]
+    return ["added to schema headwater" if there else "created schema headwater"]

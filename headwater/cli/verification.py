@@ -14,14 +14,14 @@ from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
-from projections.view import DerivedView, Store
+from projections.view import Store, kept_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from projections.fault import Fault
     from projections.repair import Repaired
-    from projections.view import View
+    from projections.view import DerivedView, View
     from projections.view_report import Uncompared, ViewReport
 
 _CATCH_UP_S = 120.0
@@ -145,10 +145,8 @@ def _check(platform: Platform, names: Sequence[str], store: Store | None) -> lis
             near = difflib.get_close_matches(name, declared, n=1)
             hint = f"did you mean {near[0]}?" if near else "headwater view list"
             raise UsageError(f"no view is named {name[:80]}", hint=hint)
-        # one that is made from others has a table wherever it lives
-        lives = {*view.to, Store.TABLE} if isinstance(view, DerivedView) else view.to
-        if store is not None and store not in lives:
-            stores = ", ".join(sorted(lives))
+        if store is not None and store not in kept_in(view):
+            stores = ", ".join(sorted(kept_in(view)))
             raise UsageError(f"view {name} does not live in {store}", hint=f"it lives in {stores}")
     if not platform.captured():
         raise UnhealthyError(

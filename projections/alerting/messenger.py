@@ -81,6 +81,10 @@ class Courier:
         """Whether it takes messages now."""
         return not self.busy and self._rests_until_s <= time.monotonic()
 
+    def takes(self, letter: Letter) -> bool:
+        """Whether a message is of an alert that tells this channel."""
+        return letter.alert in self._channels
+
     def give(self, letters: list[Letter]) -> None:
         """Gives it messages, which it brings in their order until one is not taken."""
         self._left = len(letters)
@@ -146,7 +150,6 @@ class Messenger:
         self._couriers = {
             name: Courier(by_alert, post, self._done, stop) for name, by_alert in channels.items()
         }
-        self._alerts = {name: frozenset(by_alert) for name, by_alert in channels.items()}
 
     def tell_on(self, connection: Connection) -> None:
         """Tells until it is stopped."""
@@ -163,7 +166,7 @@ class Messenger:
         idle = [name for name, courier in self._couriers.items() if courier.idle]
         letters: dict[str, list[Letter]] = defaultdict(list)
         for letter in ledger.due(connection, self._source, idle):
-            if letter.alert in self._alerts[letter.channel]:  # else declared no more
+            if self._couriers[letter.channel].takes(letter):  # else declared no more
                 letters[letter.channel].append(letter)
         for channel, given in letters.items():
             self._couriers[channel].give(given)

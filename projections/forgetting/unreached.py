@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from projections import positions, view_shapes, view_versions
 from projections.errors import DefinitionUnreadableError
-from projections.view import DerivedView, MirrorView, Store
+from projections.view import DerivedView, MirrorView, kept_in
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _Look:
         stores = {plan.name: plan.to for plan in self._spec.plans if plan.name in self._own}
         for view in self._spec.derived:
             if _view(view.name) in self._made:
-                stores[view.name] = view.to | {Store.TABLE}  # it always has one
+                stores[view.name] = kept_in(view)
         for place, store in self._positions:
             if place in stores and store not in stores[place]:
                 yield Unreached(

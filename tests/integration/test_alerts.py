@@ -365,8 +365,8 @@ def test_a_ledger_of_before_rows_could_be_recent_is_brought_up_to_date(
     view.publish({"id": 1, "amount": 500})
     looked(spec, connection)
     connection.execute("ALTER TABLE headwater.alert_episodes DROP until")
-    assert not own_schema.exists(connection)
-    own_schema.ensure(connection)
+    assert own_schema.exists(connection)  # who only asks what is captured finds it
+    assert ["added to schema headwater"] == own_schema.ensure(connection)
     looked(spec, connection)
     assert ["1"] == [each.key for each in ledger.standing(connection, SOURCE)]
     assert [] == own_schema.ensure(connection)

@@ -149,8 +149,8 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
         assert [] == matching.matches_of(frame_of(spark, apart), query, "suspects").collect()
 
 
-def bound(spark: SparkSession, where: str, rows: str = "", ddl: str = DDL) -> None:
-    """Declares a pattern of which a step has a condition, and binds it."""
+def bound(spark: SparkSession, where: str, rows: str = "", ddl: str = DDL) -> tuple[str, ...]:
+    """Declares a pattern of which a step has a condition, and binds it; returns its columns."""
     from pyspark.sql.types import StructType
 
     from projections.spark.derivation.analysis import analyse
@@ -158,12 +158,13 @@ def bound(spark: SparkSession, where: str, rows: str = "", ddl: str = DDL) -> No
 
     steps = [ONE, Step("none", "false", absent=True), Step("two", where)]
     query = PatternQuery(Pattern(steps, "1 hour"), ("who",), "at", ("id",), rows)
-    analyse(
+    found = analyse(
         spark,
         lambda frames: matches_of(frames["events"], query),
         {"events": StructType.fromDDL(ddl)},
         ("who", "match_start", "match_number"),
     )
+    return found.columns
 
 
 SORTS = f"{DDL}, status string, price decimal(10, 2), weight double, ok boolean, day date"
@@ -225,7 +226,7 @@ def test_a_step_that_is_true_of_no_row_is_refused(
 def test_a_step_that_may_be_true_of_a_row_is_taken(
     spark: SparkSession, where: str, rows: str
 ) -> None:
-    bound(spark, where, rows, SORTS)
+    assert {"match_start", "match_end"} <= set(bound(spark, where, rows, SORTS))
 
 
 def test_a_step_may_be_a_column_and_be_called_by_its_name(spark: SparkSession) -> None:
