@@ -202,7 +202,10 @@ def _right(found: pa.Table, rows: _Rows) -> bool:
 
 
 def _peer(place: Path, rows: _Rows) -> float | None:
-    """Times bytewax on some of the rows, rows/s; None where it cannot be installed."""
+    """Times bytewax on some of the rows, rows/s; None where it cannot be installed, or is wrong.
+
+    On a busy machine it was seen to lose some of the pairs, others each time.
+    """
     events = [
         *(("search", n, at) for n, at in enumerate(rows.searched_us.tolist())),
         *zip(
@@ -220,5 +223,6 @@ def _peer(place: Path, rows: _Rows) -> float | None:
         return None
     both = int(rows.in_time.sum())
     if (int(said[1]), int(said[2])) != (both, len(rows.searched_us) - both):
-        raise RuntimeError(f"the peer has joined {said[1]} and left {said[2]} alone")
+        say(f"bytewax has joined {said[1]} searches and not {both}: it is no peer")
+        return None
     return rows.count / float(said[0])

@@ -81,6 +81,11 @@ class JobReport:
                     found[view, store] = error["code"]
         return found
 
+    def views(self) -> frozenset[str]:
+        """Returns the views that the job keeps, by the names that they are declared with."""
+        places = {view for view, _ in self.records()} | {view for view, _ in self.halted()}
+        return frozenset(place.partition(".")[0] for place in places | self.derived().keys())
+
     def derived(self) -> dict[str, Any]:
         """Returns how each derived view is kept."""
         return read_json(self._folder / "derived.json") or {}

@@ -245,6 +245,25 @@ class KeptViews:
                 )
         return found
 
+    def to_withdraw(self) -> list[Difference]:
+        """Views that are declared no more, and lie in their stores as they were."""
+        declared = {view.name for view in (*self._declared(), *self._declared_derived())}
+        with self._site.connect() as connection:
+            versions = view_versions.read(connection, self._site.source)
+        left = [each for each in versions if each.state is not VersionState.DROPPED]
+        return [
+            Difference(
+                Part.VIEW,
+                view,
+                "",
+                "declared no more, and kept by nobody",
+                None,
+                repaired=False,
+                hint=f"headwater view drop {view} --yes; or declare it again",
+            )
+            for view in sorted({each.view for each in left} - declared)
+        ]
+
     def positions(self) -> list[ViewPosition]:
         """Returns how far each view is in each store."""
         from projections import positions  # noqa: PLC0415

@@ -168,6 +168,7 @@ class Platform:
             *capture.plan(spec),
             *self.views.to_build(),
             *self.views.to_rebuild(),
+            *self.views.to_withdraw(),
             *self._impact.of_source(),
         ]
 

@@ -21,6 +21,7 @@ from projections import (
     switch,
     version_difference,
     view_versions,
+    withdrawal,
 )
 from projections.errors import (
     ProjectionError,
@@ -389,6 +390,30 @@ class Versions:
             version = rebuild.numbered(connection, spec, name, number)
             rebuild.drop(connection, spec, version)
             return version
+
+    def withdraw(self, name: str) -> tuple[ViewVersion, ...]:
+        """Removes a view that is declared no more, all its versions, from every store.
+
+        Raises:
+            UsageError: It is declared, or the job that runs still keeps it.
+            VersionUnknownError: There never was such a view.
+            VersionBusyError: One of its versions is being built by somebody.
+            SinkError: A store does not answer; given again, it does the rest.
+        """
+        again = f"headwater down, headwater up, then headwater view drop {name} --yes"
+        if name in self._declared:
+            raise UsageError(
+                f"view {name} is declared, and would be made anew",
+                detail="without a number, all of a view is removed",
+                hint=f"take it out of the file of views; {again}",
+            )
+        if self._platform.job_runs() and name in self._platform.told.views():
+            raise UsageError(f"the job that runs keeps view {name}, as it was declared", hint=again)
+        with (
+            self._connected() as connection,
+            view_versions.alone(connection, self._source, name),
+        ):
+            return withdrawal.withdraw(connection, self._spec(), name)
 
     def _compared(
         self, connection: Connection, spec: JobSpec, target: ViewVersion

@@ -75,6 +75,7 @@ class Caretaker(Attendant):
         self._epoch = epoch
         self._built: set[str] = set()
         self._shown = False
+        self._unmoved: str | None = None
         self._spec = spec
         self._guards = guards
         self._committed = committed
@@ -147,9 +148,12 @@ class Caretaker(Attendant):
             if not self._shown:  # a store that was lost has forgotten what it is to show
                 switch.assert_shown(connection, self._spec)
                 self._shown = True
+            self._unmoved = None
         except (SinkError, StableTableError, VersionError) as error:
-            # views are tended all the same
-            _log.warning("readers are not moved yet", code=error.code, what=error.message)
+            # views are tended all the same, and it is tried again and again
+            if self._unmoved != error.message:
+                _log.warning("readers are not moved yet", code=error.code, what=error.message)
+            self._unmoved = error.message
 
     def _verdicts(
         self,

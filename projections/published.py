@@ -46,6 +46,7 @@ _CURRENT_LOCK: Final = ".current.lock"
 _DIGITS: Final = 12
 _VERSION: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json")
 _US_PER_HOUR: Final = 3_600_000_000
+_NO_PLACE: Final = ""
 
 
 class TableVersion(msgspec.Struct, frozen=True):
@@ -124,7 +125,8 @@ class Current(msgspec.Struct, frozen=True):
     """Where the views of a source are read.
 
     Attributes:
-        places: By view; one that is not among them is read in the place of its own name.
+        places: By view; one that is not among them is read in the place of its own name, one that
+            was withdrawn in none, whatever is still published of it.
         switches: What made it so, the newest last, as far back as versions can be read.
     """
 
@@ -339,6 +341,23 @@ class Published:
             oldest_us = min((each.published_at_us for each in self.all()), default=0)
             known = [each for each in current.switches if each.at_us >= oldest_us]
             made = Current(current.places | moved, [*known, switch])
+            _write(self._folder / _CURRENT, msgspec.json.encode(made))
+
+    def withdraw(self, view: str) -> None:
+        """Has a view read nowhere from now on, nor as of an earlier time: its tables go.
+
+        Args:
+            view: The view; it can be shown again by a switch.
+        """
+        if not self._names():
+            return
+        with self._switching():
+            current = self._current()
+            switches = [
+                Switch(each.at_us, {name: at for name, at in each.was.items() if name != view})
+                for each in current.switches
+            ]
+            made = Current(current.places | {view: _NO_PLACE}, switches)
             _write(self._folder / _CURRENT, msgspec.json.encode(made))
 
     def refuse_behind(self, places: Mapping[str, str]) -> None:

@@ -35,6 +35,10 @@ class Showing(Protocol):
         """Tells whether readers of the view see this version."""
         ...
 
+    def hide(self, view: str) -> None:
+        """Takes the view's name from its readers: they see no version of it."""
+        ...
+
     def drop(self, plan: ViewPlan) -> None:
         """Removes the place of a version that readers do not see."""
         ...
@@ -102,6 +106,21 @@ def show(spec: JobSpec, store: Store, target: ViewVersion) -> None:
     with closing(showing(store, spec)) as sink:
         if not sink.shows(plan):
             sink.show(plan)
+
+
+def hide(spec: JobSpec, store: Store, view: str) -> None:
+    """Takes a view's name from readers of a store: they see no version of it any more.
+
+    Raises:
+        SinkError: It does not answer.
+    """
+    if store is Store.TABLE:
+        with _reaching_tables():
+            Published(spec.addresses.tables, spec.source).withdraw(view)
+            StableTable(spec.addresses.tables, view).remove()
+        return
+    with closing(showing(store, spec)) as sink:
+        sink.hide(view)
 
 
 @contextmanager

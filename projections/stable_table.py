@@ -219,6 +219,17 @@ class StableTable:
                 self._checkpoint()
                 self._clean(kept_hours)
 
+    def remove(self) -> None:
+        """Removes the table: of a view that is published no more.
+
+        Raises:
+            OSError: A file cannot be removed.
+        """
+        with self._lock:
+            self._newest = None
+            if self.path.is_dir():
+                shutil.rmtree(self.path)
+
     def _show(self, place: str, table: TableVersion, number: int, *, backwards: bool) -> Shown:
         for attempt in range(1, _ATTEMPTS + 1):
             newest, mark = self._look(), self._mark(place, table.version)

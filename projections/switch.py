@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from cdc.postgres import session
-from projections import store_turn, view_versions
+from projections import positions, store_turn, view_versions
 from projections.errors import (
     SinkError,
     StableTableError,
@@ -139,8 +139,7 @@ def resume(connection: Connection, spec: JobSpec) -> None:
         SwitchUnfinishedError: A store of one does not answer; the others are finished.
     """
     unfinished: SwitchUnfinishedError | None = None
-    versions = view_versions.read(connection, spec.source)
-    for view in sorted({each.view for each in versions if each.switching}):
+    for view in _to_finish(connection, spec):
         try:
             with view_versions.alone(connection, spec.source, view, wait_s=0):
                 finish(connection, spec, view)
@@ -150,6 +149,20 @@ def resume(connection: Connection, spec: JobSpec) -> None:
             unfinished = error
     if unfinished is not None:
         raise unfinished
+
+
+def _to_finish(connection: Connection, spec: JobSpec) -> list[str]:
+    """Views whose switch can be finished; one that is declared again has to be made first."""
+    moving = [v for v in view_versions.read(connection, spec.source) if v.switching]
+    if not moving:
+        return []
+    there = {(p.view, p.store) for p in positions.read(connection)}
+    return sorted(
+        each.view
+        for each in moving
+        # of one that is made from others its table is looked at, which is not long in coming
+        if each.derived or all((each.place, store) in there for store in stores_of(each))
+    )
 
 
 def assert_shown(connection: Connection, spec: JobSpec) -> None:

@@ -241,8 +241,9 @@ def dropped(connection: Connection, source: str) -> frozenset[str]:
 def register(connection: Connection, source: str, declared: Iterable[AnyView]) -> dict[str, str]:
     """Notes the definitions of a job that begins.
 
-    A view that has no version gets its first one. What a view follows as it stands is taken over;
-    for anything else it goes on by the definition that it has.
+    A view that has no version gets its first one. One that was withdrawn, and is declared again,
+    gets another, to which readers are moved as soon as the job has it. What a view follows as it
+    stands is taken over; for anything else it goes on by the definition that it has.
 
     Args:
         connection: To the source, in autocommit.
@@ -259,7 +260,10 @@ def register(connection: Connection, source: str, declared: Iterable[AnyView]) -
     for view in declared:
         known = current.get(view.name)
         if known is None:
-            add(connection, source, view, VersionState.CURRENT)
+            with connection.transaction():
+                if add(connection, source, view, VersionState.CURRENT) > 1:
+                    place = _current(read(connection, source))[view.name].place
+                    note_switching(connection, source, place)
             continue
         found, document = changed(connection, known, view), view_definition.encoded(view)
         if found.kind is ChangeKind.REBUILD:

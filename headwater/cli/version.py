@@ -98,7 +98,10 @@ def rollback(
 
 def drop(
     name: View,
-    number: Annotated[int, typer.Argument(help="Number of the version.")],
+    number: Annotated[
+        int | None,
+        typer.Argument(help="Number of the version; left out: all of a view declared no more."),
+    ] = None,
     *,
     yes: Yes = False,
     config: Config = None,
@@ -106,17 +109,23 @@ def drop(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a version that readers do not see from every store; also one that is half built."""
+    """Remove a version that readers do not see from every store; also one that is half built.
+
+    Without a number, all of a view is removed: what readers see, too. That is refused as long as it
+    is declared. Declared again later, it is made anew.
+    """
     versions = opened(config, home, profile)
+    what = f"view {name}" if number is None else f"version {number} of view {name}"
     if not yes:
-        raise UsageError(
-            f"version {number} of view {name} would be removed from every store", hint="--yes"
-        )
-    dropped = versions.drop(name, number)
-    if as_json:
-        print_json(document(dropped))
+        raise UsageError(f"{what} would be removed from every store", hint="--yes")
+    if number is None:
+        gone = [document(each) for each in versions.withdraw(name)]
     else:
-        stdout().print(f"version {dropped.number} of view {name} is gone", markup=False)
+        gone = [document(versions.drop(name, number))]
+    if as_json:
+        print_json(gone if number is None else gone[0])
+    else:
+        stdout().print(f"{what} is gone", markup=False)
 
 
 def row_of(version: ViewVersion) -> dict[str, Any]:

@@ -146,12 +146,14 @@ class _Look:
         for version in self._versions:
             if version.place in kept or not self._concerns(version):
                 continue
+            all_of_it = f"headwater view drop {version.view} --yes"
             drop = f"headwater view drop {version.view} {version.number} --yes"
             if version.state is VersionState.DROPPED:
                 if version.place in self._known:
-                    yield Unreached(version.place, "was dropped by halves", drop)
+                    rest = drop if version.view in declared else all_of_it
+                    yield Unreached(version.place, "was dropped by halves", rest)
             elif version.view not in declared:
-                again = f"declare view {version.view} again, then headwater up"
+                again = f"{all_of_it}, or declare it again and headwater up"
                 yield Unreached(version.place, "its view is declared no more", again)
             elif version.state is not VersionState.BUILDING:
                 # what is being built is refused by itself, and has no place yet if it is derived

@@ -18,7 +18,7 @@ from projections.errors import (
 )
 from projections.plan import VERSION_COLUMN
 from projections.row_part import parts
-from projections.sinks.cache_server import BESIDE, CacheServer, told_apart
+from projections.sinks.cache_server import BESIDE, CacheServer, Keys, told_apart
 from projections.sinks.sink import Holding
 
 if TYPE_CHECKING:
@@ -189,6 +189,15 @@ class CacheSink:
         with told_apart():
             found: Any = self._client.hget(self._server.keys(plan).current, plan.view)
         return bool((plan.view if found is None else found.decode()) == plan.name)
+
+    def hide(self, view: str) -> None:
+        """Takes the view's name from its readers: the place of its name is empty, or is soon.
+
+        Raises:
+            SinkError: The store refuses or cannot be reached.
+        """
+        with told_apart():
+            self._client.hdel(Keys(self._server.prefix, view).current, view)
 
     def drop(self, plan: ViewPlan) -> None:
         """Removes all there is of a version that readers do not see."""

@@ -94,6 +94,11 @@ def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChan
     return found
 
 
+def spare_of(index: str) -> str:
+    """Returns the index that has a view's documents while its own one is made anew."""
+    return f"{index}-spare"
+
+
 def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
     """Gives the index of a view the view's fields.
 
@@ -107,7 +112,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
             and the view is to be read anew.
         SinkError: The engine refuses or cannot be reached.
     """
-    spare = f"{index}-spare"
+    spare = spare_of(index)
     body = index_body(plan)
     found = engine.request("GET", f"/{index}")[index]
     mapping = found["mappings"]

@@ -24,7 +24,7 @@ from projections.search.engine import NOT_FOUND, READ_DOCUMENTS, EngineRefusedEr
 from projections.search.fields import DELETED_FIELD
 from projections.sinks.bulk import PATIENCE_S, TOO_LARGE, BulkSender
 from projections.sinks.mapping import LIVE, index_body
-from projections.sinks.remap import remap
+from projections.sinks.remap import remap, spare_of
 from projections.sinks.sink import Holding
 from projections.sinks.stored_documents import NO_ROW, StoredDocuments
 
@@ -209,17 +209,24 @@ class SearchSink:
         """Tells whether readers of the view see this version."""
         return self._shown_in(plan.view) == {index_name(plan)}
 
+    def hide(self, view: str) -> None:
+        """Takes the view's name from its readers, in one step; see `Showing`."""
+        if shown := sorted(self._shown_in(view)):
+            remove = [{"remove": {"index": index, "alias": view}} for index in shown]
+            self.engine.request("POST", "/_aliases", {"actions": remove})
+
     def drop(self, plan: ViewPlan) -> None:
         """Removes the place of a version that readers do not see."""
-        try:
-            self.engine.request("DELETE", f"/{index_name(plan)}")
-        except EngineRefusedError as error:
-            if error.status != NOT_FOUND:
-                raise
+        for index in (index_name(plan), spare_of(index_name(plan))):
+            try:
+                self.engine.request("DELETE", f"/{index}")
+            except EngineRefusedError as error:
+                if error.status != NOT_FOUND:
+                    raise
 
     def _shown_elsewhere(self, plan: ViewPlan) -> bool:
         own = index_name(plan)
-        return bool(self._shown_in(plan.view) - {own, f"{own}-spare"})
+        return bool(self._shown_in(plan.view) - {own, spare_of(own)})
 
     def _shown_in(self, view: str) -> set[str]:
         """Indices that readers of a view see."""

@@ -1,0 +1,62 @@
+"""Withdrawal: a view that is declared no more is taken out of every store, with all its versions.
+
+What is no longer declared is kept by nobody, and stays as it is: only a person can say that its
+rows are wanted no more. Readers lose the view's name first, then its versions go one by one. All is
+noted before it is done, so a withdrawal that was killed is given again and does the rest. A view
+that is declared under that name later begins with another version: a place is never used again.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from projections import showing, store_turn, view_versions
+from projections.errors import VersionUnknownError
+from projections.view import Store
+from projections.view_versions import VersionState
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from projections.spec import JobSpec
+    from projections.view_versions import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+
+def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVersion, ...]:
+    """Removes all versions of a view from every store, and what is known of them.
+
+    Args:
+        connection: To the source, in autocommit; it holds the lock of the view's versions.
+        spec: The job, which does not keep the view.
+        view: The view, which is declared no more.
+
+    Returns:
+        Its versions; those among them that were dropped before have left nothing, or the rest.
+
+    Raises:
+        VersionUnknownError: There never was such a view.
+        VersionBusyError: A batch takes too long; given again, it does the rest.
+        SinkError: A store does not answer; given again, it does the rest.
+    """
+    versions = [each for each in view_versions.read(connection, spec.source) if each.view == view]
+    if not versions:
+        raise VersionUnknownError(
+            f"no view is named {view}", hint="headwater view list --versions shows all there are"
+        )
+    for each in versions:
+        view_versions.move(connection, spec.source, each.place, VersionState.DROPPED, VersionState)
+    turns = {*Store, *(store_turn.of_derived(each) for each in Store)}
+    with store_turn.alone(connection, spec.source, turns):
+        pass  # whatever was being written has been written
+    for store in showing.in_order(list(Store)):
+        showing.hide(spec, store, view)
+        with closing(showing.showing(store, spec)) as sink:
+            for each in versions:
+                # also where it was taken out of the store, which the definition does not say
+                sink.drop(showing.place_of(each.place, {store}))
+    for each in versions:
+        view_versions.forget(connection, spec.source, each.place)
+    return tuple(versions)
