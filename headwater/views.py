@@ -31,7 +31,7 @@ from headwater import query
 from headwater.errors import UsageError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
-from projections import view_versions
+from projections import lag, view_versions
 from projections.cache_reader import CacheReader
 from projections.documents import key_text
 from projections.read_barrier import TIMEOUT_S, BehindError, ReadBarrier
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from cdc.values import Json
     from eventstore.token import Token
+    from projections.lag import Lag
     from projections.search.request import SearchQuery
     from projections.view import View
 
@@ -149,6 +150,35 @@ class Views:
                 self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=left_s)
         root = self._platform.project.home.root
         return query.run(sql, root / "tables", archive=root / "archive" / self.source)
+
+    def lag(self, names: Collection[str] = (), timeout_s: float = TIMEOUT_S) -> list[Lag]:
+        """Tells how long it takes until what is committed now is there, by view and store.
+
+        Args:
+            names: Which views; all if empty. Every version that the job keeps is looked at.
+            timeout_s: How long to wait for them at most, in seconds.
+
+        Raises:
+            UsageError: No view is named so.
+            NotCapturedError: Nobody captures the source.
+        """
+        for name in names:
+            self[name]  # refuses what there is not
+        plans, derived = self._platform.views.taken_over()
+        with self.reading() as connection:
+            places = view_versions.current_places(connection, self.source)
+            found = [ReadBarrier(self.source, plan.name, plan.to) for plan in plans]
+            found += [
+                ReadBarrier(
+                    self.source,
+                    view.name,
+                    kept_in(view),
+                    tuple(places.get(i, i) for i in view.inputs),
+                )
+                for view in derived
+            ]
+            wanted = [each for each in found if not names or each.view.partition(".")[0] in names]
+            return lag.measure(connection, self.token(), wanted, timeout_s)
 
     def close(self) -> None:
         """Closes all sessions."""

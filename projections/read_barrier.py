@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from projections.positions import ViewPosition
 
 TIMEOUT_S: Final = 5.0
-_POLL_S: Final = 0.05
+POLL_S: Final = 0.05
 _NOW: Final = "SELECT clock_timestamp()"
 _SLOT: Final = (
     "SELECT active, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
@@ -125,23 +125,17 @@ class ReadBarrier:
         deadline = time.monotonic() + timeout_s
         wanted = frozenset(stores) or self.stores
         while True:
-            seen = self._look(connection, token)
+            seen = look(connection, token, self.source)
             late = sorted(store for store in wanted if not seen.reached(self.view, store))
             if not late:
                 return
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise _behind([self._lateness(seen, store) for store in late], timeout_s)
-            time.sleep(min(_POLL_S, left_s))
+                raise _behind([self.lateness(seen, store) for store in late], timeout_s)
+            time.sleep(min(POLL_S, left_s))
 
-    def _look(self, connection: psycopg.Connection[Any], token: PositionToken) -> _Seen:
-        capture = committed.check(connection, token, self.source)
-        found = {
-            (p.view, p.store): p for p in positions.read(connection) if p.source == self.source
-        }
-        return _Seen(connection, capture, found, token.lsn)
-
-    def _lateness(self, seen: _Seen, store: Store) -> Lateness:
+    def lateness(self, seen: Seen, store: Store) -> Lateness:
+        """Says who is behind in a store that has not reached what is waited for."""
         own = seen.positions.get((self.view, store))
         stage, cause = self._stage(seen)
         if own is None:
@@ -151,7 +145,7 @@ class ReadBarrier:
         still_s = (seen.now() - own.updated_at).total_seconds()
         return Lateness(self.view, store, stage, own.applied_through, behind, still_s, cause)
 
-    def _stage(self, seen: _Seen) -> tuple[Stage, str]:
+    def _stage(self, seen: Seen) -> tuple[Stage, str]:
         if seen.capture.lost is not None:
             return Stage.CAPTURE, f"the capture has lost changes, {seen.capture.lost}"
         if code := seen.paused((self.view, *self.inputs)):
@@ -166,9 +160,27 @@ class ReadBarrier:
         return Stage.BATCH, f"{', '.join(behind)} not there either" if behind else ""
 
 
+def look(connection: psycopg.Connection[Any], token: PositionToken, source: str) -> Seen:
+    """Asks the source how far everything is, seen from a token.
+
+    Raises:
+        TokenError: The token means nothing in this source.
+    """
+    capture = committed.check(connection, token, source)
+    found = {(p.view, p.store): p for p in positions.read(connection) if p.source == source}
+    return Seen(connection, capture, found, token.lsn)
+
+
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the source says at one look."""
+class Seen:
+    """What the source says at one look.
+
+    Attributes:
+        connection: By which more is asked.
+        capture: How the source is captured.
+        positions: How far each view is in each store.
+        wanted: The position that is waited for.
+    """
 
     connection: psycopg.Connection[Any]
     capture: Capture
@@ -176,10 +188,12 @@ class _Seen:
     wanted: Lsn
 
     def reached(self, view: str, store: Store) -> bool:
+        """Whether a view has come there in a store."""
         found = self.positions.get((view, store))
         return found is not None and found.applied_through >= self.wanted
 
     def paused(self, views: Sequence[str]) -> str | None:
+        """Returns the code of what lets one of some views stand still."""
         rows = self.connection.execute(_PAUSED, (list(views),)).fetchall()
         return next((str(code) for (code,) in rows if code is not None), None)
 
@@ -198,6 +212,7 @@ class _Seen:
         return f"{said}, slot {slot}"
 
     def now(self) -> datetime:
+        """Returns the source's time."""
         row = self.connection.execute(_NOW).fetchone()
         if row is None:
             raise AssertionError

@@ -34,6 +34,7 @@ _MODULES: Final = {
     "query": "data",
     "search": "search",
     "dashboard": "dashboard",
+    "lag": "lag",
     "trace": "trace",
     "token": "token",
     "forget": "forget",

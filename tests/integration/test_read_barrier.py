@@ -20,8 +20,8 @@ from cdc.lsn import Lsn
 from cdc.position_token import PositionToken
 from cdc.postgres import captures, committed, own_schema
 from cdc.postgres.captures import Capture
-from projections import positions
-from projections.read_barrier import BehindError, Lateness, ReadBarrier, Stage
+from projections import lag, positions, read_barrier
+from projections.read_barrier import BehindError, Lateness, ReadBarrier, Seen, Stage
 from projections.view import Store
 
 if TYPE_CHECKING:
@@ -52,6 +52,15 @@ def capture(connection: psycopg.Connection[Any], epoch: int = 1) -> None:
 
 def applied(connection: psycopg.Connection[Any], lsn: Lsn, *places: tuple[str, Store]) -> None:
     positions.publish(connection, "shop", places, lsn)
+
+
+def pause(connection: psycopg.Connection[Any], view: str) -> None:
+    connection.execute(
+        "INSERT INTO headwater.view_shapes"
+        " (view, source, table_oid, tables, change_id, shape_id, columns, paused)"
+        " VALUES (%s, 'shop', 1, '[]', 1, 1, '{}', '{\"code\": \"HW-P051\"}')",
+        (view,),
+    )
 
 
 def number_of(connection: psycopg.Connection[Any]) -> int:
@@ -252,14 +261,58 @@ def test_who_is_behind_is_told_with_the_stage_and_by_how_much(
 
 def test_a_paused_view_and_a_lost_capture_are_told(source: psycopg.Connection[Any]) -> None:
     token = committed.everything(source, "shop")
-    source.execute(
-        "INSERT INTO headwater.view_shapes"
-        " (view, source, table_oid, tables, change_id, shape_id, columns, paused)"
-        " VALUES ('payments', 'shop', 1, '[]', 1, 1, '{}', '{\"code\": \"HW-P051\"}')"
-    )
+    pause(source, "payments")
     paused = behind(TOTALS, source, token)
     assert (Stage.PAUSED, "HW-P051") == (paused.stage, paused.cause)
 
     source.execute("UPDATE headwater.captures SET lost = 'HW-C062'")
     lost = behind(ORDERS, source, token)
     assert (Stage.CAPTURE, "the capture has lost changes, HW-C062") == (lost.stage, lost.cause)
+
+
+def test_lag_is_told_of_each_store_and_of_who_is_behind(
+    source: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = committed.everything(source, "shop")
+    before = Lsn(token.lsn.value - 10)
+    tables = [("orders", Store.TABLE), ("payments", Store.TABLE)]
+    applied(source, token.lsn, *tables, ("orders", Store.CACHE), ("totals", Store.TABLE))
+    applied(source, before, ("orders", Store.SEARCH), ("totals", Store.CACHE))
+    looks: list[Seen] = []
+
+    def look(*given: Any) -> Seen:
+        if len(looks) == 1:  # search comes there between two looks
+            applied(source, token.lsn, ("orders", Store.SEARCH))
+        looks.append(read_barrier.look(*given))
+        return looks[-1]
+
+    monkeypatch.setattr(lag, "look", look)
+    found = {
+        (each.view, each.store): each
+        for each in lag.measure(source, token, (ORDERS, TOTALS), timeout_s=1.0)
+    }
+
+    stages = {place: each.late.stage for place, each in found.items() if each.late is not None}
+    assert dict.fromkeys((("totals", Store.CACHE), ("totals", Store.SEARCH)), Stage.DELIVERY) == (
+        stages
+    )
+    assert [True] * 2 == [found[place].seconds is None for place in stages]
+    late = found["totals", Store.CACHE].late
+    assert late is not None
+    assert 10 == late.behind_bytes
+    there = {place: each.seconds for place, each in found.items() if each.seconds is not None}
+    slowest_s = there.pop(("orders", Store.SEARCH))
+    assert 3 == len(there)
+    assert max(there.values()) < slowest_s < 1.0
+
+
+@pytest.mark.timeout(60)
+def test_lag_does_not_wait_for_what_waits_for_somebody(source: psycopg.Connection[Any]) -> None:
+    token = committed.everything(source, "shop")
+    applied(source, Lsn(token.lsn.value - 1), *(("orders", store) for store in Store))
+    pause(source, "orders")
+
+    found = lag.measure(source, token, (ORDERS,), timeout_s=90.0)  # more than the test may take
+
+    assert {Stage.PAUSED} == {each.late.stage for each in found if each.late is not None}
+    assert 3 == len(found)
