@@ -1,0 +1,492 @@
+"""The part of a module that one function of it needs: what tells it from another, and is kept.
+
+That is the function and, from one to the next, every statement of the module that binds a name
+which it refers to, or changes what such a name stands for, in the module's order; without the
+function's decorators, which declare it. So an edit elsewhere in the module is no change of it, and
+what is kept can be run when the module says something else by then.
+
+What is imported is so by reference: of another module nothing is kept. Where it cannot be told what
+a function needs, nobody guesses.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import symtable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MADE: Final = "__headwater_view__"
+"""What the function is called at the end of a slice's run, whatever its own name."""
+
+_OWN: Final = frozenset({"cdc", "eventstore", "headwater", "projections"})
+"""Packages whose words declare something when a module is run: that is done once, by the module."""
+_CONSTANT: Final = "'"
+_DYNAMIC: Final = frozenset({"eval", "exec", "globals", "locals", "vars"})
+_MUTATORS: Final = frozenset(
+    {
+        *("add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert"),
+        *("move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate", "setdefault"),
+        *("sort", "subtract", "update", "__setitem__", "__delitem__"),
+    }
+)
+_BINDINGS: Final = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
+_BUILTINS: Final = frozenset(
+    name for name in dir(builtins) if not name.startswith("__") or name == "__import__"
+)
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS: Final = (*_FUNCTIONS, ast.ClassDef)
+
+
+class UntoldError(Exception):
+    """It cannot be told what a function needs of its module; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSlice:
+    """What a function needs of its module.
+
+    Attributes:
+        text: A module of it, which binds the function to `MADE`.
+        digest: What tells it from another, whatever its layout, comments and docstrings.
+    """
+
+    text: str
+    digest: str
+
+
+@lru_cache(maxsize=256)
+def sliced(source: str, name: str, line: int) -> FunctionSlice:
+    """Returns what a function needs of its module.
+
+    Args:
+        source: Text of the module.
+        name: What the function is called there.
+        line: Where it begins, with its decorators.
+
+    Raises:
+        UntoldError: That cannot be told.
+    """
+    module = _module(source)
+    found = next((each for each in module.statements if each.begins(name, line)), None)
+    if found is None:
+        raise UntoldError("it does not stand by itself at the top of its module")
+    text = module.lines.text(found.node)
+    made = _Statement.of(ast.parse(text).body[0], text, found.place)  # without its decorators
+    chosen, needed = module.closed(made, found)
+    module.require_told(made, chosen, needed)
+    parts = sorted([made, *chosen], key=lambda each: each.place)
+    texts = [f"{each.text}\n{MADE} = {name}" if each is made else each.text for each in parts]
+    kept = "\n\n".join(texts) + "\n"
+    return FunctionSlice(kept, digest_of(kept))
+
+
+def digest_of(text: str) -> str:
+    """Returns what tells a slice from another.
+
+    It is of what Python reads, and the same in every release of Python that reads it so.
+
+    Raises:
+        SyntaxError: It is no Python.
+    """
+    tree = ast.parse(text)
+    documented = any(
+        (isinstance(node, ast.Attribute) and node.attr == "__doc__")
+        or (isinstance(node, ast.Name) and node.id == "__doc__")
+        for node in ast.walk(tree)
+    )
+    told = "".join(_canonical(tree, docstrings=documented))
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _canonical(tree: ast.AST, *, docstrings: bool) -> Iterator[str]:
+    """What a tree says; by a stack, as a chain of calls may be longer than Python goes deep."""
+    waiting: list[Any] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _Told):
+            yield node
+        elif isinstance(node, ast.AST):
+            fields = [
+                (field, value)
+                for field, value in ast.iter_fields(node)
+                if value is not None and value != [] and field not in {"ctx", "kind"}
+            ]
+            yield f"({type(node).__name__}"
+            waiting.append(_Told(")"))
+            for field, value in reversed(fields):
+                waiting += [value, _Told(f" {field}=")]
+        elif isinstance(node, list):
+            kept = [each for each in node if docstrings or not _text_alone(each)]
+            yield "["
+            waiting += [_Told("]"), *reversed(kept)]
+        else:
+            yield f"{node!r},"
+
+
+class _Told(str):
+    """Said already, and no constant of the tree."""
+
+    __slots__ = ()
+
+
+def _text_alone(node: Any) -> bool:
+    """A statement that is a text and nothing else: a docstring, or a comment in its place."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A statement at the top of a module; of an import of several names, one of these.
+
+    Attributes:
+        node: It.
+        text: As it stands there.
+        place: Where.
+        binds: Names that it binds.
+        refers: Names of the module that it, or any function in it, reads.
+        perhaps: Those of them that are its own if it has bound them by then.
+        evaluates: Names that are read while the module is run.
+        changes: Names of which the object is changed then.
+        given: Names of which a call then may change the object, each with what is called.
+        aliased: Names whose objects it may give another name.
+        later: Names that functions in it bind when they are called, or whose objects they change.
+        touched: Names whose objects they may change by a call.
+    """
+
+    node: ast.stmt
+    text: str
+    place: tuple[int, int]
+    binds: frozenset[str]
+    refers: frozenset[str]
+    perhaps: frozenset[str]
+    evaluates: frozenset[str]
+    changes: frozenset[str]
+    given: frozenset[tuple[str, str]]
+    aliased: frozenset[str]
+    later: frozenset[str]
+    touched: frozenset[str]
+
+    @classmethod
+    def of(cls, node: ast.stmt, text: str, place: tuple[int, int]) -> _Statement:
+        top, *inner = _scopes(symtable.symtable(text, "views", "exec"))
+        symbols = [(scope, symbol) for scope in inner for symbol in scope.get_symbols()]
+        refers = {each.get_name() for each in top.get_symbols() if each.is_referenced()}
+        refers |= {each.get_name() for _, each in symbols if each.is_global()}
+        perhaps = {
+            each.get_name()
+            for scope, each in symbols
+            if scope.get_type() != "function" and each.is_referenced() and not each.is_global()
+        }
+        bound = {e.get_name() for _, e in symbols if e.is_declared_global() and e.is_assigned()}
+        now = list(_run_now(node))
+        at_once = set(now)
+        then = [each for each in ast.walk(node) if each not in at_once]
+        return cls(
+            node,
+            text,
+            place,
+            frozenset(
+                e.get_name() for e in top.get_symbols() if e.is_assigned() or e.is_imported()
+            ),
+            frozenset(refers | perhaps),
+            frozenset(perhaps),
+            _names(now),
+            frozenset(_changed(now)),
+            frozenset(_given(now)),
+            frozenset(_aliased(now)),
+            frozenset(bound | (set(_changed(then)) & refers)),
+            frozenset(set(_touched(then)) & refers),
+        )
+
+    @property
+    def imports(self) -> bool:
+        return isinstance(self.node, ast.Import | ast.ImportFrom)
+
+    @property
+    def future(self) -> bool:
+        return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
+
+    @property
+    def fixed(self) -> bool:
+        """Whether what it binds is nothing that a call could change."""
+        node = self.node
+        if isinstance(node, ast.Assign):
+            return all(isinstance(target, ast.Name) for target in node.targets) and _constant(
+                node.value
+            )
+        if isinstance(node, _FUNCTIONS):
+            return not node.decorator_list  # else nobody knows what it is
+        return self.imports
+
+    def begins(self, name: str, line: int) -> bool:
+        """Whether it is a function of that name that begins in that line."""
+        node = self.node
+        return isinstance(node, _FUNCTIONS) and (node.name, _first_line(node)) == (name, line)
+
+
+class _Lines:
+    """Text of a module by the places of what stands there, which are told in bytes."""
+
+    def __init__(self, source: str) -> None:
+        self._lines = [line.encode("utf-8", "surrogatepass") for line in source.split("\n")]
+
+    def text(self, node: ast.stmt, *, decorated: bool = False) -> str:
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        begin, end = node.col_offset, node.end_col_offset
+        if decorated and isinstance(node, _DEFINITIONS) and node.decorator_list:
+            # it has its lines to itself
+            first, begin, end = _first_line(node) - 1, 0, None
+        lines = self._lines[first : last + 1]
+        lines[-1] = lines[-1][:end]
+        lines[0] = lines[0][begin:]
+        return b"\n".join(lines).decode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """A module as what its functions may need.
+
+    Attributes:
+        lines: Its text.
+        statements: What stands at its top, in order.
+        affects: Of each, the names that it binds, or whose objects it may change.
+        aliases: Of each, those whose objects it may give another name.
+        inward: Names that its functions bind, or whose objects they change, when they are called.
+        words: Names that are imported from this program's own packages.
+        dynamic: By what it may reach names that it does not name; None if it does not.
+    """
+
+    lines: _Lines
+    statements: tuple[_Statement, ...]
+    affects: tuple[frozenset[str], ...]
+    aliases: tuple[frozenset[str], ...]
+    inward: frozenset[str]
+    words: frozenset[str]
+    dynamic: str | None
+
+    @classmethod
+    def of(cls, source: str) -> _Module:
+        lines = _Lines(source)
+        statements = tuple(
+            part
+            for node in ast.parse(source).body
+            if not _text_alone(node)
+            for part in _parts(lines, node)
+        )
+        binding = [(name, each) for each in statements for name in each.binds]
+        bound = frozenset(name for name, _ in binding)
+        # names whose objects a call could change
+        mutable = frozenset(name for name, each in binding if not each.fixed)
+        words = frozenset[str]().union(*(_own_words(each.node) for each in statements))
+        harmless = words | (_BUILTINS - bound) | {_CONSTANT}
+        aliases = tuple(each.aliased & mutable for each in statements)
+        affects = []
+        for each, aliased in zip(statements, aliases, strict=True):
+            given = frozenset(name for name, called in each.given if called not in harmless)
+            affects.append(each.binds | each.changes | (given & mutable) | aliased)
+        inward = frozenset[str]().union(*(e.later | (e.touched & mutable) for e in statements))
+        reached = (_dynamic(each, bound) for each in statements)
+        dynamic = next((each for each in reached if each is not None), None)
+        return cls(lines, statements, tuple(affects), aliases, inward, words, dynamic)
+
+    def closed(
+        self, made: _Statement, found: _Statement
+    ) -> tuple[list[_Statement], frozenset[str]]:
+        """Returns what a function needs, and the names that it and what it needs refer to.
+
+        Args:
+            made: The function.
+            found: It with its decorators, as it stands here.
+        """
+        each_with = zip(self.statements, self.affects, self.aliases, strict=True)
+        left = [each for each in each_with if each[0] is not found]
+        chosen = [each for each in left if each[0].future]
+        needed = set(made.refers)
+        while True:
+            # what is changed under another name is changed under its own
+            needed.update(*(each.binds for each, _, aliased in chosen if needed & aliased))
+            known = {id(each) for each, _, _ in chosen}
+            left = [each for each in left if id(each[0]) not in known]
+            more = [each for each in left if needed & each[1]]
+            if not more:
+                return [each for each, _, _ in chosen], frozenset(needed)
+            chosen += more
+            needed.update(*(each.refers for each, _, _ in more))
+
+    def require_told(
+        self, made: _Statement, chosen: list[_Statement], needed: frozenset[str]
+    ) -> None:
+        """Refuses what could be something else than the names say.
+
+        Raises:
+            UntoldError: It could.
+        """
+        if self.dynamic is not None:
+            raise UntoldError(f"its module reaches names by {self.dynamic}")
+        if own := made.binds & needed:
+            raise UntoldError(f"it, or what it needs, reads {min(own)}: its own name")
+        bound = frozenset[str]().union(*(each.binds for each in chosen))
+        perhaps = frozenset[str]().union(*(each.perhaps for each in (made, *chosen)))
+        if unknown := needed - bound - perhaps - _BUILTINS - {"__name__"}:
+            raise UntoldError(f"nothing that can be kept says what {min(unknown)} is")
+        if inward := needed & self.inward:
+            raise UntoldError(f"{min(inward)} is changed by a function of its module")
+        for each in (made, *chosen):
+            if said := each.evaluates & self.words:
+                raise UntoldError(f"what it needs is made by a word that declares: {min(said)}")
+
+
+@lru_cache(maxsize=8)
+def _module(source: str) -> _Module:
+    try:
+        return _Module.of(source)
+    except (SyntaxError, RecursionError, ValueError) as error:
+        raise UntoldError(f"its module cannot be read: {type(error).__name__}") from None
+
+
+def _parts(lines: _Lines, node: ast.stmt) -> Iterator[_Statement]:
+    """A statement; of an import each name by itself."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        yield _Statement.of(node, lines.text(node, decorated=True), (node.lineno, node.col_offset))
+        return
+    for alias in node.names:
+        one: ast.stmt = (
+            ast.ImportFrom(node.module, [alias], node.level)
+            if isinstance(node, ast.ImportFrom)
+            else ast.Import([alias])
+        )
+        yield _Statement.of(one, ast.unparse(one), (alias.lineno, alias.col_offset))
+
+
+def _dynamic(each: _Statement, bound: frozenset[str]) -> str | None:
+    """By what a statement may reach names that it does not name."""
+    for node in ast.walk(each.node):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            return f"from {node.module} import *"
+        if isinstance(node, ast.Attribute) and node.attr == "modules" and _root(node) == "sys":
+            return "sys.modules"
+    found = (each.refers & _DYNAMIC) - bound
+    return f"{min(found)}()" if found else None
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _scopes(child)
+
+
+def _run_now(statement: ast.stmt) -> Iterator[ast.AST]:
+    """What of a statement is run with it, and not when a function is called."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, _FUNCTIONS):
+            waiting += [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
+        elif isinstance(node, ast.Lambda):
+            waiting.append(node.args)
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _aliased(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names of which the object, or what it is a part of, is bound to another."""
+    for node in nodes:
+        waiting = [getattr(node, "value", None)] if isinstance(node, _BINDINGS) else []
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, ast.Name):
+                yield value.id
+            elif isinstance(value, ast.Attribute | ast.Subscript | ast.Starred | ast.NamedExpr):
+                waiting.append(value.value)
+            elif isinstance(value, ast.IfExp):
+                waiting += [value.body, value.orelse]
+            elif isinstance(value, ast.List | ast.Tuple | ast.Set):
+                waiting += value.elts
+            elif isinstance(value, ast.BoolOp | ast.Dict):
+                waiting += value.values
+
+
+def _names(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    return frozenset(each.id for each in nodes if isinstance(each, ast.Name))
+
+
+def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names of which a part is bound or deleted."""
+    for node in nodes:
+        found: ast.expr | None = None
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            found = None if isinstance(node.ctx, ast.Load) else node
+        elif isinstance(node, ast.Call) and _root(node.func) in {"setattr", "delattr"}:
+            found = node.args[0] if node.args else None
+        if found is not None and (name := _root(found)):
+            yield name
+
+
+def _touched(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names that have something called of theirs that changes them, by its name."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = _root(node.func)
+            if node.func.attr in _MUTATORS and name:
+                yield name
+
+
+def _given(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Names that are given to what is called, and that name."""
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            called = _root(node.func)
+            if isinstance(node.func, ast.Attribute):  # a method may change what it is called of
+                yield called, called
+            for each in (*node.args, *(word.value for word in node.keywords)):
+                yield from ((name, called) for name in _names(ast.walk(each)))
+        elif isinstance(node, ast.Expr):
+            called = _root(node.value)
+            yield from ((name, called) for name in _names(ast.walk(node.value)))
+        elif isinstance(node, _DEFINITIONS):
+            for each in node.decorator_list:
+                yield from ((name, _root(each)) for name in _names(ast.walk(each)))
+
+
+def _root(node: ast.expr) -> str:
+    """The name that an expression begins with; of a constant, `_CONSTANT`; else empty."""
+    found: ast.expr = node
+    while isinstance(found, ast.Attribute | ast.Subscript | ast.Call):
+        found = found.func if isinstance(found, ast.Call) else found.value
+    if isinstance(found, ast.Constant | ast.JoinedStr):
+        return _CONSTANT
+    return found.id if isinstance(found, ast.Name) else ""
+
+
+def _constant(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return all(map(_constant, node.elts))
+    return isinstance(node, ast.Constant | ast.JoinedStr)
+
+
+def _own_words(statement: ast.stmt) -> frozenset[str]:
+    """Names that are imported from this program's own packages."""
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _OWN:
+            found |= {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.Import):
+            tops = [(each.name.partition(".")[0], each.asname) for each in node.names]
+            found |= {asname or top for top, asname in tops if top in _OWN}
+    return frozenset(found)
