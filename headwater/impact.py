@@ -152,7 +152,7 @@ class Impact:
         known = {} if latest is None else latest.views
         kept = {name: known.get(shown.get(name, name)) for name in derived}
         return all(
-            (table := kept[name]) is not None and table.query == view.fingerprint
+            (table := kept[name]) is not None and table.query in view.fingerprints
             for name, view in derived.items()
         )
 

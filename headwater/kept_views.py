@@ -12,15 +12,17 @@ import structlog
 from cdc.postgres import own_schema
 from cdc.upkeep.difference import Difference, Part
 from headwater.errors import UsageError
-from projections import binding, derived_versions, view_versions
+from projections import binding, derived_versions, function_versions, view_versions
 from projections.errors import ViewPausedError
 from projections.published import Published, stable_path
-from projections.view import Store
+from projections.spec import FUNCTIONS
+from projections.view import DerivedView, Store
 from projections.view_definition import ChangeKind
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
 
     from headwater.job_report import JobReport
     from headwater.site import Site
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from projections.spec import JobSpec
     from projections.trace import Trace
     from projections.verification.ledger import Verified
-    from projections.view import DerivedView, View
+    from projections.view import View
     from projections.view_report import Uncompared, ViewReport
 
 _THERE: Final = frozenset({VersionState.HELD, VersionState.CURRENT, VersionState.FORMER})
@@ -75,7 +77,7 @@ class KeptViews:
         if not declared:  # then nobody has to be asked
             return ()
         with self._site.connect() as connection:
-            return derived_versions.places(connection, self._site.source, declared)
+            return derived_versions.places(connection, self._site.source, declared, self._functions)
 
     def derived_shown(self) -> dict[str, DerivedView]:
         """Those of them that readers see, by the names of their views."""
@@ -111,7 +113,8 @@ class KeptViews:
         with self._site.connect() as connection:
             name = self._site.source
             declared = (*self._declared(), *self._declared_derived())
-            differing = view_versions.register(connection, name, declared)
+            with function_versions.noting(connection, name, self._functions, declared):
+                differing = view_versions.register(connection, name, declared)
         for view, said in sorted(differing.items()):
             _log.warning(
                 "a view is kept as it was declared before",
@@ -220,18 +223,28 @@ class KeptViews:
         ]
 
     def to_rebuild(self) -> list[Difference]:
-        """Views that are kept by another definition than the declared one."""
+        """Views that are kept by another definition than the declared one.
+
+        Those too of which the rows change in place as soon as the job starts again: made by a
+        function that nobody can keep as it was.
+        """
         with self._site.connect() as connection:
             source, found = self._site.source, []
             versions = view_versions.read(connection, source)
             for view in (*self._declared(), *self._declared_derived()):
                 own = [each for each in versions if each.view == view.name]
                 shown = next((v for v in own if v.state is VersionState.CURRENT), None)
-                change = None if shown is None else view_versions.changed(connection, shown, view)
-                if shown is None or change is None or change.kind is not ChangeKind.REBUILD:
+                if shown is None:
                     continue
-                there = view_versions.made_for(own, view)
-                verb = "rebuild" if there is None else "cutover"
+                change = view_versions.changed(connection, shown, view)
+                if change.kind is ChangeKind.REBUILD:
+                    there = view_versions.made_for(own, view)
+                    verb = "rebuild" if there is None else "cutover"
+                    hint = f"headwater view {verb} {view.name}"
+                elif change.rows and isinstance(view, DerivedView):
+                    hint = function_versions.in_place(view)
+                else:
+                    continue
                 found.append(
                     Difference(
                         Part.VIEW,
@@ -240,7 +253,7 @@ class KeptViews:
                         f"version {shown.number}",
                         "; ".join(change.said),
                         repaired=False,
-                        hint=f"headwater view {verb} {view.name}",
+                        hint=hint,
                     )
                 )
         return found
@@ -321,7 +334,7 @@ class KeptViews:
         if derived and (not stores or "table" in stores):
             from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
 
-            reports += verify_derived(replace(spec, derived=derived))
+            reports += verify_derived(replace(spec, derived=derived), uncompared)
         with self._site.connect() as connection:
             ledger.publish(connection, spec.source, reports)
         return reports
@@ -348,6 +361,10 @@ class KeptViews:
         """Versions of views by their places, and by a view's name the one that readers see."""
         plans = self.plans()
         return {plan.name: plan for plan in plans} | {p.view: p for p in plans if p.shown}
+
+    @property
+    def _functions(self) -> Path:
+        return self._site.project.home.root / FUNCTIONS
 
     def _declared(self) -> list[View]:
         return list(self._site.project.declarations.views.values())

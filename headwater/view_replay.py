@@ -220,7 +220,7 @@ def _stands(
     return all(
         table is not None
         and (table.epoch, table.lsn) == (version.epoch, version.lsn)
-        and table.query == view.fingerprint
+        and table.query in view.fingerprints
         for table, view in zip(tables, chain, strict=True)
     )
 

@@ -47,7 +47,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
     Raises:
         RebuildRefusedError: It would be made from itself, by way of other versions that are kept.
     """
-    known = derived_versions.kept(connection, spec.source, spec.declared_derived)
+    known = derived_versions.kept(connection, spec.source, spec.declared_derived, spec.functions)
     by_view: dict[str, list[DerivedView]] = {}
     for each in known:
         by_view.setdefault(each.view.name.partition(".")[0], []).append(each.view)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final
 
-from projections import view_versions
+from projections import function_versions, view_versions
 from projections.errors import DefinitionUnreadableError, RebuildRefusedError
 from projections.view import DerivedView
 from projections.view_definition import ChangeKind
@@ -19,6 +19,7 @@ from projections.view_versions import KEPT, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     import psycopg
 
@@ -45,7 +46,9 @@ class KeptDerived:
     joining: bool = False
 
 
-def kept(connection: Connection, source: str, declared: Sequence[DerivedView]) -> list[KeptDerived]:
+def kept(
+    connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
+) -> list[KeptDerived]:
     """Returns what the job keeps: of each declared view its versions, each after what it reads.
 
     Of a view, those that readers do not see come before the one that they do: so in no other store
@@ -56,6 +59,7 @@ def kept(connection: Connection, source: str, declared: Sequence[DerivedView]) -
         connection: To the source, in autocommit.
         source: Its name.
         declared: The views as they are declared.
+        functions: Where what was kept of functions is.
     """
     by_view: dict[str, list[ViewVersion]] = {}
     for version in view_versions.read(connection, source):
@@ -67,36 +71,40 @@ def kept(connection: Connection, source: str, declared: Sequence[DerivedView]) -
             continue
         versions = [each for each in by_view[view.name] if each.state in KEPT]
         versions.sort(key=lambda each: each.state is VersionState.CURRENT)
-        each_kept = (_kept(connection, version, view) for version in versions)
+        each_kept = (_kept(connection, version, view, functions) for version in versions)
         found[view.name] = [each for each in each_kept if each is not None]
     views = {name: [each.view for each in versions] for name, versions in found.items()}
     try:
         names = in_order(views)
-    except RebuildRefusedError:  # functions that were changed: those of the circle stand still
+    except RebuildRefusedError:  # followed in place: those of the circle stand still
         names = list(views)
     return [each for name in names for each in found[name]]
 
 
 def places(
-    connection: Connection, source: str, declared: Sequence[DerivedView]
+    connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
 ) -> tuple[DerivedView, ...]:
     """Returns the views that `kept` does, under their places."""
     if not declared:
         return ()
-    return tuple(each.view for each in kept(connection, source, declared))
+    return tuple(each.view for each in kept(connection, source, declared, functions))
 
 
-def _kept(connection: Connection, version: ViewVersion, view: DerivedView) -> KeptDerived | None:
+def _kept(
+    connection: Connection, version: ViewVersion, view: DerivedView, functions: Path
+) -> KeptDerived | None:
     joining = version.state is VersionState.JOINING
     try:
         if version.state is VersionState.CURRENT:
             change = view_versions.changed(connection, version, view)
             if change.kind is not ChangeKind.REBUILD:
                 return KeptDerived(replace(view, name=version.place))
-        found = version.declared([view])
+        found = version.declared()
     except DefinitionUnreadableError:
         return None
-    return KeptDerived(found, joining) if isinstance(found, DerivedView) else None
+    if not isinstance(found, DerivedView):
+        return None
+    return KeptDerived(function_versions.with_function(found, view, functions), joining)
 
 
 def read(connection: Connection, source: str, views: Iterable[str]) -> frozenset[str]:

@@ -76,7 +76,8 @@ ProjectionError
 │   ├── RebuildRefusedError  HW-P136  a view cannot be rebuilt like that
 │   ├── RebuildStoppedError  HW-P137  a rebuild was paused and goes on when it is asked to
 │   ├── RebuildEarlyError    HW-P141  what rows are to be made from is not there yet
-│   └── SwitchUnfinishedError HW-P150 readers are moved in some stores, and the rest is noted
+│   ├── SwitchUnfinishedError HW-P150 readers are moved in some stores, and the rest is noted
+│   └── FunctionLostError    HW-P151  the function that a version is made by is not there
 ├── ExpectationError         HW-P090  a row is not as its view expects
 │   ├── RowUnexpectedError   HW-P092  a row waits because it is not as expected
 │   └── ViewHaltedError      HW-P093  a view stands still because a row is not as expected
@@ -555,6 +556,12 @@ class SwitchUnfinishedError(VersionError):
 
     code = "HW-P150"
     retriable = True
+
+
+class FunctionLostError(VersionError):
+    """What was kept of the function that a version of a view is made by is gone, or was altered."""
+
+    code = "HW-P151"
 
 
 class RebuildStoppedError(VersionError):

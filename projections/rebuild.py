@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from cdc.postgres import session, table_size
 from cdc.snapshot import reads
-from projections import binding, positions, showing, store_turn, sweeps, view_versions
+from projections import (
+    binding,
+    function_versions,
+    positions,
+    showing,
+    store_turn,
+    sweeps,
+    view_versions,
+)
 from projections.approach import Approach
 from projections.errors import (
     ArchiveIncompleteError,
@@ -216,9 +224,10 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
         )
     refuse_small(view, planned.disk_bytes, planned.disk_free_bytes, spare_bytes)
     _refuse_full(view, planned.stores)
-    if not own:  # the job has not noted it yet
-        view_versions.register(connection, spec.source, [view])
-    number = view_versions.add(connection, spec.source, view, reasons=planned.differs)
+    with function_versions.noting(connection, spec.source, spec.functions, [view]):
+        if not own:  # the job has not noted it yet
+            view_versions.register(connection, spec.source, [view])
+        number = view_versions.add(connection, spec.source, view, reasons=planned.differs)
     return numbered(connection, spec, view.name, number)
 
 
@@ -504,6 +513,7 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
         with closing(showing.showing(store, spec)) as sink:
             sink.drop(plan)
     view_versions.forget(connection, spec.source, version.place)
+    function_versions.tidy(connection, spec.functions)
 
 
 def _same(version: ViewVersion, view: AnyView) -> bool:

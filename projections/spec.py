@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.column_rule import NOTHING_HIDDEN
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.tenure import Tenure
     from projections.view import DerivedView, View
+
+
+FUNCTIONS: Final = "functions"
+"""Folder in the home; see `projections.function_versions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,11 @@ class JobSpec:
     def archive(self) -> Path:
         """Folder of the archived change records."""
         return self.home / "archive" / self.source
+
+    @property
+    def functions(self) -> Path:
+        """Folder of what is kept of the functions that views are made by."""
+        return self.home / FUNCTIONS
 
     @property
     def status_file(self) -> Path:

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from projections import binding, derived_versions, view_versions
+from projections.derived_view import part_told
 from projections.errors import PlanError, SinkUnavailableError
 from projections.plan import BOOKKEEPING, VERSION_COLUMN
 from projections.published import Published
@@ -134,7 +135,8 @@ def _of_query(
     versions = view_versions.of_view(connection, spec.source, view.name)
     place = view_versions.current_places(connection, spec.source).get(view.name)
     current = next((each for each in versions if each.place == place), None)
-    if current is not None and view.function is None:
+    # of a function that cannot be kept, another one may be followed in place
+    if current is not None and (view.function is None or part_told(view.text) is not None):
         change = view_versions.changed(connection, current, view)
         if change.kind is not ChangeKind.REBUILD:
             return Succession(followers, now, now)
@@ -145,7 +147,7 @@ def _of_query(
 def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[DerivedView, ...]:
     """Views made from one, or from one of these, by the queries whose rows readers see."""
     places = view_versions.current_places(connection, spec.source)
-    known = derived_versions.places(connection, spec.source, spec.declared_derived)
+    known = derived_versions.places(connection, spec.source, spec.declared_derived, spec.functions)
     reached, found = {view}, []
     for each in known:
         name = each.name.partition(".")[0]

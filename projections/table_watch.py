@@ -124,7 +124,9 @@ class TableWatch:
         """Views made from others, which the deriver looks for anew at each boundary."""
         spec = self._spec
         reads = self._reads(connection)
-        found = derived_versions.places(connection, spec.source, spec.declared_derived)
+        found = derived_versions.places(
+            connection, spec.source, spec.declared_derived, spec.functions
+        )
         found = found or spec.derived
         self._read = reads.union(*(view.inputs for view in found))
         return found

@@ -267,8 +267,8 @@ class DerivedView:
         inputs: Views that it reads.
         sql: Its query, as text of Spark's; None if it is a function.
         function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
-        text: Of a function, what tells it from another: the text of its module; of a pattern and of
-            standing queries, all that was said of them.
+        text: Of a function, what tells it from another, see `derived_view.ViewFunction.text`; of a
+            pattern and of standing queries, all that was said of them.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expectations: What its rows should be like.
@@ -313,9 +313,19 @@ class DerivedView:
 
     @property
     def fingerprint(self) -> str:
-        """What tells its query from another: its text, or that of its function."""
+        """What tells its query from another: its text, or what tells its function."""
+        return self._fingerprint(self.sql or self.text)
+
+    @property
+    def fingerprints(self) -> frozenset[str]:
+        """That, and what it was to earlier releases: of a function, they had all of its module."""
+        whole: str | None = getattr(self.function, "whole", None)
+        former = [] if whole is None else [self._fingerprint(whole)]
+        return frozenset({self.fingerprint, *former})
+
+    def _fingerprint(self, query: str) -> str:
         expected = (str(each) for each in self.expectations)
-        said = "\n".join((self.sql or self.text, *self.keys, *self.inputs, *expected))
+        said = "\n".join((query, *self.keys, *self.inputs, *expected))
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 

@@ -20,6 +20,7 @@ import orjson
 from cdc.table import Column, ColumnKind, TableName
 from eventstore.registry import declared as declared_events
 from projections.cache_options import CacheLayout, CacheOptions
+from projections.derived_view import ViewFunction, part_told
 from projections.errors import DeclarationError, DefinitionUnreadableError
 from projections.expectation.expectation import Expectation, OnFail
 from projections.extent import Extent, Span
@@ -93,8 +94,6 @@ def encoded(view: AnyView) -> Any:
     """
     if isinstance(view, EventsView):
         view = replace(view, events=view.events.as_declared())
-    if isinstance(view, DerivedView) and view.function is not None:
-        view = replace(view, text=hashlib.sha256(view.text.encode()).hexdigest())
     return _out(view)
 
 
@@ -137,6 +136,7 @@ def difference(
         gone: Whether the source has no table of that name any more: then a new name is the table's
             own, and asks for nothing.
     """
+    old = _told_as(old, new)
     # what was kept has tuples where a declaration may have lists
     old, new = decoded(encoded(old)), decoded(encoded(new))
     found = [
@@ -147,7 +147,7 @@ def difference(
     if not found:
         return DefinitionChange(ChangeKind.NONE)
     rebuilt = any(part.kind is ChangeKind.REBUILD for part in found)
-    if isinstance(old, DerivedView) and is_function(old):
+    if isinstance(old, DerivedView) and is_function(old) and part_told(old.text) is None:
         rebuilt = False  # what it was is in the module no more: nobody could keep it
     return DefinitionChange(
         ChangeKind.REBUILD if rebuilt else ChangeKind.IN_PLACE,
@@ -155,6 +155,15 @@ def difference(
         frozenset[str]().union(*(part.columns for part in found)),
         any(part.rows for part in found),
     )
+
+
+def _told_as(old: AnyView, new: AnyView) -> AnyView:
+    """What was told by all of its module is told as now, if that module is the same."""
+    if not isinstance(old, DerivedView) or not isinstance(new, DerivedView):
+        return old
+    function = new.function
+    same = isinstance(function, ViewFunction) and is_function(old) and old.text == function.former
+    return replace(old, text=new.text) if same else old
 
 
 def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
@@ -241,7 +250,8 @@ def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
     if is_function(old) != is_function(new):
         yield DefinitionChange(ChangeKind.REBUILD, ("it is made in another way",), rows=True)
     elif is_function(old) and old.text != new.text:
-        said = "its function, or what stands beside it in its module"
+        known = part_told(old.text) is not None and part_told(new.text) is not None
+        said = "its function" if known else "its function, or what stands beside it in its module"
         yield DefinitionChange(ChangeKind.REBUILD, (said,), rows=True)
     elif _query(old) != _query(new):
         yield DefinitionChange(ChangeKind.REBUILD, ("its query",), rows=True)

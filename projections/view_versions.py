@@ -194,8 +194,7 @@ class ViewVersion:
         """Returns the view that the job keeps for it.
 
         Args:
-            among: Declared views: of one of events, its registry is that of its own version, and
-                a function is its own.
+            among: Declared views: of one of events, its registry is that of its own version.
 
         Raises:
             DefinitionUnreadableError: Its definition cannot be read.
@@ -204,8 +203,6 @@ class ViewVersion:
         same = next((view for view in among if view.name == self.view), None)
         if isinstance(found, EventsView) and isinstance(same, EventsView):
             found = replace(found, events=replace(found.events, registry=same.events.registry))
-        if isinstance(found, DerivedView) and isinstance(same, DerivedView) and same.function:
-            found = replace(found, function=same.function, text=same.text)
         return replace(found, name=self.place)
 
 

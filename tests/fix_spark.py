@@ -116,7 +116,10 @@ class ViewJob:
             views = [version.view for version in kept]
             found = bind(connection, self.spec.source, views, hiding=self.spec.hiding)
             derived = derived_versions.places(
-                connection, self.spec.source, self.spec.declared_derived
+                connection,
+                self.spec.source,
+                self.spec.declared_derived,
+                self.spec.functions,
             )
         events = [plan for plan in self.spec.plans if plan.events is not None]
         plans = (*found.plans, *events)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -34,10 +35,10 @@ from projections.spark.derivation.recomputation import affected, outcome, within
 from projections.spec import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from projections.derivation.strategy import Explanation
     from projections.expectation.expectation import Expectation
@@ -164,7 +165,7 @@ class DerivedKeeper:
             return None
         wanted = {place: known[place].version for place in read}
         query = view.fingerprint
-        same = own is not None and (own.query, own.epoch) == (query, version.epoch)
+        same = own is not None and own.query in view.fingerprints and own.epoch == version.epoch
         if own is not None and same and own.made_from.keys() == wanted.keys():
             changed = {place for place in wanted if own.made_from[place] != wanted[place]}
         else:
@@ -421,10 +422,32 @@ def definition_of(view: DerivedView, session: SparkSession) -> Any:
     if view.percolation is not None:
         percolation, (documents, queries) = view.percolation, view.inputs
         return lambda frames: percolated(frames[documents], frames[queries], percolation)
-    function = view.function
-    if function is None:
+    if view.function is None:
         raise ViewQueryError(f"view {view.name} has no query")
-    return lambda frames: function(*[frames[name] for name in view.inputs])
+    return partial(_of_function, view, view.function)
+
+
+def _of_function(
+    view: DerivedView, function: Callable[..., Any], frames: Mapping[str, DataFrame]
+) -> DataFrame:
+    """Calls the function of a view; what goes wrong in it is told of that view alone."""
+    try:
+        made = function(*[frames[name] for name in view.inputs])
+    except (ProjectionError, PySparkException, Py4JError):
+        raise
+    except Exception as error:
+        raise ViewQueryError(
+            f"the function of view {view.name} raises",
+            detail=f"{type(error).__name__}: {error}"[:300],
+            hint="correct it; until then the view stays at its last boundary",
+        ) from error
+    if not isinstance(made, DataFrame):
+        raise ViewQueryError(
+            f"the function of view {view.name} returns no DataFrame",
+            detail=type(made).__name__,
+            hint="it describes the result: return orders.groupBy(...).agg(...)",
+        )
+    return made
 
 
 def inputs_of(definition: Any, there: Iterable[str]) -> set[str]:

@@ -10,14 +10,15 @@ from deltalake import DeltaTable
 
 from projections.derived_form import derived_plan
 from projections.documents import DocumentForm
-from projections.errors import PlanError
+from projections.errors import FunctionLostError, PlanError
+from projections.fault import Fault
 from projections.published import Published
 from projections.spark.derivation.comparison import counted, require_unique, wrong
 from projections.spark.derived import DerivedKeeper
 from projections.spark.session import session_beside
 from projections.spark.table_versions import TableVersions
 from projections.view import Store
-from projections.view_report import EXAMPLES, Finding, ViewReport
+from projections.view_report import EXAMPLES, Finding, Uncompared, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,18 +34,23 @@ _AT_ONCE: Final = 2
 """Views that are compared at once: one is planned while rows of another are read."""
 
 
-def verify_derived(spec: JobSpec) -> list[ViewReport]:
+def verify_derived(
+    spec: JobSpec, uncompared: Callable[[Uncompared], None] | None = None
+) -> list[ViewReport]:
     """Compares every derived view with its query, in batch, at the boundary that is published.
 
     Writes may go on meanwhile: the versions of all tables are fixed.
 
     Args:
         spec: The job.
+        uncompared: Is told of a view of which the function is lost, while others are compared.
+            Without it, that is raised.
 
     Returns:
         A report for each view that is published.
 
     Raises:
+        FunctionLostError: What was kept of the function of a view is gone, or was altered.
         DuplicateKeyError: A view is not kept as its key does not identify its rows; it has an
             example.
     """
@@ -58,7 +64,14 @@ def verify_derived(spec: JobSpec) -> list[ViewReport]:
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
-        return derived_report(DerivedKeeper(tables, view, versions), latest, places, spec.source)
+        keeper = DerivedKeeper(tables, view, versions)
+        try:
+            return derived_report(keeper, latest, places, spec.source)
+        except FunctionLostError as error:
+            if uncompared is None:
+                raise
+            uncompared(Uncompared(view.name, Store.TABLE, Fault.of(error)))
+            return None
 
     with ThreadPoolExecutor(_AT_ONCE, "verification") as pool:
         return [report for report in pool.map(verified, spec.derived) if report is not None]

@@ -209,7 +209,7 @@ class Deriver(Attendant):
     def _meet(self, connection: Connection) -> None:
         """Follows what versions there are by now."""
         spec = self._spec
-        kept = derived_versions.kept(connection, spec.source, spec.declared_derived)
+        kept = derived_versions.kept(connection, spec.source, spec.declared_derived, spec.functions)
         self._joining = {each.view.name: each.view for each in kept if each.joining}
         if [each.view for each in kept] == self.views:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +10,16 @@ import pytest
 
 from headwater import query
 from projections import derived_rebuild, derived_versions, rebuild, switch, view_versions
-from projections.cache_reader import CacheReader
 from projections.declaration import load
 from projections.errors import (
     RebuildRefusedError,
     VersionBehindError,
     VersionUnknownError,
 )
-from projections.search.client import Searcher
 from projections.spark.derived_verification import verify_derived
 from projections.view_versions import VersionState
-from tests.version_steps import Reader, awaited, connected, switched
+from tests.order_writes import readers, writing
+from tests.version_steps import awaited, connected, switched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +56,6 @@ view.sql("{name}_most", "SELECT max(latest) AS latest, 1 AS one FROM {name}_by_s
 """
 FIRST = "count(*) AS orders, max(number) AS latest"
 ROUNDS = 12
-WATCHED = "paid"
 
 
 def declared(folder: Path, name: str, measures: str = FIRST, where: str = "") -> Any:
@@ -208,60 +205,7 @@ def equal(job: ViewJob, tmp_path: Path, measures: str = FIRST) -> None:
     """Each view equals its query at what it reads, in every version that the job keeps."""
     derived = tuple(declared(tmp_path, job.spec.source, measures).derived.values())
     with connected(job.spec) as connection:
-        kept = derived_versions.places(connection, job.spec.source, derived)
+        kept = derived_versions.places(connection, job.spec.source, derived, job.spec.functions)
     reports = verify_derived(replace(job.bound(), derived=kept))
     assert {view.name for view in kept} == {report.view for report in reports}
     assert all(report.equal for report in reports)
-
-
-def readers(spec: JobSpec, view: str) -> dict[str, Reader]:
-    cached = CacheReader(spec.cache_url, f"{spec.source}:", view)
-    searcher = Searcher(spec.search_url)
-
-    def in_cache() -> int | None:
-        row = cached.get(WATCHED)
-        return None if row is None else int(row["latest"])  # type: ignore[call-overload]
-
-    def in_search() -> int | None:
-        row = searcher.get(view, WATCHED)
-        return None if row is None else int(row["latest"])
-
-    def in_table(name: str, condition: str) -> int | None:
-        sql = f"SELECT latest FROM {name} WHERE {condition}"  # noqa: S608
-        found = query.run(sql, spec.addresses.tables)
-        return int(found["latest"][0].as_py()) if found.num_rows else None
-
-    return {
-        "cache": Reader(in_cache),
-        "search": Reader(in_search),
-        "table": Reader(lambda: in_table(view, f"status = '{WATCHED}'")),
-        "follower": Reader(lambda: in_table(f"{spec.source}_most", "one = 1")),
-    }
-
-
-class writing:  # noqa: N801  # a context
-    """Writes greater and greater numbers to rows, and moves some of them, until it is left."""
-
-    def __init__(self, database: str) -> None:
-        self._database = database
-        self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._write)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._enough.set()
-        self._thread.join(30)
-
-    def _write(self) -> None:
-        number = 0
-        with psycopg.connect(self._database, autocommit=True) as connection:
-            while not self._enough.wait(0.02):
-                number += 1
-                connection.execute("UPDATE orders SET number = %s WHERE id = 3", (number,))
-                connection.execute(
-                    "UPDATE orders SET status = CASE status WHEN 'paid' THEN 'placed' ELSE 'paid'"
-                    " END, total = total + 1 WHERE id = %s AND id <> 3",
-                    (1 + number % 299,),
-                )

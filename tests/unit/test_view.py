@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import pickle
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -358,6 +360,43 @@ def test_a_view_by_a_function_is_found_again_in_its_module_wherever_it_is_sent(
     assert "abab" == sent.function("ab")
     path.write_text(path.read_text().replace("* 2", "* 3"))
     assert load(path).derived["doubled"].text != declared.text == sent.text
+    with pytest.raises(DeclarationError, match="has changed since it was declared"):
+        pickle.loads(pickle.dumps(declared))  # noqa: S301
+    path.write_text(path.read_text().replace("* 3", "* 2") + "unused = 1\n")
+    assert "abab" == pickle.loads(pickle.dumps(declared)).function("ab")  # noqa: S301
+
+
+ELSEWHERE = {
+    "def around(made):\n    def inner(orders):\n        return made(orders)\n"
+    "    return inner\n"
+    '@view("doubled", keys=["id"])\n@around\ndef made(orders):\n    return orders * 2\n': (
+        "another function stands around it"
+    ),
+    'doubled = view("doubled", keys=["id"])(lambda orders: orders * 2)\n': "by itself at the top",
+    "if shop:\n    @view(keys=['id'])\n    def doubled(orders):\n        return orders * 2\n": (
+        "by itself at the top"
+    ),
+    "import elsewhere\nview('doubled', keys=['id'])(elsewhere.made)\n": "of another module",
+    "from elsewhere import *\n@view(keys=['id'])\ndef doubled(orders):\n    return orders * 2\n": (
+        "import \\*"
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "why"), ELSEWHERE.items())
+def test_a_function_of_which_nobody_can_tell_what_it_needs_is_told_by_all_of_its_module(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    (tmp_path / "elsewhere.py").write_text("def made(orders):\n    return orders * 2\n")
+    sys.modules.pop("elsewhere", None)
+    before = 'shop = source("shop", tables=["public.orders"])\nview.mirror("orders", shop.orders)\n'
+    path = module(tmp_path, before + text)
+    declared = load(path).derived["doubled"]
+
+    assert isinstance(declared.function, ViewFunction)
+    assert re.search(why, declared.function.untold)
+    assert "abab" == declared.function("ab")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == declared.text
 
 
 def test_a_view_by_a_function_of_no_module_cannot_be_sent() -> None:

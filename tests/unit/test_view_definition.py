@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 from cdc.table import TableName
 from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
+from projections.declaration import load
+from projections.derived_view import part_told, told_of
 from projections.errors import DefinitionUnreadableError
 from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling, Window
 from projections.expectation.expectation import Expectation, OnFail, deletes
@@ -30,6 +34,9 @@ from projections.view import (
     Store,
 )
 from projections.view_definition import ChangeKind, decoded, difference, digest, encoded
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ORDERS = TableName("public", "orders")
 names = st.text("abc", min_size=1, max_size=3)
@@ -134,8 +141,17 @@ def derived(**said: object) -> DerivedView:
     return dataclasses.replace(SELECTED, **said)
 
 
+PARTS = {text: told_of(hashlib.sha256(text.encode()).hexdigest()) for text in "12"}
+SAID = "its function, or what stands beside it in its module"
+
+
 def function(text: str, **said: object) -> DerivedView:
     return derived(sql=None, function=print, text=text, **said)
+
+
+def part(text: str, **said: object) -> DerivedView:
+    """Of a function of which it is known what it needs of its module."""
+    return function(PARTS[text], **said)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +180,12 @@ def function(text: str, **said: object) -> DerivedView:
         (function("1"), function("2"), ChangeKind.IN_PLACE, None),
         (function("1"), function("2", keys=("a",)), ChangeKind.IN_PLACE, None),
         (function("1"), derived(), ChangeKind.IN_PLACE, None),
+        (part("1"), part("1"), ChangeKind.NONE, ()),
+        (part("1"), part("2"), ChangeKind.REBUILD, ("its function",)),
+        (part("1"), function("1"), ChangeKind.REBUILD, (SAID,)),
+        (function("1"), part("1"), ChangeKind.IN_PLACE, (SAID,)),
+        (part("1"), part("1", keys=("a",)), ChangeKind.REBUILD, ("keys: status -> a",)),
+        (part("1"), derived(), ChangeKind.REBUILD, ("it is made in another way",)),
         (
             derived(sql=None, pattern=LOOKED_FOR, text="1"),
             derived(sql=None, pattern=LOOKED_FOR, text="said otherwise"),
@@ -213,8 +235,44 @@ def test_a_definition_of_windows_is_the_same_after_it_was_kept_as_json(window: W
     assert digest(by) == digest(dataclasses.replace(by, span=None))
 
 
-def test_of_a_function_no_text_is_kept() -> None:
-    assert "secret" not in orjson.dumps(encoded(function("secret = 1"))).decode()
+@pytest.mark.parametrize("first", ["", "from helpers import *\n"], ids=["a part", "all of it"])
+def test_of_a_function_no_text_is_kept(tmp_path: Path, first: str) -> None:
+    (tmp_path / "helpers.py").touch()
+    declared = by_function(tmp_path, first + "SECRET = 1\n")
+
+    assert "SECRET" not in orjson.dumps(encoded(declared)).decode()
+    assert (first == "") == (part_told(declared.text) is not None)
+
+
+def test_what_an_earlier_release_noted_of_a_function_is_the_same_in_the_same_module(
+    tmp_path: Path,
+) -> None:
+    declared = by_function(tmp_path, "")
+    whole = (tmp_path / "views.py").read_text()
+    noted = {**encoded(declared), "text": hashlib.sha256(whole.encode()).hexdigest()}
+    # as it was reckoned then, of the text itself
+    made_by = dataclasses.replace(declared, function=None, text=whole).fingerprint
+    edited = by_function(tmp_path, "# of no account\n")
+
+    assert ChangeKind.NONE is difference(decoded(noted), declared, gone=lambda _: False).kind
+    assert {made_by, declared.fingerprint} == declared.fingerprints
+    found = difference(decoded(noted), edited, gone=lambda _: False)
+    assert (ChangeKind.IN_PLACE, (SAID,)) == (found.kind, found.said)
+    assert declared.text == edited.text
+    assert made_by not in edited.fingerprints
+
+
+def by_function(folder: Path, first: str) -> DerivedView:
+    module = folder / "views.py"
+    module.write_text(
+        f"{first}from headwater import source, view\n"
+        'shop = source("shop", tables=["public.orders"])\n'
+        'view.mirror("orders", shop.orders)\n'
+        '@view(keys=["id"])\n'
+        "def doubled(orders):\n"
+        "    return orders * 2\n"
+    )
+    return load(module).derived["doubled"]
 
 
 def test_another_table_asks_for_a_rebuild_unless_it_is_the_same_by_a_new_name() -> None:
