@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from projections import showing, store_turn, view_versions
+from projections import function_versions, showing, store_turn, view_versions
 from projections.errors import VersionUnknownError
 from projections.view import Store
 from projections.view_versions import VersionState
@@ -59,4 +59,5 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
                 sink.drop(showing.place_of(each.place, {store}))
     for each in versions:
         view_versions.forget(connection, spec.source, each.place)
+    function_versions.tidy(connection, spec.functions)
     return tuple(versions)

@@ -210,8 +210,12 @@ def test_what_a_store_that_is_away_has_goes_when_it_is_asked_again(project: Proj
         project.withdraw("orders")
 
     project.job.spec = spec
+    kept = spec.functions / f"{'0' * 64}.py"  # of a function that no version names
+    kept.parent.mkdir(exist_ok=True)
+    kept.touch()
     assert any(":" in each for each in project.left("orders"))
     assert [1] == project.withdraw("orders")
+    assert not kept.exists()
     assert [] == project.left("orders")
     assert [1] == project.withdraw("orders")
     with pytest.raises(VersionUnknownError):
