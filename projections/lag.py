@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from projections.read_barrier import POLL_S, Stage, look
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from cdc.position_token import PositionToken
     from projections.read_barrier import Lateness, ReadBarrier
     from projections.view import Store
+
+_STAGES_S: Final = 1.0
+"""How often it is asked which stage is behind, while it is waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +62,28 @@ def measure(
         TokenError: The token means nothing in this source.
     """
     began = time.monotonic()
+    stages_at = began + _STAGES_S
+    late: dict[tuple[str, Store], Lateness] = {}
     took: dict[tuple[str, Store], float] = {}
     waited = {(view.view, store): view for view in views for store in view.stores}
-    source = next((view.source for view in views), token.source)
-    while True:
-        seen = look(connection, token, source)
-        passed_s = time.monotonic() - began
+    while took.keys() != waited.keys():
+        seen = look(connection, token, token.source)
+        now = time.monotonic()
         there = [place for place in waited if place not in took and seen.reached(*place)]
-        took |= dict.fromkeys(there, passed_s)
+        took |= dict.fromkeys(there, now - began)
+        if now < min(stages_at, began + timeout_s):
+            time.sleep(POLL_S)
+            continue
+        # each stage is some questions to the source
+        stages_at = now + _STAGES_S
         late = {
             place: view.lateness(seen, place[1])
             for place, view in waited.items()
             if place not in took
         }
-        if passed_s >= timeout_s or all(each.stage is Stage.PAUSED for each in late.values()):
-            return [Lag(*place, took.get(place), late.get(place)) for place in sorted(waited)]
-        time.sleep(POLL_S)
+        if now >= began + timeout_s or all(each.stage is Stage.PAUSED for each in late.values()):
+            break
+    return [
+        Lag(*place, took.get(place), None if place in took else late.get(place))
+        for place in sorted(waited)
+    ]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from projections import function_versions, showing, store_turn, view_versions
-from projections.errors import VersionUnknownError
+from projections import derived_versions, function_versions, showing, store_turn, view_versions
+from projections.errors import VersionError, VersionUnknownError
 from projections.view import Store
 from projections.view_versions import VersionState
 
@@ -38,6 +38,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
 
     Raises:
         VersionUnknownError: There never was such a view.
+        VersionError: A version of a view that is declared is made from it.
         VersionBusyError: A batch takes too long; given again, it does the rest.
         SinkError: A store does not answer; given again, it does the rest.
     """
@@ -46,6 +47,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
         raise VersionUnknownError(
             f"no view is named {view}", hint="headwater view list --versions shows all there are"
         )
+    _refuse_read(connection, spec, view)
     for each in versions:
         view_versions.move(connection, spec.source, each.place, VersionState.DROPPED, VersionState)
     turns = {*Store, *(store_turn.of_derived(each) for each in Store)}
@@ -61,3 +63,18 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
         view_versions.forget(connection, spec.source, each.place)
     function_versions.tidy(connection, spec.functions)
     return tuple(versions)
+
+
+def _refuse_read(connection: Connection, spec: JobSpec, view: str) -> None:
+    """Refuses to remove what a version of a declared view is made from, by an earlier query."""
+    readers = [
+        each.name
+        for each in spec.declared_derived
+        if view in derived_versions.read(connection, spec.source, [each.name])
+    ]
+    if readers:
+        raise VersionError(
+            f"versions of other views are made from view {view}",
+            detail=", ".join(readers),
+            hint="rebuild and cutover these by what is declared, and drop their older versions",
+        )

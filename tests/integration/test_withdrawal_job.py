@@ -14,7 +14,12 @@ from headwater import query
 from projections import positions, view_versions, withdrawal
 from projections.cache_reader import CacheReader
 from projections.declaration import load
-from projections.errors import CacheUnknownError, SinkUnavailableError, VersionUnknownError
+from projections.errors import (
+    CacheUnknownError,
+    SinkUnavailableError,
+    VersionError,
+    VersionUnknownError,
+)
 from projections.published import Published, stable_path
 from projections.search.client import Searcher
 from projections.search.engine import SearchEngine
@@ -162,6 +167,10 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
         with view_versions.alone(connection, spec.source, wanted.name):
             switched(connection, spec, held)
 
+    with pytest.raises(VersionError, match="made from view") as refused:
+        project.withdraw("kept")
+    assert project.name("states") == refused.value.detail
+    assert {1: "current"} == project.states("kept")
     for view in names:  # the job that runs was started with them
         project.withdraw(view)
 
