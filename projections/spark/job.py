@@ -70,6 +70,7 @@ def run(spec: JobSpec) -> int:
         ClusterError: The cluster cannot be used.
     """
     with taken(spec.home) as tenure:
+        spec.derived_file.unlink(missing_ok=True)  # of the job before, which may have kept others
         return _Job(replace(spec, tenure=tenure)).run()
 
 

@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from headwater import query
+from headwater.job_report import JobReport
 from projections import positions, view_versions, withdrawal
 from projections.cache_reader import CacheReader
 from projections.declaration import load
@@ -230,6 +231,9 @@ def test_what_a_store_that_is_away_has_goes_when_it_is_asked_again(project: Proj
     with pytest.raises(VersionUnknownError):
         project.withdraw("ordres")
     assert VersionState.DROPPED == project.states("orders")[1]
+    assert project.name("states") in JobReport(spec.home / "run").views()
     project.declare()
     project.start()
     assert [] == project.job.catch_up()
+    # what the job before said of views that it kept is no word of this one
+    assert project.name("states") not in JobReport(spec.home / "run").views()
