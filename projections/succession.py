@@ -16,7 +16,6 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from projections import binding, derived_versions, view_versions
-from projections.derived_view import part_told
 from projections.errors import PlanError, SinkUnavailableError
 from projections.plan import BOOKKEEPING, VERSION_COLUMN
 from projections.published import Published
@@ -24,6 +23,7 @@ from projections.sinks.arrow import table_schema
 from projections.sinks.history_form import HistoryForm
 from projections.view import DerivedView
 from projections.view_definition import ChangeKind
+from projections.view_function import part_told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

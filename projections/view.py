@@ -267,7 +267,7 @@ class DerivedView:
         inputs: Views that it reads.
         sql: Its query, as text of Spark's; None if it is a function.
         function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
-        text: Of a function, what tells it from another, see `derived_view.ViewFunction.text`; of a
+        text: Of a function, what tells it from another, see `view_function.ViewFunction.text`; of a
             pattern and of standing queries, all that was said of them.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.

@@ -20,7 +20,6 @@ import orjson
 from cdc.table import Column, ColumnKind, TableName
 from eventstore.registry import declared as declared_events
 from projections.cache_options import CacheLayout, CacheOptions
-from projections.derived_view import ViewFunction, part_told
 from projections.errors import DeclarationError, DefinitionUnreadableError
 from projections.expectation.expectation import Expectation, OnFail
 from projections.extent import Extent, Span
@@ -37,6 +36,7 @@ from projections.view import (
     SchemaPolicy,
     Store,
 )
+from projections.view_function import ViewFunction, part_told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

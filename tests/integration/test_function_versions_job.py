@@ -20,9 +20,9 @@ from projections import (
     view_versions,
 )
 from projections.declaration import load
-from projections.derived_view import part_told
 from projections.errors import FunctionLostError, RebuildRefusedError, VersionBehindError
 from projections.spark.derived_verification import verify_derived
+from projections.view_function import part_told
 from projections.view_versions import VersionState
 from tests.order_writes import Reader, readers, writing
 from tests.version_steps import awaited, connected, switched

@@ -11,11 +11,11 @@ from pyspark import cloudpickle
 
 from projections.declaration import load
 from projections.derivation.errors import ViewQueryError
-from projections.derived_view import ViewFunction, part_told
 from projections.errors import FunctionLostError
 from projections.function_versions import KeptFunction, in_place, with_function
 from projections.spark.derived import definition_of
 from projections.view_definition import decoded, encoded
+from projections.view_function import ViewFunction, part_told
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,6 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
 from projections.declaration import events, load, mirror, source
-from projections.derived_view import ViewFunction
 from projections.errors import DeclarationError, PlanError
 from projections.event_form import KEY, STORED
 from projections.expectation.expectation import expect
@@ -27,6 +26,7 @@ from projections.plan import (
 )
 from projections.search.options import SearchOptions, Text
 from projections.view import EVENT_TABLES, EVENTS, EventsView, Store
+from projections.view_function import ViewFunction
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,6 @@ from cdc.table import TableName
 from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
 from projections.declaration import load
-from projections.derived_view import part_told, told_of
 from projections.errors import DefinitionUnreadableError
 from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling, Window
 from projections.expectation.expectation import Expectation, OnFail, deletes
@@ -34,6 +33,7 @@ from projections.view import (
     Store,
 )
 from projections.view_definition import ChangeKind, decoded, difference, digest, encoded
+from projections.view_function import part_told, told_of
 
 if TYPE_CHECKING:
     from pathlib import Path
