@@ -54,7 +54,9 @@ class Met:
             AlertConditionError: A row cannot be written.
         """
         wanted = {key: index for index, key in enumerate(self.until) if key in keys}
-        rows = self._answer.take(pa.array(list(wanted.values()), pa.int64()))
+        # not `take`: it has nothing for views of text, which is what the answer has for any text
+        parts = [self._answer.slice(index, 1) for index in wanted.values()]
+        rows = pa.concat_tables([self._answer.slice(0, 0), *parts])
         return dict(zip(wanted, _documents(self._alert, rows), strict=True))
 
 

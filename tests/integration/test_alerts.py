@@ -7,7 +7,8 @@ import threading
 import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -90,17 +91,20 @@ def receiver() -> Iterator[Receiver]:
     thread.join()
 
 
+COLUMNS = {"id": pa.int64(), "amount": pa.int64(), "due_at": pa.timestamp("us", "UTC")}
+
+
 class View:
     """A view's table, published at one boundary after the other."""
 
     def __init__(self, tables: Path) -> None:
         self.tables = tables
+        self.more: dict[str, pa.DataType] = {}
         self._lsn = 0
 
     def publish(self, *rows: Mapping[str, Any]) -> None:
         """Publishes the view with these rows and no others."""
-        names = {"id": pa.int64(), "amount": pa.int64(), "due_at": pa.timestamp("us", "UTC")}
-        schema = pa.schema(list(names.items()))
+        schema = pa.schema(list((COLUMNS | self.more).items()))
         made = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
         place = str(self.tables / "payments")
         write_deltalake(place, made, mode="overwrite")
@@ -188,6 +192,42 @@ def test_a_row_is_told_once_and_once_that_it_has_recovered(
     brought(spec, connection)
     assert 4 == len({each["id"] for each in receiver.taken})
     assert ["1", "2"] == [each.key for each in ledger.standing(connection, SOURCE)]
+
+
+def test_a_row_is_told_whatever_its_columns_are(
+    spec: AlertSpec, view: View, connection: Connection, receiver: Receiver
+) -> None:
+    part = pa.struct([("name", pa.string()), ("price", pa.decimal128(12, 2))])
+    view.more = {
+        "name": pa.string(),
+        "seal": pa.binary(),
+        "day": pa.date32(),
+        "open": pa.bool_(),
+        "weight": pa.float64(),
+        "parts": pa.list_(part),
+        "first": part,
+    }
+    told = {"name": "Lämpchen 藍", "open": True, "weight": 0.5, "day": date(2026, 2, 28)}
+    dear = {"name": "shade", "price": Decimal("1.50")}
+    row = {"id": 2, "amount": 500, "seal": b"\x00\x01", "parts": [dear, None], "first": dear}
+    view.publish({"id": 1, "amount": 5}, row | told, {"id": 3, "amount": 500})
+    looked(spec, connection)
+    brought(spec, connection)
+
+    assert [("opened", 2), ("opened", 3)] == sorted(receiver.told())
+    seen = {message["row"]["id"]: message["row"] for message in receiver.taken}
+    shown = dear | {"price": "1.50"}
+    assert seen[2] == {
+        **told,
+        "id": 2,
+        "amount": 500,
+        "due_at": None,
+        "day": "2026-02-28",
+        "seal": "AAE=",
+        "parts": [shown, None],
+        "first": shown,
+    }
+    assert seen[3] == {"id": 3, "amount": 500, "due_at": None} | dict.fromkeys(view.more)
 
 
 def test_what_nobody_takes_is_sent_again_in_order_under_the_same_id(
