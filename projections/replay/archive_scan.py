@@ -7,8 +7,9 @@ over the same version, so that what one pass has chosen another can read.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -22,7 +23,7 @@ from projections.archive import DAY, SCHEMA
 from projections.errors import ArchiveMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import date
     from pathlib import Path
 
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 32_768
 _FEW_WORDS: Final = ("topic", "op")
+
+
+class ArchiveMark(NamedTuple):
+    """A version of an archive, to know it again.
+
+    Attributes:
+        version: Number of the version.
+        files: What tells its files from those of any other version: of an archive that was put back
+            to an earlier state, numbers come again.
+    """
+
+    version: int
+    files: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +71,11 @@ class ArchiveScan:
         topics: Topics whose records are wanted; None for all.
         version: Version of the table; None for the newest.
         since: First day on which wanted records came; None for all.
+        beyond: A version whose files are passed over; None for none. A file never changes, so what
+            came since lies in others, with older records among it where files were put together.
 
     Raises:
-        ArchiveMissingError: There is none, or not in that version.
+        ArchiveMissingError: There is none, or not in that version; or not the one to be beyond.
     """
 
     def __init__(
@@ -69,6 +85,7 @@ class ArchiveScan:
         *,
         version: int | None = None,
         since: date | None = None,
+        beyond: ArchiveMark | None = None,
     ) -> None:
         path = str(archive)
         try:
@@ -78,16 +95,27 @@ class ArchiveScan:
                 )
             table = DeltaTable(path, version=version)
             actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            known = _paths(path, beyond)
         except (DeltaError, OSError) as error:
             raise ArchiveMissingError(
                 "the archive cannot be read", detail=type(error).__name__
             ) from None
         self.version = table.version()
         self.topics = frozenset(topics or ())
-        wanted = [action for action in actions if _may_have(action, topics, since)]
+        self._paths = [action["path"] for action in actions]
+        wanted = [
+            action
+            for action in actions
+            if action["path"] not in known and _may_have(action, topics, since)
+        ]
         wanted.sort(key=lambda action: (action[f"partition.{DAY}"], *_age(action)))
         self._files = [archive / unquote(action["path"]) for action in wanted]
         self._known_blocks: list[Block] | None = None
+
+    @property
+    def mark(self) -> ArchiveMark:
+        """What it is known by again."""
+        return ArchiveMark(self.version, _digest(self._paths))
 
     @property
     def blocks(self) -> list[Block]:
@@ -176,6 +204,41 @@ class ArchiveScan:
         if nulls.get("op") == 0:
             return True
         return nulls.get("raw_value") == block.rows and nulls.get("op") == nulls.get("source", -1)
+
+
+def newest_version(archive: Path) -> int:
+    """Returns the number of an archive's newest version.
+
+    Raises:
+        ArchiveMissingError: There is none, or it cannot be read.
+    """
+    try:
+        return int(DeltaTable(str(archive)).version())
+    except (DeltaError, OSError) as error:
+        raise ArchiveMissingError(
+            "the archive cannot be read", detail=type(error).__name__
+        ) from None
+
+
+def _paths(archive: str, mark: ArchiveMark | None) -> frozenset[str]:
+    """The files of a version.
+
+    Raises:
+        ArchiveMissingError: It is another one by now.
+    """
+    if mark is None:
+        return frozenset()
+    actions = pa.table(DeltaTable(archive, version=mark.version).get_add_actions(flatten=True))
+    paths: list[str] = actions.column("path").to_pylist()
+    if _digest(paths) != mark.files:
+        raise ArchiveMissingError(
+            "the archive is not the one that was read before", detail=f"version {mark.version}"
+        )
+    return frozenset(paths)
+
+
+def _digest(paths: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()
 
 
 def _nulls(group: Any, names: Collection[str]) -> dict[str, int]:

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 
 from cdc.position import ChangePosition
 from projections.errors import ArchiveIncompleteError
-from projections.replay.survey import by_topic, flags, versions_of
+from projections.replay.archive_scan import ArchiveScan
+from projections.replay.survey import TopicSurvey, by_topic, flags, versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from cdc.snapshot.reads import Read
     from projections.frontier import Offsets
-    from projections.replay.archive_scan import ArchiveScan
-    from projections.replay.survey import TopicSurvey
 
 _COLUMNS: Final = ("topic", "partition", "offset", "op", "epoch", "lsn", "key")
 _HINT: Final = (
@@ -69,6 +69,59 @@ def check(
         detail="; ".join(missing),
         hint=_HINT,
     )
+
+
+def check_since(  # noqa: PLR0913, PLR0917  # what it is told by
+    archive: Path,
+    scan: ArchiveScan,
+    topic: str,
+    survey: TopicSurvey,
+    archived: Offsets,
+    since: Mapping[int, int],
+) -> None:
+    """Refuses a topic of which the archive lacks records that came since it was read before.
+
+    Days go from the archive the oldest first. So as long as it has a record of a partition that is
+    not beyond those wanted, it has all of these. The first of them nearly always tells that; where
+    offsets were skipped in the topic itself, an older one does.
+
+    Args:
+        archive: Folder of the archive.
+        scan: Of it, the files that may have such records.
+        topic: The topic.
+        survey: How its records lie in those files.
+        archived: How far the archive says that it has had each partition.
+        since: The offset of each partition from which on its records are wanted; 0 of others.
+
+    Raises:
+        ArchiveIncompleteError: It lacks some.
+    """
+    had = {number: end for (name, number), end in archived.items() if name == topic}
+    lacking = _beyond(survey.firsts, had, since)
+    if lacking:
+        every = TopicSurvey()
+        whole = ArchiveScan(archive, {topic}, version=scan.version)
+        for _, batch in whole.read(("topic", "partition", "offset")):
+            for _, chosen in by_topic(batch, [topic]):
+                every.begin(batch if chosen is None else batch.filter(pa.array(chosen)))
+        lacking = _beyond(every.firsts, had, since)
+    if lacking:
+        raise ArchiveIncompleteError(
+            f"the archive lacks records of topic {topic} that came since it was read",
+            detail="; ".join(lacking),
+            hint=_HINT,
+        )
+
+
+def _beyond(
+    firsts: Mapping[int, int], had: Mapping[int, int], since: Mapping[int, int]
+) -> list[str]:
+    """Names partitions of which records between those wanted and the first may be gone."""
+    return [
+        f"partition {number} has nothing from {wanted} to {first}"
+        for number in sorted(firsts.keys() | had.keys())
+        if (first := firsts.get(number, had.get(number, 0))) > (wanted := since.get(number, 0))
+    ]
 
 
 def _has(scan: ArchiveScan, topic: str, survey: TopicSurvey, read: Read) -> bool:

@@ -33,7 +33,15 @@ from projections.replay.pace import Meter, Pace
 from projections.replay.records import COLUMNS, records
 from projections.replay.selection import select
 from projections.replay.survey import Survey, Taken, flags
-from projections.replay.task import USUAL, Replayed, ReplayOptions, ReplayState, Swept, Target
+from projections.replay.task import (
+    USUAL,
+    Had,
+    Replayed,
+    ReplayOptions,
+    ReplayState,
+    Swept,
+    Target,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +51,7 @@ if TYPE_CHECKING:
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.replay.fold import Flags, Fold, Integers
-    from projections.replay.survey import FoldKey
+    from projections.replay.survey import FoldKey, TopicSurvey
     from projections.sinks.sink import Sink
 
 PART_RECORDS: Final = 100_000
@@ -76,9 +84,9 @@ def replay(archive: Path, targets: Iterable[Target], options: ReplayOptions = US
     targets = list(targets)
     plans = [plan for target in targets for plan in target.plans]
     topics = {topic for plan in plans for topic in plan.topics}
-    scan, state = _opened(archive, topics, options)
+    scan, state, had = _opened(archive, topics, options)
     with pinned(archive, scan.version):
-        run = _Run(scan, targets, options, state)
+        run = _Run(archive, scan, targets, options, state, had)
         try:
             return run.run()
         except FileNotFoundError:
@@ -93,17 +101,25 @@ def replay(archive: Path, targets: Iterable[Target], options: ReplayOptions = US
 
 def _opened(
     archive: Path, topics: set[str], options: ReplayOptions
-) -> tuple[ArchiveScan, ReplayState | None]:
+) -> tuple[ArchiveScan, ReplayState | None, Had | None]:
     """Opens the version that a replay was at, or the newest if that is gone."""
-    state = options.resume
+    state, had = options.resume, options.had
     if state is not None:
         try:
-            scan = ArchiveScan(archive, topics, version=state.archive_version)
+            beyond = None if state.had is None else state.had.mark
+            scan = ArchiveScan(archive, topics, version=state.archive_version, beyond=beyond)
             if scan.rows >= 0:  # opens every file
-                return scan, state
+                return scan, state, state.had
         except (ArchiveMissingError, FileNotFoundError):
             pass  # all that was done is there, and does no harm when it comes again
-    return ArchiveScan(archive, topics, version=options.version), None
+    if had is not None and had.mark is not None:
+        try:
+            scan = ArchiveScan(archive, topics, version=options.version, beyond=had.mark)
+        except ArchiveMissingError:  # nobody can tell any more which files have nothing new
+            had = Had(had.ends)
+        else:
+            return scan, None, had
+    return ArchiveScan(archive, topics, version=options.version), None, had
 
 
 class _Lane:
@@ -171,13 +187,17 @@ class _Step:
 class _Run:
     """One run of a replay."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  # what a run is made of
         self,
+        archive: Path,
         scan: ArchiveScan,
         targets: list[Target],
         options: ReplayOptions,
         state: ReplayState | None,
+        had: Had | None,
     ) -> None:
+        self._archive = archive
+        self._had = had
         self._scan = scan
         self._targets = targets
         self._options = options
@@ -191,7 +211,7 @@ class _Run:
         if state is not None:
             through = {(topic, partition): end for topic, partition, end in state.ends}
         self._through = through
-        self._taken = options.taken or Taken(through)
+        self._taken = options.taken or Taken(through, since=None if had is None else had.offsets)
         self._left_keys: dict[FoldKey, set[str]] = {}
         self._aside: list[list[Waiting]] = [[] for _ in targets]
         self._truncated: list[dict[str, int]] = [{} for _ in targets]
@@ -204,13 +224,16 @@ class _Run:
         self._survey = survey = Survey(scan, folds, self._taken, self._keeping())
         survey.run(self._looked_at)
         for topic, found in survey.topics.items():
-            completeness.check(scan, topic, found, self._options.archived, self._options.whole)
+            self._check(topic, found)
         meter.to_deliver = sum(map(self._records_of, self._steps))
         for target, sink in zip(self._targets, self._sinks, strict=True):
             for plan in target.plans:
                 sink.get().prepare(plan)
-        ends = survey.ends() if self._state is None else self._ends_of(self._state)
-        begin = self._state or ReplayState(scan.version, [(*p, end) for p, end in ends.items()])
+        had = {} if self._had is None else self._had.offsets
+        ends = had | survey.ends() if self._state is None else self._ends_of(self._state)
+        begin = self._state or ReplayState(
+            scan.version, [(*p, end) for p, end in ends.items()], had=self._had
+        )
         for number, step in enumerate(self._steps):
             if number < begin.step:
                 meter.skip(self._records_of(step))
@@ -219,7 +242,7 @@ class _Run:
         meter.tell(now=True)
         return Replayed(
             ends,
-            scan.version,
+            scan.mark,
             sum(found.rows for found in survey.topics.values()),
             self._counts(),
             self._aside,
@@ -227,6 +250,14 @@ class _Run:
             self._swept(ends),
             chosen,
         )
+
+    def _check(self, topic: str, found: TopicSurvey) -> None:
+        archived = self._options.archived
+        if self._had is None:
+            completeness.check(self._scan, topic, found, archived, self._options.whole)
+            return
+        since = {number: end for (name, number), end in self._had.offsets.items() if name == topic}
+        completeness.check_since(self._archive, self._scan, topic, found, archived, since)
 
     def _looked_at(self, rows: int) -> None:
         self._meter.looked_at += rows

@@ -96,11 +96,19 @@ class Taken:
     Args:
         through: Offsets below which they are, by topic and partition; all of those not named.
         keys: Keys of the rows that are made, as records have them; None for all.
+        since: Offsets from which on they are, by topic and partition; all of those not named.
     """
 
-    def __init__(self, through: Offsets | None = None, keys: pa.Array | None = None) -> None:
+    def __init__(
+        self,
+        through: Offsets | None = None,
+        keys: pa.Array | None = None,
+        *,
+        since: Offsets | None = None,
+    ) -> None:
         self._through = through or {}
         self._keys = keys
+        self._since = since or {}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -111,13 +119,16 @@ class Taken:
         """Whether the records of a topic are among those that are looked at at all."""
         offsets = integers(batch.column("offset"))
         found = np.ones(batch.num_rows, np.bool_)
-        if not self._through:
+        if not self._through and not self._since:
             return found
         partitions = integers(batch.column("partition"))
         for partition in np.unique(partitions).tolist():
             end = self._through.get((topic, partition))
             if end is not None:
                 found &= (partitions != partition) | (offsets < end)
+            begin = self._since.get((topic, partition))
+            if begin is not None:
+                found &= (partitions != partition) | (offsets >= begin)
         return found
 
     def within(self, batch: pa.RecordBatch) -> Flags:

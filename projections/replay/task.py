@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from projections.replay.archive_scan import ArchiveMark
+
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +28,29 @@ if TYPE_CHECKING:
 CHANGES_PER_WRITE: Final = 100_000
 
 
+class Had(msgspec.Struct, frozen=True):
+    """What views have of an archive already, so that only what came since is replayed: a lap.
+
+    Attributes:
+        ends: Topic, partition and offset after the last record that they have; of others, none.
+        archive: Version of the archive that has no other records, and what tells its files; None
+            where all files are to be looked into.
+    """
+
+    ends: list[tuple[str, int, int]]
+    archive: tuple[int, str] | None = None
+
+    @property
+    def offsets(self) -> Offsets:
+        """Offset after the last record that they have, by topic and partition."""
+        return {(topic, partition): end for topic, partition, end in self.ends}
+
+    @property
+    def mark(self) -> ArchiveMark | None:
+        """The version of the archive whose files need not be looked into."""
+        return None if self.archive is None else ArchiveMark(*self.archive)
+
+
 class ReplayState(msgspec.Struct, frozen=True):
     """Where a replay goes on; small, and of plain values.
 
@@ -34,12 +59,14 @@ class ReplayState(msgspec.Struct, frozen=True):
         ends: Topic, partition and offset after the last record that it takes.
         step: The step that it is at.
         part: The part of that step that comes next.
+        had: Of a lap, what was there before it.
     """
 
     archive_version: int
     ends: list[tuple[str, int, int]]
     step: int = 0
     part: int = 0
+    had: Had | None = None
 
     def to_json(self) -> bytes:
         """Returns it as JSON."""
@@ -81,6 +108,7 @@ class ReplayOptions:
         bounds: Which rows are made, of versions of one view; None for all. What is outside is
             neither written nor removed.
         taken: Which records are taken, if that is neither told by offsets nor by bounds.
+        had: Of a lap, what the views have already; without bounds and `taken`.
         version: Version of the archive; None for the newest.
         archived: How far the archive says that it has had each partition; see `Archive.ends`.
         whole: The newest whole read of each table that is done, by topic. Where the archive lacks
@@ -97,6 +125,7 @@ class ReplayOptions:
     through: Offsets | None = None
     bounds: Bounds | None = None
     taken: Taken | None = None
+    had: Had | None = None
     version: int | None = None
     archived: Offsets = field(default_factory=dict)
     whole: Mapping[str, Read] = field(default_factory=dict)
@@ -135,8 +164,9 @@ class Replayed:
     """What a replay came to.
 
     Attributes:
-        ends: Offset after the last record that was taken, by topic and partition.
-        archive_version: Version of the archive that was read.
+        ends: Offset after the last record that was taken, by topic and partition; of a lap, where
+            none was, as they were before.
+        archive: The version of the archive that was read.
         records: Records of the topics in the archive, as far as they were to be taken.
         counts: For each target, what became of the records that were delivered, by view.
         waiting: For each target, what could not be written, if nobody else was handed it.
@@ -146,7 +176,7 @@ class Replayed:
     """
 
     ends: Offsets
-    archive_version: int
+    archive: ArchiveMark
     records: int = 0
     counts: list[dict[str, ViewCount]] = field(default_factory=list)
     waiting: list[list[Waiting]] = field(default_factory=list)
