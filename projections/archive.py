@@ -123,17 +123,18 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def ends(self, places: Mapping[tuple[str, int], str]) -> Offsets:
+    def ends(self, places: Mapping[tuple[str, int], str], version: int | None = None) -> Offsets:
         """Returns the offset after the last archived record of each partition that has any.
 
         Args:
             places: Identity of the topic of each partition.
+            version: As of which version of the table; None for the newest.
 
         Raises:
             SinkUnavailableError: It cannot be read.
         """
         try:
-            table = self._table()
+            table = self._table() if version is None else DeltaTable(str(self._folder), version)
             found = {
                 place: table.transaction_version(application(place, identity))
                 for place, identity in places.items()

@@ -1,9 +1,9 @@
 """Rebuild: another version of a view, filled from the archive, that the job then keeps beside it.
 
 The archive is replayed into places that nobody reads, by a process of its own, while the job goes
-on. What comes meanwhile is in the topics: when the archive has been replayed to its end, the job
-takes the version over from there (`joining`), and holds it. Every write is guarded by its row's
-version, so whatever is killed on the way is done again, and nothing comes of doing it twice.
+on. What the archive gets meanwhile is replayed too, in laps. What is left then is in the topics:
+from there the job takes the version over (`joining`), and holds it. Every write is guarded by its
+row's version, so whatever is killed on the way is done again, and nothing comes of doing it twice.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import psycopg
+
+from cdc.broker import extent
 from cdc.postgres import session, table_size
+from cdc.schema_change import history, trigger
 from cdc.snapshot import reads
 from projections import (
     binding,
     function_versions,
+    joining,
     positions,
     showing,
     store_turn,
     sweeps,
+    view_shapes,
     view_versions,
 )
+from projections import laps as laps_of
 from projections.approach import Approach
 from projections.errors import (
     ArchiveIncompleteError,
@@ -35,12 +42,14 @@ from projections.errors import (
     VersionBehindError,
     VersionUnknownError,
 )
+from projections.laps import Laps
 from projections.quarantine import ledger
 from projections.replay import reach
-from projections.replay.noting import Noting
+from projections.replay.archive_scan import newest_version
+from projections.replay.noting import Noting, state_of
 from projections.replay.rate import rate_of, share_of
 from projections.replay.replay import replay
-from projections.replay.task import ReplayOptions, Target
+from projections.replay.task import Had, ReplayOptions, Target
 from projections.replay.unread_events import refuse_unread
 from projections.sinks.open import open_sink
 from projections.sinks.room import rooms
@@ -49,8 +58,6 @@ from projections.view_versions import KEPT, Replayed, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-
-    import psycopg
 
     from cdc.snapshot.reads import Read
     from projections.frontier import Offsets
@@ -267,12 +274,17 @@ def bind(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPla
         RebuildRefusedError: Its table is gone, or was given another name.
     """
     view = cast("View", version.declared(spec.views))
+    plan = _bound(connection, spec, view)
+    if binding.read_unlogged(connection, spec.source, view, hiding=spec.hiding):
+        return _bound(connection, spec, view)
+    return plan
+
+
+def _bound(connection: Connection, spec: JobSpec, view: View) -> ViewPlan:
     bound = binding.bind(connection, spec.source, [view], decides=True, hiding=spec.hiding)
     if bound.paused:
         fault = bound.paused[0].fault
         raise RebuildRefusedError(fault.message, detail=fault.detail, hint=fault.hint)
-    if binding.read_unlogged(connection, spec.source, view, hiding=spec.hiding):
-        bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
     return replace(bound.plans[0], shown=False)
 
 
@@ -295,7 +307,8 @@ class Filling:
         share: Of the time, how much it takes at most, above 0 to 1.
         stopped: Set to pause it.
         progress: Is told how far it is, about twice a second.
-        waits: Is told, every few seconds, what a version waits for that is filled.
+        waits: Is told, every few seconds, what a version waits for that is filled; and before that,
+            which lap begins.
     """
 
     share: float = 1.0
@@ -309,6 +322,8 @@ def fill(
 ) -> None:
     """Fills the places of a version from the archive; one that was killed goes on where it was.
 
+    What the archive gets meanwhile is replayed too, lap after lap, until little is left to the job.
+
     Args:
         connection: To the source; it holds the lock of the view's versions.
         spec: The job.
@@ -321,21 +336,80 @@ def fill(
         ArchiveIncompleteError: The archive lacks records: the source has to be read.
         SinkError: A store refuses everything or cannot be reached.
     """
-    source, before = spec.source, version.replayed or Replayed({})
-    began = time.monotonic()
+    done, laps = version.replayed or Replayed({}), Laps()
+    while True:
+        begun = state_of(done.progress) is not None
+        try:
+            if begun or done.archive is None:
+                laps.begin(resumed=begun)
+                done = _replayed(connection, spec, plan, filling, done)
+                continue
+            left = laps_of.left(spec, plan, done)
+            if not laps.worth(left):
+                if laps.outrun:
+                    filling.waits(_outrun(version, filling, left))
+                break
+            filling.waits(_told(version, done, left))
+            laps.begin(left)
+            at = newest_version(spec.archive)
+            plan = _bound_again(connection, spec, version)
+            done = _replayed(connection, spec, plan, filling, done, at)
+        except ArchiveIncompleteError:
+            if done.archive is None:
+                raise
+            # the topics may still have what the archive lacks
+            bounds = extent.bounds(spec.bootstrap, frozenset(plan.topics))
+            if not joining.too_late(plan, done.ends, bounds):
+                break
+            done = Replayed({})
+    done = replace(done, progress=None)  # a lap that came to nothing may have noted that it looked
+    view_versions.note_replayed(connection, spec.source, version.place, done)
 
-    def noted(ends: Offsets, progress: Mapping[str, Any] | None, records: int) -> None:
+
+def _replayed(  # noqa: PLR0913, PLR0917  # what one replay is told
+    connection: Connection,
+    spec: JobSpec,
+    plan: ViewPlan,
+    filling: Filling,
+    before: Replayed,
+    at: int | None = None,
+) -> Replayed:
+    """Replays the archive, or of a version that came to an end of it what is new, once.
+
+    Args:
+        connection: To the source.
+        spec: The job.
+        plan: The version, bound to its table.
+        filling: How.
+        before: How far it is.
+        at: Of a lap that begins, the version of the archive that it comes to.
+
+    Returns:
+        How far it is then, as it was noted.
+    """
+    source, began, lap = spec.source, time.monotonic(), before.archive is not None
+
+    def so_far() -> Replayed:
+        if lap:  # of a few records, most is what it takes to begin: that tells no rate
+            return before
         took_s = time.monotonic() - began
         share = share_of(before, took_s, filling.share)
-        replayed = Replayed(ends, progress, records, round(before.seconds + took_s, 1), share)
-        view_versions.note_replayed(connection, source, version.place, replayed)
+        return replace(before, seconds=round(before.seconds + took_s, 1), share=share)
 
+    noted = partial(view_versions.note_replayed, connection, source, plan.name)
     noting = Noting(
-        before.progress, lambda now: noted(before.ends, now, before.records), filling.progress
+        before.progress,
+        lambda now: noted(replace(so_far(), progress=now)),
+        filling.progress,
+        before.laps + 1 if lap else 0,
     )
+    ends = [(topic, number, end) for (topic, number), end in before.ends.items()]
     options = ReplayOptions(
-        archived=archived(spec, plan),
-        whole=whole_reads(connection, spec),
+        had=Had(ends, before.archive) if lap else None,
+        version=at,
+        # one that goes on was looked at when it began
+        archived={} if lap and noting.resumes else archived(spec, plan, at),
+        whole={} if lap and not _to_sweep(connection, plan) else whole_reads(connection, spec),
         spans=sweeps.spans(connection, plan),
         share=filling.share,
         stopped=filling.stopped,
@@ -344,27 +418,74 @@ def fill(
         resume=noting.resumes,
         scratch=spec.home,
     )
-    targets = [
+    done = replay(spec.archive, _targets(connection, spec, plan), options)
+    stores = sorted(plan.to)
+    for swept in done.swept:
+        sweeps.note(connection, swept.view, stores[swept.target], swept.sweep, swept.removed)
+    found = replace(
+        so_far(),
+        ends=done.ends,
+        progress=None,
+        records=before.records if lap else done.records,
+        archive=done.archive,
+        laps=before.laps + lap,
+    )
+    noted(found)
+    return found
+
+
+def _targets(connection: Connection, spec: JobSpec, plan: ViewPlan) -> list[Target]:
+    return [
         Target(
             (plan.in_store(store),),
             partial(open_sink, store, spec.addresses),
-            # what waited when it was killed still does: an older row must lend it no values
-            held=ledger.held(connection, source, store),
+            # what waited when it was killed, or came to wait in an earlier lap, still does: an
+            # older row must lend it no values
+            held=ledger.held(connection, spec.source, store),
             set_aside=partial(ledger.write, spec.ledger, store),
             changes_per_write=AT_ONCE[store],
         )
         for store in sorted(plan.to)
     ]
-    done = replay(spec.archive, targets, options)
-    stores = sorted(plan.to)
-    for swept in done.swept:
-        sweeps.note(connection, swept.view, stores[swept.target], swept.sweep, swept.removed)
-    noted(done.ends, None, done.records)
 
 
-def archived(spec: JobSpec, plan: ViewPlan) -> Offsets:
+def _to_sweep(connection: Connection, plan: ViewPlan) -> bool:
+    """Whether a whole read allows something to be removed that was not removed yet."""
+    whole, done = reads.whole_reads(connection, plan.source), sweeps.done(connection)
+    return any(sweeps.pending(plan, store, whole, done) is not None for store in plan.to)
+
+
+def _bound_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
+    """Binds a version to its table as that is now.
+
+    A change of a table commits before any row of the new shape can be in the archive. So whoever
+    looks once it is known up to where the archive is read knows of every change that its records
+    come after.
+    """
+    view = cast("View", version.declared(spec.views))
+    if view_shapes.ready(connection) and not trigger.active(connection):
+        with suppress(psycopg.errors.LockNotAvailable):  # no row of that shape is there yet
+            history.observe(connection, reach.tables_of(view))
+    return _bound(connection, spec, view)
+
+
+def _told(version: ViewVersion, done: Replayed, left: int) -> str:
+    return (
+        f"version {version.number} of view {version.view}, lap {done.laps + 1}: about {left:,}"
+        " records came while it was filled"
+    )
+
+
+def _outrun(version: ViewVersion, filling: Filling, left: int) -> str:
+    return (
+        f"version {version.number} of view {version.view}: more comes than {filling.share:.0%} of"
+        f" the time can replay; about {left:,} records are left to the job"
+    )
+
+
+def archived(spec: JobSpec, plan: ViewPlan, version: int | None = None) -> Offsets:
     """Returns how far the archive says that it has had each partition of a view's topics."""
-    return reach.archived(spec, frozenset(plan.topics))
+    return reach.archived(spec, frozenset(plan.topics), version)
 
 
 def whole_reads(connection: Connection, spec: JobSpec) -> dict[str, Read]:

@@ -141,9 +141,12 @@ class Replayed:
     Attributes:
         ends: Offset after the last record of each partition that it has.
         progress: What the replay goes on with; None once it is done.
-        records: Records that were taken.
+        records: Records that were taken, but for those of laps.
         seconds: How long that took.
         share: Of that time, how much it took at most, above 0 to 1; None where nobody noted it.
+        archive: The version of the archive that has no other records than it has, and what tells
+            its files; None until it has come to an end of the archive.
+        laps: How often it was brought up to where the archive was by then.
     """
 
     ends: Offsets
@@ -151,6 +154,8 @@ class Replayed:
     records: int = 0
     seconds: float = 0.0
     share: float | None = None
+    archive: tuple[int, str] | None = None
+    laps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,10 +500,21 @@ def _to_json(replayed: Replayed) -> dict[str, Any]:
         "records": replayed.records,
         "seconds": replayed.seconds,
         "share": replayed.share,
+        "archive": replayed.archive,
+        "laps": replayed.laps,
     }
     return {"ends": ends, "progress": replayed.progress, **said}
 
 
 def _of_json(said: Mapping[str, Any]) -> Replayed:
     ends = {(topic, number): offset for topic, number, offset in said["ends"]}
-    return Replayed(ends, said["progress"], said["records"], said["seconds"], said.get("share"))
+    archive = said.get("archive")
+    return Replayed(
+        ends,
+        said["progress"],
+        said["records"],
+        said["seconds"],
+        said.get("share"),
+        None if archive is None else (archive[0], archive[1]),
+        said.get("laps", 0),
+    )

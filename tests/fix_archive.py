@@ -31,7 +31,13 @@ GIVEN = pa.schema(
 SENT_AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
-def archived(folder: Path, topic: str, records: Sequence[Record], sent_at: Any = SENT_AT) -> None:
+def archived(
+    folder: Path,
+    topic: str,
+    records: Sequence[Record],
+    sent_at: Any = SENT_AT,
+    identity: str = "first",
+) -> None:
     """Adds a batch of one topic's records to an archive."""
     if not records:
         return
@@ -53,7 +59,7 @@ def archived(folder: Path, topic: str, records: Sequence[Record], sent_at: Any =
         place = topic, record.partition
         ends[place] = max(ends.get(place, 0), record.offset + 1)
     batch = pa.RecordBatch.from_pylist(rows, schema=GIVEN)
-    Archive(folder).append([batch], ends, {topic: "first"})
+    Archive(folder).append([batch], ends, {topic: identity})
 
 
 def compacted(folder: Path) -> None:

@@ -152,8 +152,8 @@ def line_of(version: ViewVersion) -> dict[str, Any]:
     return {**row, "progress": None if row["progress"] is None else _far(**row["progress"])}
 
 
-def _far(done: int, total: int, share: float | None, seconds_left: float | None) -> str:
-    said = f"{done:,} of {total:,}"
+def _far(done: int, total: int, share: float | None, seconds_left: float | None, lap: int) -> str:
+    said = f"{f'lap {lap}: ' if lap else ''}{done:,} of {total:,}"
     if share is None:
         return f"{said}, looked through"
     left = "" if seconds_left is None else f", about {seconds_left:,.0f} s left"

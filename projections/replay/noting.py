@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -30,12 +31,14 @@ class Figures(NamedTuple):
             nobody knows how many are to be delivered.
         share: What part of them that is; None while that is not known.
         seconds_left: Estimated; None while nothing can be said.
+        lap: Of what came while the view was filled, which lap; 0 of the replay before.
     """
 
     done: int
     total: int
     share: float | None
     seconds_left: float | None
+    lap: int = 0
 
 
 class Noting:
@@ -45,6 +48,7 @@ class Noting:
         noted: What was noted of it before; None of one that begins.
         write: Writes it down.
         tell: Is told how far it is, too.
+        lap: Which lap it is; 0 of the replay before them.
     """
 
     def __init__(
@@ -52,17 +56,19 @@ class Noting:
         noted: Mapping[str, Any] | None,
         write: Callable[[Mapping[str, Any]], None],
         tell: Callable[[ReplayProgress], None],
+        lap: int = 0,
     ) -> None:
         self._state = {name: each for name, each in (noted or {}).items() if name in _STATE}
         self._figures: dict[str, Any] = {}
         self._write = write
         self._tell = tell
+        self._lap = lap
         self._written = time.monotonic()
 
     @property
     def resumes(self) -> ReplayState | None:
         """Where it goes on; None if it begins."""
-        return msgspec.convert(self._state, ReplayState) if self._state else None
+        return state_of(self._state)
 
     def note(self, state: ReplayState) -> None:
         """Notes where it would go on if it ended now."""
@@ -76,11 +82,17 @@ class Noting:
         done, total = now.looked_at + now.delivered, now.rows + now.to_deliver
         share = round(min(1.0, done / total), 3) if known else None
         left = round(max(0.0, now.seconds_left), 1) if known and now.seconds_left else None
-        self._figures = {_FIGURES: [done, total, share, left]}
-        self._tell(now)
+        self._figures = {_FIGURES: [done, total, share, left, self._lap]}
+        self._tell(replace(now, lap=self._lap))
         if time.monotonic() > self._written + NOTED_EVERY_S:
             self._written = time.monotonic()
             self._write({**self._state, **self._figures})
+
+
+def state_of(noted: Mapping[str, Any] | None) -> ReplayState | None:
+    """Returns where a replay goes on; None if it had not come to write anything."""
+    found = {name: each for name, each in (noted or {}).items() if name in _STATE}
+    return msgspec.convert(found, ReplayState) if found else None
 
 
 def figures_of(noted: Mapping[str, Any] | None) -> Figures | None:

@@ -62,6 +62,7 @@ class ReplayProgress:
         written: Rows and deletes that the stores took.
         per_s: Changes of the archive that are done with, for each second since it began.
         seconds_left: Estimated; None before anything can be said.
+        lap: Of what came while the view was filled, which lap; 0 of the replay before.
     """
 
     looked_at: int = 0
@@ -71,6 +72,7 @@ class ReplayProgress:
     written: int = 0
     per_s: float = 0.0
     seconds_left: float | None = None
+    lap: int = 0
 
 
 class Meter:

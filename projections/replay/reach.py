@@ -104,8 +104,13 @@ def instead(view: View) -> str:
     return f"headwater view rebuild {view.name} --from-source reads its table{loses}"
 
 
-def archived(spec: JobSpec, topics: frozenset[str]) -> Offsets:
+def archived(spec: JobSpec, topics: frozenset[str], version: int | None = None) -> Offsets:
     """Returns how far the archive says that it has had each partition of some topics.
+
+    Args:
+        spec: The job.
+        topics: The topics.
+        version: As of which version of the archive; None for the newest.
 
     Raises:
         BrokerError: The broker does not answer.
@@ -115,7 +120,8 @@ def archived(spec: JobSpec, topics: frozenset[str]) -> Offsets:
         return {}
     identities = broker_topics.identities(spec.bootstrap, topics)
     places = extent.bounds(spec.bootstrap, topics)
-    return Archive(spec.archive).ends({place: identities.get(place[0], "") for place in places})
+    known = {place: identities.get(place[0], "") for place in places}
+    return Archive(spec.archive).ends(known, version)
 
 
 def reach(

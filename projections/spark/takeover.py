@@ -11,6 +11,7 @@ whatever goes another way than it should, leaves it to the next turn, whose quer
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -173,6 +174,7 @@ class Takeover(Attendant):
                     beside += 1
                     if begins and (version.has(begins) or beside > _BESIDE):
                         version.take(begins, lane.guard.held())
+                        self._tell(plan, store, version)
                         newcomers.joined(spec, store, plan.name)
                         lane.guard.changed()
                         lane.intake.add(spec.plans_in(store))
@@ -182,12 +184,26 @@ class Takeover(Attendant):
                     return False
         return False
 
+    @staticmethod
+    def _tell(plan: ViewPlan, store: Store, version: _JoiningVersion) -> None:
+        _log.info(
+            "a version is where a store is",
+            version=plan.name,
+            store=str(store),
+            records=version.records,
+            seconds=round(version.seconds, 2),
+        )
+
     def _ended(self) -> bool:
         return self._stopped.is_set() or self._tables.look()
 
 
 class _JoiningVersion:
     """A version in one store, which alone is written here.
+
+    Attributes:
+        records: About how many records were taken for it.
+        seconds: How long that took.
 
     Args:
         session: Where.
@@ -203,6 +219,8 @@ class _JoiningVersion:
         self._ends = dict(ends)
         self._whole: Offsets = {}
         self._prepared = False
+        self.records = 0
+        self.seconds = 0.0
         (plan,) = spec.plans_in(store)
         self._topics = frozenset(plan.topics)
         addresses, own = spec.addresses, SentPlans([plan])
@@ -246,6 +264,7 @@ class _JoiningVersion:
         lacking = self._lacking(ends)
         if not lacking:
             return
+        began = time.monotonic()
         begin = {place: self._ends.get(place, 0) for place in lacking}
         places: dict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(lacking):
@@ -261,6 +280,8 @@ class _JoiningVersion:
         writer = replace(self._writer, held=held)
         record_columns(records).coalesce(1).mapInArrow(writer.write, COUNTERS_DDL).collect()
         self._ends |= lacking
+        self.records += sum(end - begin[place] for place, end in lacking.items())
+        self.seconds += time.monotonic() - began
 
     def _lacking(self, ends: Offsets) -> Offsets:
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from headwater.cli.version import compared, line_of, row_of, show_difference
@@ -11,7 +12,7 @@ from headwater.versions import _differs
 from projections.replay import noting
 from projections.replay.noting import Noting, figures_of
 from projections.replay.pace import ReplayProgress
-from projections.replay.task import ReplayState
+from projections.replay.task import Had, ReplayState
 from projections.table_difference import TableDifference
 from projections.version_difference import VersionDifference
 from projections.view_versions import Replayed, VersionState, ViewVersion
@@ -39,13 +40,13 @@ def test_figures_are_noted_beside_what_a_replay_goes_on_with() -> None:
 
     looked = ReplayProgress(looked_at=500, rows=6000)
     made.told(looked)
-    assert (500, 6000, None, None) == figures_of(written[-1])
+    assert (500, 6000, None, None, 0) == figures_of(written[-1])
     assert Noting(written[-1], written.append, told.append).resumes is None
 
     made.note(STATE)
     now = ReplayProgress(6000, 6000, 1500, 4000, seconds_left=12.34)
     made.told(now)
-    assert (7500, 10_000, 0.75, 12.3) == figures_of(written[-1])
+    assert (7500, 10_000, 0.75, 12.3, 0) == figures_of(written[-1])
     assert STATE == Noting(written[-1], written.append, told.append).resumes
     assert [looked, now] == told
 
@@ -55,11 +56,29 @@ def test_figures_are_noted_beside_what_a_replay_goes_on_with() -> None:
     assert STATE == Noting(written[-1], written.append, told.append).resumes
 
 
+def test_a_lap_is_noted_with_what_was_there_before_it() -> None:
+    written: list[Mapping[str, Any]] = []
+    told: list[ReplayProgress] = []
+    had = Had([("shop.public.orders", 0, 9_000)], (4, "files"))
+    state = ReplayState(7, [("shop.public.orders", 0, 12_000)], had=had)
+    made = Noting(None, written.append, told.append, lap=2)
+
+    made.note(state)
+    made.told(ReplayProgress(6000, 6000, 1500, 4000, seconds_left=12.34))
+
+    noted = orjson.loads(orjson.dumps(written[-1]))
+    assert state == Noting(noted, written.append, told.append).resumes
+    assert (7500, 10_000, 0.75, 12.3, 2) == figures_of(noted)
+    assert [2] == [each.lap for each in told]
+    shown = line_of(version(noted, VersionState.BUILDING))["progress"]
+    assert "lap 2: 7,500 of 10,000 (75%), about 12 s left" == shown
+
+
 def test_a_listing_shows_how_far_a_version_is_that_is_being_built() -> None:
     progress = {"figures": [7500, 10_000, 0.75, 12.3]}
     building = version(progress, VersionState.BUILDING)
 
-    assert {"done": 7500, "total": 10_000, "share": 0.75, "seconds_left": 12.3} == (
+    assert {"done": 7500, "total": 10_000, "share": 0.75, "seconds_left": 12.3, "lap": 0} == (
         row_of(building)["progress"]
     )
     assert "7,500 of 10,000 (75%), about 12 s left" == line_of(building)["progress"]

@@ -1,0 +1,229 @@
+"""A version is filled from an archive that grows, is cut off, or is of a topic made anew."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import psycopg
+import pytest
+from deltalake import DeltaTable
+from fix_archive import archived, compacted
+from fix_log import envelope
+
+from cdc.broker import topics
+from cdc.broker.topics import TopicSpec
+from cdc.postgres import own_schema
+from cdc.schema_change import history
+from cdc.table import TableName
+from projections import joining, laps, rebuild, view_versions
+from projections.errors import ArchiveIncompleteError, RebuildRefusedError
+from projections.expectation.expectation import deletes
+from projections.record import Record
+from projections.sinks.cache import CacheSink
+from projections.spec import JobSpec
+from projections.view import MirrorView, SchemaPolicy, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from projections.view_versions import Replayed, ViewVersion
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+ORDERS = TableName("public", "orders")
+
+
+def cached(source: str) -> MirrorView:
+    return MirrorView("orders", source, ORDERS, (), frozenset({Store.CACHE}))
+
+
+@dataclass
+class Place:
+    """A source whose view lives in the cache alone, and the archive of its topic."""
+
+    connection: psycopg.Connection[Any]
+    spec: JobSpec
+    written: int = 0
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def topic(self) -> str:
+        return ORDERS.topic(self.spec.source)
+
+    def write(self, *rows: dict[str, Any], lost: int = 0) -> None:
+        """Archives changes of rows; of those before the last that are lost, nobody has any."""
+        self.written += lost
+        records = []
+        for row in rows:
+            value = envelope("u", 0x1000 + 8 * self.written, row, order=1)
+            key = orjson.dumps({"id": row["id"]})
+            records.append(Record(key, value, "1", 0, self.written))
+            self.written += 1
+        identity = topics.identities(self.spec.bootstrap, [self.topic])[self.topic]
+        archived(self.spec.archive, self.topic, records, identity=identity)
+
+    def begin(self, **said: Any) -> ViewVersion:
+        kept = (deletes("status = 'cancelled'"),)
+        view = replace(cached(self.spec.source), expectations=kept, **said)
+        planned = rebuild.plan_rebuild(self.connection, self.spec, view, "archive")
+        return rebuild.begin(self.connection, self.spec, view, planned, 0)
+
+    def fill(self, version: ViewVersion) -> Replayed:
+        """Fills it, or goes on with it, as a process of its own would."""
+        found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
+        plan = rebuild.bind(self.connection, self.spec, version)
+        rebuild.prepare(self.spec, plan)
+        filling = rebuild.Filling(waits=self.told.append)
+        rebuild.fill(self.connection, self.spec, found, plan, filling)
+        found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
+        assert found.replayed is not None
+        assert found.replayed.progress is None
+        return found.replayed
+
+    def rows(self, version: ViewVersion) -> dict[Any, Any]:
+        plan = rebuild.bind(self.connection, self.spec, version)
+        with closing(CacheSink(self.spec.cache_url, self.spec.addresses.cache_prefix)) as sink:
+            return {row["id"]: dict(row) for row in sink.documents(plan)}
+
+
+@pytest.fixture
+def place(
+    database: str,
+    kafka_bootstrap: str,
+    cache_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Place]:
+    source = f"s_{secrets.token_hex(4)}"
+    spec = replace(
+        JobSpec.of_tables(source, tmp_path, ()),
+        source_dsn=database,
+        bootstrap=kafka_bootstrap,
+        cache_url=cache_url,
+        views=(cached(source),),
+    )
+    monkeypatch.setattr(laps, "FEW", 1)
+    topics.ensure(kafka_bootstrap, [TopicSpec(ORDERS.topic(source))])
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY, status text)")
+        own_schema.ensure(connection)
+        history.observe(connection, [ORDERS])
+        view_versions.register(connection, source, spec.views)
+        yield Place(connection, spec)
+
+
+def orders(first: int, end: int, status: str = "placed") -> list[dict[str, Any]]:
+    return [{"id": n, "status": status} for n in range(first, end)]
+
+
+def test_what_came_since_is_replayed_and_the_rate_stays_that_of_the_whole(place: Place) -> None:
+    place.write(*orders(0, 50))
+    version = place.begin()
+    first = place.fill(version)
+    assert ([], 0, 50) == (place.told, first.laps, first.records)
+
+    place.write(*orders(10, 20, "paid"), *orders(50, 55))
+    compacted(place.spec.archive)
+    place.write(*orders(0, 3, "cancelled"))
+    again = place.fill(version)
+
+    said = "version 2 of view orders, lap 1: about 18 records came while it was filled"
+    assert ([said], 1, 50, first.seconds) == (
+        place.told,
+        again.laps,
+        again.records,
+        again.seconds,
+    )
+    assert {(place.topic, 0): 68} == again.ends
+    expected = {n: {"id": n, "status": "placed"} for n in range(3, 55)}
+    expected |= {n: {"id": n, "status": "paid"} for n in range(10, 20)}
+    assert expected == place.rows(version)
+    place.write(*orders(60, 61))
+    assert again == place.fill(version), "one record is left to the job"
+
+
+def test_a_lap_follows_a_change_of_the_table_that_its_records_come_after(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(*orders(0, 5))
+    version = place.begin(on_schema_change=SchemaPolicy.EVOLVE)
+    place.fill(version)
+    left = laps.left
+
+    def changed(*given: Any) -> int:
+        """The table changes, and rows of its new shape come, once the replay is done."""
+        place.connection.execute("ALTER TABLE orders ADD COLUMN note text")
+        place.write({"id": 1, "status": "paid", "note": "n"}, {"id": 7, "status": "", "note": "m"})
+        monkeypatch.setattr(laps, "left", left)
+        return left(*given)
+
+    monkeypatch.setattr(laps, "left", changed)
+
+    assert 1 == place.fill(version).laps
+    rows = place.rows(version)
+    assert {"id": 1, "status": "paid", "note": "n"} == rows[1]
+    assert {"id": 7, "status": "", "note": "m"} == rows[7]
+    assert {"id": 0, "status": "placed"} == rows[0], "it has none, as in any view"
+
+
+def test_a_lap_that_its_table_has_outlived_is_refused_with_the_reason(place: Place) -> None:
+    place.write(*orders(0, 5))
+    version = place.begin(on_schema_change=SchemaPolicy.PAUSE)
+    place.fill(version)
+    place.connection.execute("ALTER TABLE orders ADD COLUMN note text")
+    history.observe(place.connection, [ORDERS])
+
+    with pytest.raises(RebuildRefusedError, match="its table has changed"):
+        place.fill(version)
+
+
+def test_what_the_archive_has_lost_is_left_to_the_job_while_the_topic_has_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(*orders(0, 50))
+    version = place.begin()
+    first = place.fill(version)
+    DeltaTable(place.spec.archive).delete()
+    place.write(*orders(60, 70), lost=10)
+
+    assert first == place.fill(version)
+    assert {(place.topic, 0): 50} == first.ends
+
+    # the topic has it no more either: from the beginning, which the archive has no more
+    monkeypatch.setattr(joining, "too_late", lambda *_: True)
+    with pytest.raises(ArchiveIncompleteError, match="lacks the first records"):
+        place.fill(version)
+
+
+def test_a_topic_that_was_made_anew_is_no_more_of_the_same(place: Place) -> None:
+    place.write(*orders(0, 20))
+    version = place.begin()
+    first = place.fill(version)
+    topics.delete(place.spec.bootstrap, [place.topic])
+    topics.ensure(place.spec.bootstrap, [TopicSpec(place.topic)])
+    place.written = 0
+    place.write(*orders(0, 40))
+
+    assert {(place.topic, 0): 20} == first.ends
+    assert first == place.fill(version), "its offsets are those of another topic"
+
+
+def test_a_version_of_which_an_earlier_release_noted_no_archive_is_filled_anew(
+    place: Place,
+) -> None:
+    place.write(*orders(0, 20))
+    version = place.begin()
+    first = place.fill(version)
+    older = "UPDATE headwater.view_versions SET replayed = replayed - 'archive' - 'laps'"
+    place.connection.execute(older)
+    place.write(*orders(20, 40))
+
+    again = place.fill(version)
+    assert (40, 0, {(place.topic, 0): 40}) == (again.records, again.laps, again.ends)
+    assert first.records == 20
+    assert set(range(40)) == place.rows(version).keys()
