@@ -7,29 +7,25 @@ the old row. So after a read whatever was overtaken is sent once more, to the en
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker.admin import consumer, named
-from cdc.broker.errors import BrokerUnreachableError, RecordRefusedError
+from cdc.broker.errors import RecordRefusedError
 from cdc.broker.offsets import partitions
+from cdc.broker.span import up_to
 from cdc.broker.tail import epoch_of
 from cdc.change_event import ChangeEvent
 from cdc.envelope import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
     from datetime import datetime
 
 _READ: Final = b'"op":"r"'
 """In the bytes of every row that was read; in a value the quotes would be escaped."""
 
 _SLACK_MS: Final = 60_000  # between the clocks of brokers and database
-_POLL_MS: Final = 200
-_SILENT_S: Final = 60.0
-"""How long nothing may come of a topic that has more."""
-
 _SEND_S: Final = 60.0
 
 
@@ -101,36 +97,14 @@ def settle(bootstrap: str, topic: str, since: datetime | None) -> int:
                     client.seek(place, found.offset)
         followed = {place: LastRecords() for place in places}
         while True:
-            for place, record in _up_to(client, client.end_offsets(places), topic):
-                followed[place].take(record)
+            for place, records in up_to(client, client.end_offsets(places), topic):
+                for record in records:
+                    followed[place].take(record)
             again = [found for place in places for found in followed[place].overtaken()]
             if not again:
                 return sent
             _send(bootstrap, again)
             sent += len(again)
-
-
-def _up_to(client: Any, ends: Mapping[Any, int], topic: str) -> Iterator[tuple[Any, Any]]:
-    """Yields the records before some offsets, each with its partition."""
-    left = _left(client, ends)
-    deadline = time.monotonic() + _SILENT_S
-    while left:
-        for place, records in client.poll(timeout_ms=_POLL_MS).items():
-            yield from ((place, record) for record in records)
-        before, left = left, _left(client, ends)
-        if left < before:
-            deadline = time.monotonic() + _SILENT_S
-        elif time.monotonic() > deadline:
-            raise BrokerUnreachableError(
-                f"topic {topic} cannot be read",
-                detail=f"nothing for {_SILENT_S:.0f} s",
-                hint="headwater status, headwater logs kafka",
-            )
-
-
-def _left(client: Any, ends: Mapping[Any, int]) -> int:
-    """How many offsets lie between where a client is and where it has to come to."""
-    return sum(max(0, end - client.position(place)) for place, end in ends.items())
 
 
 def _send(bootstrap: str, records: Iterable[tuple[Any, bool]]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from cdc.broker import bounded_consumer, last_record, notebook, topics
+from cdc.broker import bounded_consumer, notebook, span, topics
 from cdc.broker.admin import consumer
 from cdc.broker.errors import BrokerUnreachableError
 from cdc.broker.notebook import Notebook, notes_of
@@ -94,17 +94,17 @@ def test_a_topic_that_ends_to_come_is_not_waited_for_for_ever(
     kafka_bootstrap: str, written: Callable[[int, int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = written(24, MIB // 2)  # a fetch brings two or three
-    monkeypatch.setattr(last_record, "_SILENT_S", 1.0)
+    monkeypatch.setattr(span, "SILENT_S", 1.0)
     taken: list[int] = []
 
     def read(client: Any) -> None:
         places = partitions(client, [topic])
         client.assign(places)
         client.seek_to_beginning(*places)
-        coming = last_record._up_to(client, client.end_offsets(places), topic)
-        taken.append(next(coming)[1].offset)
+        coming = span.up_to(client, client.end_offsets(places), topic)
+        taken.extend(record.offset for record in next(coming)[1])
         with frozen(kafka_bootstrap):
-            taken.extend(record.offset for _, record in coming)
+            taken.extend(record.offset for _, records in coming for record in records)
 
     told = pytest.raises(BrokerUnreachableError, match="cannot be read")
     with consumer(kafka_bootstrap) as client, told:

@@ -1,0 +1,48 @@
+"""Spans: the records of partitions before some offsets."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker.errors import BrokerUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+POLL_MS: Final = 200
+SILENT_S: Final = 60.0
+"""How long nothing may come of a topic that has more."""
+
+
+def up_to(client: Any, ends: Mapping[Any, int], topic: str) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """Yields records, each few with their partition, until a client has come to some offsets.
+
+    The last few may lie beyond them.
+
+    Args:
+        client: Kafka's consumer, which stands where it is to begin.
+        ends: Offset of each partition that it has to come to.
+        topic: Their topic, for whoever is told that it cannot be read.
+
+    Raises:
+        BrokerUnreachableError: Nothing came for a minute.
+    """
+    left = _left(client, ends)
+    deadline = time.monotonic() + SILENT_S
+    while left:
+        yield from client.poll(timeout_ms=POLL_MS).items()
+        before, left = left, _left(client, ends)
+        if left < before:
+            deadline = time.monotonic() + SILENT_S
+        elif time.monotonic() > deadline:
+            raise BrokerUnreachableError(
+                f"topic {topic} cannot be read",
+                detail=f"nothing for {SILENT_S:.0f} s",
+                hint="headwater status, headwater logs kafka",
+            )
+
+
+def _left(client: Any, ends: Mapping[Any, int]) -> int:
+    """How many offsets lie between where a client is and where it has to come to."""
+    return sum(max(0, end - client.position(place)) for place, end in ends.items())
