@@ -27,6 +27,7 @@ from projections.forgetting.certificate import BEYOND_REACH, Certificate, Erased
 from projections.forgetting.erasure import Erasure
 from projections.forgetting.raw_search import Searched, search_files
 from projections.forgetting.unreached import unreached
+from projections.replay.topic_copy import remove_left
 from projections.scratch import remove_abandoned
 from projections.view_versions import VersionState
 
@@ -231,6 +232,9 @@ class Forgetting:
                 locked.add(view)
         self._refuse_unreached(connection, spec)
         self._refuse_building(connection, erasure)
+        versions = view_versions.read(connection, self._source)
+        filled = {each.place for each in versions if each.state is VersionState.BUILDING}
+        remove_left(spec, filled)  # copies of topics, by rebuilds that were killed
         return erasure
 
     def _refuse_unreached(self, connection: Connection, spec: JobSpec) -> None:

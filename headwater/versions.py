@@ -19,6 +19,7 @@ from projections import (
     rebuild,
     succession,
     switch,
+    topic_rebuild,
     version_difference,
     view_versions,
     withdrawal,
@@ -55,8 +56,9 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 Origin = Literal["archive", "source"]
-"""What a version is filled from: the archive of the log, or a whole read of its table. Whatever is
-made from other views is made from these."""
+"""What a version is filled from: the archive of the log, or the compacted topic of its table where
+the archive does not have all; or a whole read of its table. Whatever is made from other views is
+made from these."""
 
 _MIB: Final = 1 << 20
 _BEHIND_WAIT_S: Final = 30.0
@@ -145,7 +147,8 @@ class Versions:
 
         Raises:
             UsageError: No view of that name can be rebuilt.
-            ArchiveIncompleteError: The archive does not go back to the first change.
+            ArchiveIncompleteError: The archive does not go back to the first change, and no
+                compacted topic has the newest of each key.
             RebuildRefusedError: It cannot be rebuilt, or not like that.
             RebuildStoppedError: It was paused, or the job does not run: given again, it goes on.
             VersionBusyError: Somebody else is at it.
@@ -163,7 +166,7 @@ class Versions:
             if version.state is VersionState.BUILDING and version.derived:
                 rebuild.join(connection, spec, version)
             elif version.state is VersionState.BUILDING:
-                self._fill(connection, spec, version, origin, filling)
+                self._fill(connection, spec, version, planned, filling)
             return rebuild.await_held(
                 connection,
                 spec,
@@ -250,14 +253,15 @@ class Versions:
         connection: Connection,
         spec: JobSpec,
         version: ViewVersion,
-        origin: Origin,
+        planned: RebuildPlan,
         filling: Filling,
     ) -> None:
         try:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec, plan)
-            if origin == "archive":
-                rebuild.fill(connection, spec, version, plan, filling)
+            if planned.source != "source":
+                fill = topic_rebuild.fill if _from_topic(version, planned) else rebuild.fill
+                fill(connection, spec, version, plan, filling)
         except ReplayStoppedError:
             raise RebuildStoppedError(
                 f"the rebuild of view {version.view} is paused",
@@ -486,6 +490,12 @@ class Versions:
     def _connected(self) -> Iterator[Connection]:
         with session.connect(self._platform.source_dsn) as connection:
             yield connection
+
+
+def _from_topic(version: ViewVersion, planned: RebuildPlan) -> bool:
+    """Whether a version is filled from its topic: it goes on with what it was begun with."""
+    begun = version.replayed
+    return planned.source == "topic" if begun is None else begun.from_topic
 
 
 def _patiently(done: Callable[[], Made]) -> Made:

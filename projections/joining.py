@@ -10,6 +10,7 @@ version joins until it is everywhere.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from projections.fault import Fault
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import psycopg
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
     from projections.view import Store
+    from projections.view_versions import ViewVersion
 
 _log = structlog.get_logger(__name__)
 
@@ -52,17 +54,20 @@ def checked(spec: JobSpec) -> JobSpec:
     topics = frozenset(topic for plan in coming.values() for topic in plan.topics)
     bounds = extent.bounds(spec.bootstrap, topics)
     late = {place for place, plan in coming.items() if too_late(plan, spec.joining[place], bounds)}
-    if not late:
-        return spec
     with session.connect(spec.source_dsn) as connection:
+        versions = view_versions.read(connection, spec.source)
+        late |= coming.keys() & expired(versions, time.time())
         for place in sorted(late):
             error = RecordsLostError(
                 f"version {place} cannot be taken over: records that it lacks are gone",
-                detail="topics keep less than has passed since it was filled from the archive",
-                hint="headwater view rebuild: it goes on with what the archive has by now",
+                detail="topics keep less than has passed since it was filled",
+                hint="headwater view rebuild: it goes on with what the archive has by now, and says"
+                " so if it cannot",
             )
             view_versions.note_fault(connection, spec.source, place, Fault.of(error))
             _log.warning("a version cannot be taken over", version=place, code=error.code)
+    if not late:
+        return spec
     return replace(
         spec,
         plans=tuple(plan for plan in spec.plans if plan.name not in late),
@@ -82,6 +87,24 @@ def too_late(plan: ViewPlan, ends: Offsets, bounds: Mapping[Place, tuple[int, in
         first > ends.get(partition, 0)
         for partition, (first, _) in bounds.items()
         if partition[0] in plan.topics
+    )
+
+
+def expired(versions: Iterable[ViewVersion], now: float) -> frozenset[str]:
+    """Returns places of versions of whose changes some may be in their topic no more.
+
+    A topic that keeps the newest record of each key has lost those by compaction.
+
+    Args:
+        versions: The versions of a source.
+        now: The time, seconds since 1970.
+    """
+    return frozenset(
+        each.place
+        for each in versions
+        if each.replayed is not None
+        and each.replayed.until is not None
+        and each.replayed.until < now
     )
 
 

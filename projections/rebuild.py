@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import psycopg
 
 from cdc.broker import extent
+from cdc.broker.errors import BrokerError
 from cdc.postgres import session, table_size
 from cdc.schema_change import history, trigger
 from cdc.snapshot import reads
@@ -44,12 +45,13 @@ from projections.errors import (
 )
 from projections.laps import Laps
 from projections.quarantine import ledger
-from projections.replay import reach
+from projections.replay import reach, topic_origin
 from projections.replay.archive_scan import newest_version
 from projections.replay.noting import Noting, state_of
 from projections.replay.rate import rate_of, share_of
 from projections.replay.replay import replay
 from projections.replay.task import Had, ReplayOptions, Target
+from projections.replay.topic_copy import TopicCopy
 from projections.replay.unread_events import refuse_unread
 from projections.sinks.open import open_sink
 from projections.sinks.room import rooms
@@ -63,6 +65,9 @@ if TYPE_CHECKING:
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.replay.pace import ReplayProgress
+    from projections.replay.reach import Reach
+    from projections.replay.task import Replayed as Done
+    from projections.replay.topic_origin import TopicOrigin
     from projections.sinks.room import Room
     from projections.spec import JobSpec
     from projections.view import AnyView, View
@@ -91,16 +96,18 @@ class RebuildPlan:
     Attributes:
         view: The view.
         differs: What of its definition is not as the current version's; empty if it is the same.
-        source: What it is filled from: `archive`, `source` for a whole read of its table, or
-            `views` of one that is made from others.
-        changes: Changes that are replayed; of a read of tables, about how many rows.
+        source: What it is filled from: `archive`, `topic` for the compacted topic of its table,
+            `source` for a whole read of it, or `views` of one that is made from others.
+        changes: Changes that are replayed, of a topic at most; of a read of tables, about how many
+            rows.
         seconds: About how long that takes.
         disk_bytes: About how much room it needs beside what is there.
         disk_free_bytes: How much there is.
         followers: Views that are made from it: they follow it when readers do.
         within: Of a part of the view, its bounds in words; empty for all of it.
         rows: Of a part, how many rows are within; None for all.
-        lacking: Why it cannot be filled from the archive; None if it can, or is not.
+        lacking: Why it can be filled neither from the archive nor from a compacted topic; None if
+            it can, or is not.
         instead: What to do then; None if there is nothing to be done.
         stand_still: Followers that would stand still once readers see the version, and why; see
             `succession`.
@@ -135,7 +142,7 @@ def plan_rebuild(
         connection: To the source, in autocommit.
         spec: The job.
         view: The view as it is declared now.
-        source: `archive` or `source`.
+        source: `source`; or `archive`, in place of which a compacted topic will do.
         share: Of the time, how much a replay takes at most, above 0 to 1.
 
     Raises:
@@ -147,20 +154,26 @@ def plan_rebuild(
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
     differs = () if current is None else view_versions.changed(connection, current, view).said
     size = table_size.of_tables(connection, reach.tables_of(view))
-    changes, lacking = size.rows, None
+    changes, lacking, beside = size.rows, None, 0
     if source == "archive":
         place = view.name if current is None else current.place
         there = reach.of_view(connection, spec, view, place, whole_reads(connection, spec))
         changes, lacking = there.records, there.lacking
+        topic = _instead_of_archive(connection, spec, view, own, there)
+        if topic is not None and topic.lacking is None:
+            source, lacking = "topic", None
+            changes, beside = topic.topic.span, topic.topic.size_bytes
+        elif topic is not None:
+            lacking = f"{lacking}; {topic.lacking}"
     # a read of the table is the job's, which is held to no share
-    rate = rate_of(versions, view, share if source == "archive" else 1.0)
+    rate = rate_of(versions, view, 1.0 if source == "source" else share)
     return RebuildPlan(
         view.name,
         differs,
         source,
         changes,
         round(changes / rate.per_s, 1),
-        int((parquet_bytes(spec, current) or size.size_bytes) * DISK_SPARE),
+        int(((parquet_bytes(spec, current) or size.size_bytes) + beside) * DISK_SPARE),
         shutil.disk_usage(spec.home).free,
         followers(spec, view),
         lacking=lacking,
@@ -168,6 +181,29 @@ def plan_rebuild(
         known_by=rate.known_by,
         stores=stores_room(spec, view, current),
     )
+
+
+def _instead_of_archive(
+    connection: Connection, spec: JobSpec, view: View, own: list[ViewVersion], there: Reach
+) -> TopicOrigin | None:
+    """The compacted topic of a view's table, where a version is filled from it or may have to be.
+
+    A version goes on with what it was begun with.
+    """
+    begun = next((each.replayed for each in own if each.state in _COMING), None)
+    if begun is None and there.lacking is None:
+        return None
+    if begun is not None and not begun.from_topic:
+        return None
+    current = next((each for each in own if each.state is VersionState.CURRENT), None)
+    place = view.name if current is None else current.place
+    try:
+        found = topic_origin.of_view(connection, spec, view, place)
+    except BrokerError:
+        return None  # what the archive lacks is told all the same
+    if found is not None and begun is not None:
+        return replace(found, lacking=None)  # a copy of it may be there
+    return found
 
 
 def stores_room(spec: JobSpec, view: AnyView, current: ViewVersion | None) -> dict[str, Room]:
@@ -418,10 +454,8 @@ def _replayed(  # noqa: PLR0913, PLR0917  # what one replay is told
         resume=noting.resumes,
         scratch=spec.home,
     )
-    done = replay(spec.archive, _targets(connection, spec, plan), options)
-    stores = sorted(plan.to)
-    for swept in done.swept:
-        sweeps.note(connection, swept.view, stores[swept.target], swept.sweep, swept.removed)
+    done = replay(spec.archive, targets(connection, spec, plan), options)
+    note_swept(connection, plan, done)
     found = replace(
         so_far(),
         ends=done.ends,
@@ -434,7 +468,8 @@ def _replayed(  # noqa: PLR0913, PLR0917  # what one replay is told
     return found
 
 
-def _targets(connection: Connection, spec: JobSpec, plan: ViewPlan) -> list[Target]:
+def targets(connection: Connection, spec: JobSpec, plan: ViewPlan) -> list[Target]:
+    """Returns what a replay fills: the places of a version, one in each store."""
     return [
         Target(
             (plan.in_store(store),),
@@ -447,6 +482,13 @@ def _targets(connection: Connection, spec: JobSpec, plan: ViewPlan) -> list[Targ
         )
         for store in sorted(plan.to)
     ]
+
+
+def note_swept(connection: Connection, plan: ViewPlan, done: Done) -> None:
+    """Notes what a replay has removed, as whole reads allow."""
+    stores = sorted(plan.to)
+    for swept in done.swept:
+        sweeps.note(connection, swept.view, stores[swept.target], swept.sweep, swept.removed)
 
 
 def _to_sweep(connection: Connection, plan: ViewPlan) -> bool:
@@ -633,6 +675,7 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
     for store in sorted(stores):
         with closing(showing.showing(store, spec)) as sink:
             sink.drop(plan)
+    TopicCopy(spec, version.place).remove()
     view_versions.forget(connection, spec.source, version.place)
     function_versions.tidy(connection, spec.functions)
 

@@ -147,6 +147,8 @@ class Replayed:
         archive: The version of the archive that has no other records than it has, and what tells
             its files; None until it has come to an end of the archive.
         laps: How often it was brought up to where the archive was by then.
+        until: Until when every change since `ends` is in the topic that it was filled from, seconds
+            since 1970: the job has to take it over by then. None of what the archive has filled.
     """
 
     ends: Offsets
@@ -156,6 +158,12 @@ class Replayed:
     share: float | None = None
     archive: tuple[int, str] | None = None
     laps: int = 0
+    until: float | None = None
+
+    @property
+    def from_topic(self) -> bool:
+        """Whether it was filled from the compacted topic of its table."""
+        return self.until is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,6 +510,7 @@ def _to_json(replayed: Replayed) -> dict[str, Any]:
         "share": replayed.share,
         "archive": replayed.archive,
         "laps": replayed.laps,
+        "until": replayed.until,
     }
     return {"ends": ends, "progress": replayed.progress, **said}
 
@@ -517,4 +526,5 @@ def _of_json(said: Mapping[str, Any]) -> Replayed:
         said.get("share"),
         None if archive is None else (archive[0], archive[1]),
         said.get("laps", 0),
+        said.get("until"),
     )

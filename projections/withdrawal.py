@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from projections import derived_versions, function_versions, showing, store_turn, view_versions
 from projections.errors import VersionError, VersionUnknownError
+from projections.replay.topic_copy import TopicCopy
 from projections.view import Store
 from projections.view_versions import VersionState
 
@@ -60,6 +61,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
                 # also where it was taken out of the store, which the definition does not say
                 sink.drop(showing.place_of(each.place, {store}))
     for each in versions:
+        TopicCopy(spec, each.place).remove()
         view_versions.forget(connection, spec.source, each.place)
     function_versions.tidy(connection, spec.functions)
     return tuple(versions)

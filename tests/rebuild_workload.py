@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 from deltalake import DeltaTable
 
-from projections import laps, rebuild, sweeps, view_versions
+from cdc.broker import compacted
+from projections import laps, rebuild, sweeps, topic_rebuild, view_versions
+from projections.archive import Archive
 from projections.quarantine import ledger
-from projections.replay import replay
+from projections.replay import replay, topic_copy
+from projections.replay.topic_copy import TopicCopy
 from projections.sinks import history, table
 from projections.sinks.cache import CacheSink
 from projections.sinks.history import HistorySink
@@ -330,3 +333,42 @@ def _counted(function: Callable[..., Any], left: list[int], *, halved: bool) -> 
         return function(*args, **kwargs)
 
     return counted
+
+
+def build_from_topic(spec: JobSpec, view: View, kill: tuple[str, int] | None) -> None:
+    """Fills a version from the topic of its table and has the job take it over.
+
+    Args:
+        spec: The job.
+        view: The view.
+        kill: Ends the process amid the call of that number, counted from 0, of what is named.
+    """
+    topic_copy.RECORDS_AT_ONCE = 200  # type: ignore[misc]
+    replay.PART_RECORDS = 15  # type: ignore[misc]
+    rebuild.AT_ONCE = dict.fromkeys(Store, 10)  # type: ignore[misc]
+    if kill is not None:
+        named, number = kill
+        owner, name = TOPIC_STEPS[named]
+        counted = _counted(getattr(owner, name), [number], halved=owner in HALVED)
+        setattr(owner, name, counted)
+    with connected(spec) as connection, view_versions.alone(connection, spec.source, view.name):
+        planned = rebuild.plan_rebuild(connection, spec, view, "archive")
+        assert planned.source == "topic", planned
+        version = rebuild.begin(connection, spec, view, planned, 0, held_too=True)
+        if version.state is VersionState.BUILDING:
+            plan = rebuild.bind(connection, spec, version)
+            rebuild.prepare(spec, plan)
+            topic_rebuild.fill(connection, spec, version, plan, rebuild.Filling())
+            rebuild.join(connection, spec, version)
+
+
+TOPIC_STEPS: dict[str, tuple[Any, str]] = {
+    "copies": (Archive, "append"),
+    "looks again": (compacted, "look_again"),
+    "notes": (view_versions, "note_replayed"),
+    "writes to the cache": (CacheSink, "apply"),
+    "writes to search": (SearchSink, "apply"),
+    "removes the copy": (TopicCopy, "remove"),
+    "joins": (rebuild, "join"),
+}
+"""What a rebuild from a topic does to the world, by name."""
