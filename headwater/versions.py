@@ -13,6 +13,7 @@ from cdc.postgres import session
 from headwater.errors import UsageError
 from headwater.wiring import job_spec
 from projections import (
+    archive_rebuild,
     binding,
     bounded_rebuild,
     derived_rebuild,
@@ -33,7 +34,7 @@ from projections.errors import (
     VersionDiffersError,
 )
 from projections.fault import Fault
-from projections.rebuild import Filling
+from projections.filling import Filling
 from projections.view import DerivedView
 from projections.view_versions import VersionState
 
@@ -260,7 +261,7 @@ class Versions:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec, plan)
             if planned.source != "source":
-                fill = topic_rebuild.fill if _from_topic(version, planned) else rebuild.fill
+                fill = topic_rebuild.fill if _from_topic(version, planned) else archive_rebuild.fill
                 fill(connection, spec, version, plan, filling)
         except ReplayStoppedError:
             raise RebuildStoppedError(

@@ -25,6 +25,7 @@ from projections import checkpoint, positions, rebuild, sweeps, view_versions
 from projections.archive_pin import pinned
 from projections.change import Applied
 from projections.errors import RebuildEarlyError, RebuildRefusedError, RebuildStoppedError
+from projections.filling import AT_ONCE, archived, whole_reads
 from projections.quarantine import ledger
 from projections.replay.archive_scan import ArchiveScan
 from projections.replay.rate import rate_of
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.delivery import Waiting
+    from projections.filling import Filling
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
-    from projections.rebuild import Filling, RebuildPlan
+    from projections.rebuild import RebuildPlan
     from projections.replay.bounds import Bounds
     from projections.replay.task import Replayed
     from projections.spec import JobSpec
@@ -201,8 +203,8 @@ def rebuild_rows(  # noqa: PLR0913, PLR0917  # who asks for it knows all of this
     options = ReplayOptions(
         bounds=bounds,
         through=through,
-        archived=rebuild.archived(spec, plan),
-        whole=rebuild.whole_reads(connection, spec),
+        archived=archived(spec, plan),
+        whole=whole_reads(connection, spec),
         share=filling.share,
         stopped=filling.stopped,
         progress=filling.progress,
@@ -233,7 +235,7 @@ class _Filled:
             lambda: self._sink,
             held=self._held,
             set_aside=self._set_aside,
-            changes_per_write=rebuild.AT_ONCE[self._store],
+            changes_per_write=AT_ONCE[self._store],
         )
 
     def remade(self, done: Replayed, number: int) -> Remade:
@@ -303,7 +305,7 @@ def _settled(
 
 def _behind(spec: JobSpec, plan: ViewPlan, through: Offsets) -> list[str]:
     ends = {str(s): checkpoint.committed(spec.checkpoint(s)) for s in sorted(plan.to)}
-    ends["archive"] = rebuild.archived(spec, plan)
+    ends["archive"] = archived(spec, plan)
     return [
         name
         for name, reached in ends.items()

@@ -9,32 +9,25 @@ row's version, so whatever is killed on the way is done again, and nothing comes
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 
-from cdc.broker import extent
 from cdc.broker.errors import BrokerError
 from cdc.postgres import session, table_size
 from cdc.schema_change import history, trigger
-from cdc.snapshot import reads
 from projections import (
     binding,
     function_versions,
-    joining,
     positions,
     showing,
     store_turn,
-    sweeps,
     view_shapes,
     view_versions,
 )
-from projections import laps as laps_of
 from projections.approach import Approach
 from projections.errors import (
     ArchiveIncompleteError,
@@ -43,30 +36,20 @@ from projections.errors import (
     VersionBehindError,
     VersionUnknownError,
 )
-from projections.laps import Laps
-from projections.quarantine import ledger
+from projections.filling import whole_reads
 from projections.replay import reach, topic_origin
-from projections.replay.archive_scan import newest_version
-from projections.replay.noting import Noting, state_of
-from projections.replay.rate import rate_of, share_of
-from projections.replay.replay import replay
-from projections.replay.task import Had, ReplayOptions, Target
+from projections.replay.rate import rate_of
 from projections.replay.topic_copy import TopicCopy
 from projections.replay.unread_events import refuse_unread
 from projections.sinks.open import open_sink
 from projections.sinks.room import rooms
-from projections.view import Store
-from projections.view_versions import KEPT, Replayed, VersionState
+from projections.view_versions import KEPT, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from cdc.snapshot.reads import Read
-    from projections.frontier import Offsets
     from projections.plan import ViewPlan
-    from projections.replay.pace import ReplayProgress
     from projections.replay.reach import Reach
-    from projections.replay.task import Replayed as Done
     from projections.replay.topic_origin import TopicOrigin
     from projections.sinks.room import Room
     from projections.spec import JobSpec
@@ -84,8 +67,6 @@ DISK_SPARE: Final = 1.5
 TOLD_EVERY_S: Final = 5.0
 """How often it is told what a version waits for that is filled."""
 _POLL_S: Final = 0.2
-AT_ONCE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
-"""Changes that are written at once, each as many as its store takes best."""
 _COMING: Final = frozenset({VersionState.BUILDING, VersionState.JOINING})
 
 
@@ -324,180 +305,7 @@ def _bound(connection: Connection, spec: JobSpec, view: View) -> ViewPlan:
     return replace(bound.plans[0], shown=False)
 
 
-def prepare(spec: JobSpec, plan: ViewPlan) -> None:
-    """Makes the places of a version in its stores.
-
-    Raises:
-        SinkError: A store refuses or cannot be reached.
-    """
-    for store in sorted(plan.to):
-        with closing(open_sink(store, spec.addresses)) as sink:
-            sink.prepare(plan)
-
-
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """How a version is filled from the archive.
-
-    Attributes:
-        share: Of the time, how much it takes at most, above 0 to 1.
-        stopped: Set to pause it.
-        progress: Is told how far it is, about twice a second.
-        waits: Is told, every few seconds, what a version waits for that is filled; and before that,
-            which lap begins.
-    """
-
-    share: float = 1.0
-    stopped: threading.Event = field(default_factory=threading.Event)
-    progress: Callable[[ReplayProgress], None] = lambda _: None
-    waits: Callable[[str], None] = lambda _: None
-
-
-def fill(
-    connection: Connection, spec: JobSpec, version: ViewVersion, plan: ViewPlan, filling: Filling
-) -> None:
-    """Fills the places of a version from the archive; one that was killed goes on where it was.
-
-    What the archive gets meanwhile is replayed too, lap after lap, until little is left to the job.
-
-    Args:
-        connection: To the source; it holds the lock of the view's versions.
-        spec: The job.
-        version: The version.
-        plan: It, bound to its table.
-        filling: How.
-
-    Raises:
-        ReplayStoppedError: It was paused.
-        ArchiveIncompleteError: The archive lacks records: the source has to be read.
-        SinkError: A store refuses everything or cannot be reached.
-    """
-    done, laps = version.replayed or Replayed({}), Laps()
-    while True:
-        begun = state_of(done.progress) is not None
-        try:
-            if begun or done.archive is None:
-                laps.begin(resumed=begun)
-                done = _replayed(connection, spec, plan, filling, done)
-                continue
-            left = laps_of.left(spec, plan, done)
-            if not laps.worth(left):
-                if laps.outrun:
-                    filling.waits(_outrun(version, filling, left))
-                break
-            filling.waits(_told(version, done, left))
-            laps.begin(left)
-            at = newest_version(spec.archive)
-            plan = _bound_again(connection, spec, version)
-            done = _replayed(connection, spec, plan, filling, done, at)
-        except ArchiveIncompleteError:
-            if done.archive is None:
-                raise
-            # the topics may still have what the archive lacks
-            bounds = extent.bounds(spec.bootstrap, frozenset(plan.topics))
-            if not joining.too_late(plan, done.ends, bounds):
-                break
-            done = Replayed({})
-    done = replace(done, progress=None)  # a lap that came to nothing may have noted that it looked
-    view_versions.note_replayed(connection, spec.source, version.place, done)
-
-
-def _replayed(  # noqa: PLR0913, PLR0917  # what one replay is told
-    connection: Connection,
-    spec: JobSpec,
-    plan: ViewPlan,
-    filling: Filling,
-    before: Replayed,
-    at: int | None = None,
-) -> Replayed:
-    """Replays the archive, or of a version that came to an end of it what is new, once.
-
-    Args:
-        connection: To the source.
-        spec: The job.
-        plan: The version, bound to its table.
-        filling: How.
-        before: How far it is.
-        at: Of a lap that begins, the version of the archive that it comes to.
-
-    Returns:
-        How far it is then, as it was noted.
-    """
-    source, began, lap = spec.source, time.monotonic(), before.archive is not None
-
-    def so_far() -> Replayed:
-        if lap:  # of a few records, most is what it takes to begin: that tells no rate
-            return before
-        took_s = time.monotonic() - began
-        share = share_of(before, took_s, filling.share)
-        return replace(before, seconds=round(before.seconds + took_s, 1), share=share)
-
-    noted = partial(view_versions.note_replayed, connection, source, plan.name)
-    noting = Noting(
-        before.progress,
-        lambda now: noted(replace(so_far(), progress=now)),
-        filling.progress,
-        before.laps + 1 if lap else 0,
-    )
-    ends = [(topic, number, end) for (topic, number), end in before.ends.items()]
-    options = ReplayOptions(
-        had=Had(ends, before.archive) if lap else None,
-        version=at,
-        # one that goes on was looked at when it began
-        archived={} if lap and noting.resumes else archived(spec, plan, at),
-        whole={} if lap and not _to_sweep(connection, plan) else whole_reads(connection, spec),
-        spans=sweeps.spans(connection, plan),
-        share=filling.share,
-        stopped=filling.stopped,
-        progress=noting.told,
-        note=noting.note,
-        resume=noting.resumes,
-        scratch=spec.home,
-    )
-    done = replay(spec.archive, targets(connection, spec, plan), options)
-    note_swept(connection, plan, done)
-    found = replace(
-        so_far(),
-        ends=done.ends,
-        progress=None,
-        records=before.records if lap else done.records,
-        archive=done.archive,
-        laps=before.laps + lap,
-    )
-    noted(found)
-    return found
-
-
-def targets(connection: Connection, spec: JobSpec, plan: ViewPlan) -> list[Target]:
-    """Returns what a replay fills: the places of a version, one in each store."""
-    return [
-        Target(
-            (plan.in_store(store),),
-            partial(open_sink, store, spec.addresses),
-            # what waited when it was killed, or came to wait in an earlier lap, still does: an
-            # older row must lend it no values
-            held=ledger.held(connection, spec.source, store),
-            set_aside=partial(ledger.write, spec.ledger, store),
-            changes_per_write=AT_ONCE[store],
-        )
-        for store in sorted(plan.to)
-    ]
-
-
-def note_swept(connection: Connection, plan: ViewPlan, done: Done) -> None:
-    """Notes what a replay has removed, as whole reads allow."""
-    stores = sorted(plan.to)
-    for swept in done.swept:
-        sweeps.note(connection, swept.view, stores[swept.target], swept.sweep, swept.removed)
-
-
-def _to_sweep(connection: Connection, plan: ViewPlan) -> bool:
-    """Whether a whole read allows something to be removed that was not removed yet."""
-    whole, done = reads.whole_reads(connection, plan.source), sweeps.done(connection)
-    return any(sweeps.pending(plan, store, whole, done) is not None for store in plan.to)
-
-
-def _bound_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
+def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
     """Binds a version to its table as that is now.
 
     A change of a table commits before any row of the new shape can be in the archive. So whoever
@@ -511,33 +319,15 @@ def _bound_again(connection: Connection, spec: JobSpec, version: ViewVersion) ->
     return _bound(connection, spec, view)
 
 
-def _told(version: ViewVersion, done: Replayed, left: int) -> str:
-    return (
-        f"version {version.number} of view {version.view}, lap {done.laps + 1}: about {left:,}"
-        " records came while it was filled"
-    )
+def prepare(spec: JobSpec, plan: ViewPlan) -> None:
+    """Makes the places of a version in its stores.
 
-
-def _outrun(version: ViewVersion, filling: Filling, left: int) -> str:
-    return (
-        f"version {version.number} of view {version.view}: more comes than {filling.share:.0%} of"
-        f" the time can replay; about {left:,} records are left to the job"
-    )
-
-
-def archived(spec: JobSpec, plan: ViewPlan, version: int | None = None) -> Offsets:
-    """Returns how far the archive says that it has had each partition of a view's topics."""
-    return reach.archived(spec, frozenset(plan.topics), version)
-
-
-def whole_reads(connection: Connection, spec: JobSpec) -> dict[str, Read]:
-    """Returns the newest whole read of each table that is done, by topic."""
-    epoch = reads.epoch_of(connection, spec.source, 1)
-    return {
-        read.table.topic(spec.source): read
-        for read in reads.of_source(connection, spec.source, epoch)
-        if read.whole and read.state == "done"
-    }
+    Raises:
+        SinkError: A store refuses or cannot be reached.
+    """
+    for store in sorted(plan.to):
+        with closing(open_sink(store, spec.addresses)) as sink:
+            sink.prepare(plan)
 
 
 def join(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:

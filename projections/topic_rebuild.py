@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cdc.broker.compacted import CLOCKS_APART_S
-from projections import rebuild, view_versions
+from projections import view_versions
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError, RecordsLostError
+from projections.filling import note_swept, targets, whole_reads
 from projections.replay import topic_copy, topic_origin
 from projections.replay.noting import Noting
 from projections.replay.pace import Pace, ReplayProgress
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from projections.filling import Filling
     from projections.frontier import Offsets
     from projections.plan import ViewPlan
-    from projections.rebuild import Filling
     from projections.replay.topic_copy import Copied
     from projections.spec import JobSpec
     from projections.view import View
@@ -103,7 +104,7 @@ class _TopicRebuild:
         options = ReplayOptions(
             copied=copied.offsets,
             taken=copied.taken(),
-            whole=rebuild.whole_reads(self.connection, self.spec),
+            whole=whole_reads(self.connection, self.spec),
             share=self.filling.share,
             stopped=self.filling.stopped,
             progress=noting.told,
@@ -111,9 +112,9 @@ class _TopicRebuild:
             resume=resume,
             scratch=self.spec.home,
         )
-        targets = rebuild.targets(self.connection, self.spec, self.plan)
-        done = replay(self.copy.archive, targets, options)
-        rebuild.note_swept(self.connection, self.plan, done)
+        into = targets(self.connection, self.spec, self.plan)
+        done = replay(self.copy.archive, into, options)
+        note_swept(self.connection, self.plan, done)
         self._refuse_late()
         self._noted(done.ends, None, done.records)
         self.copy.remove()

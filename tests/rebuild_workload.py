@@ -14,8 +14,17 @@ import psycopg
 from deltalake import DeltaTable
 
 from cdc.broker import compacted
-from projections import laps, rebuild, sweeps, topic_rebuild, view_versions
+from projections import (
+    archive_rebuild,
+    filling,
+    laps,
+    rebuild,
+    sweeps,
+    topic_rebuild,
+    view_versions,
+)
 from projections.archive import Archive
+from projections.filling import Filling
 from projections.quarantine import ledger
 from projections.replay import replay, topic_copy
 from projections.replay.topic_copy import TopicCopy
@@ -306,7 +315,7 @@ HALVED = frozenset({CacheSink, SearchSink})
 def build(spec: JobSpec, view: View, step: int | None) -> None:
     """Fills a version of a view and has the job take it over; ends the process amid that step."""
     replay.PART_RECORDS = 150  # type: ignore[misc]
-    rebuild.AT_ONCE = dict.fromkeys(Store, 40)  # type: ignore[misc]
+    filling.AT_ONCE = dict.fromkeys(Store, 40)  # type: ignore[misc]
     laps.FEW, laps.SOON_S = 0, 0.0  # type: ignore[misc]  # whatever came meanwhile is a lap
     if step is not None:
         left = [step]
@@ -318,7 +327,7 @@ def build(spec: JobSpec, view: View, step: int | None) -> None:
         if version.state is VersionState.BUILDING:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec, plan)
-            rebuild.fill(connection, spec, version, plan, rebuild.Filling(share=0.5))
+            archive_rebuild.fill(connection, spec, version, plan, Filling(share=0.5))
             rebuild.join(connection, spec, version)
 
 
@@ -345,7 +354,7 @@ def build_from_topic(spec: JobSpec, view: View, kill: tuple[str, int] | None) ->
     """
     topic_copy.RECORDS_AT_ONCE = 200  # type: ignore[misc]
     replay.PART_RECORDS = 15  # type: ignore[misc]
-    rebuild.AT_ONCE = dict.fromkeys(Store, 10)  # type: ignore[misc]
+    filling.AT_ONCE = dict.fromkeys(Store, 10)  # type: ignore[misc]
     if kill is not None:
         named, number = kill
         owner, name = TOPIC_STEPS[named]
@@ -358,7 +367,7 @@ def build_from_topic(spec: JobSpec, view: View, kill: tuple[str, int] | None) ->
         if version.state is VersionState.BUILDING:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec, plan)
-            topic_rebuild.fill(connection, spec, version, plan, rebuild.Filling())
+            topic_rebuild.fill(connection, spec, version, plan, Filling())
             rebuild.join(connection, spec, version)
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from projections import rebuild, switch, version_difference, view_versions
+from projections import archive_rebuild, rebuild, switch, version_difference, view_versions
 from projections.errors import RebuildStoppedError, VersionBehindError
+from projections.filling import Filling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ def filled(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> Vi
     version = rebuild.begin(connection, spec, view, planned, 0)
     plan = rebuild.bind(connection, spec, version)
     rebuild.prepare(spec, plan)
-    rebuild.fill(connection, spec, version, plan, rebuild.Filling())
+    archive_rebuild.fill(connection, spec, version, plan, Filling())
     rebuild.join(connection, spec, version)
     return version
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from headwater.versions import Origin, Switched, Versions
     from projections.bounded_rebuild import BoundedRebuild
-    from projections.rebuild import Filling, RebuildPlan
+    from projections.filling import Filling
+    from projections.rebuild import RebuildPlan
     from projections.replay.bounds import Bounds
     from projections.replay.pace import ReplayProgress
     from projections.view_versions import ViewVersion
@@ -141,11 +142,11 @@ def rebuild(
 @contextmanager
 def _filling(name: str, share: float, *, as_json: bool) -> Iterator[Filling]:
     """How it is filled: with a line that says how far it is, and an end at Ctrl-C."""
-    from projections import rebuild as rebuilding  # noqa: PLC0415  # half a second of import
+    from projections import filling  # noqa: PLC0415  # half a second of import
 
     with _interrupted() as stopped, _bar(name, shown=not as_json) as told:
         try:
-            yield rebuilding.Filling(share, stopped, told, (lambda _: None) if as_json else _tell)
+            yield filling.Filling(share, stopped, told, (lambda _: None) if as_json else _tell)
         except RebuildStoppedError as error:
             print_error(error, as_json=as_json)
             raise typer.Exit(EXIT_INTERRUPTED if stopped.is_set() else 1) from None

@@ -19,9 +19,10 @@ from cdc.broker.topics import TopicSpec
 from cdc.postgres import own_schema
 from cdc.schema_change import history
 from cdc.table import TableName
-from projections import joining, laps, rebuild, view_versions
+from projections import archive_rebuild, joining, laps, rebuild, view_versions
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError
 from projections.expectation.expectation import deletes
+from projections.filling import Filling
 from projections.record import Record
 from projections.sinks.cache import CacheSink
 from projections.spec import JobSpec
@@ -78,8 +79,8 @@ class Place:
         found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
         plan = rebuild.bind(self.connection, self.spec, version)
         rebuild.prepare(self.spec, plan)
-        filling = rebuild.Filling(waits=self.told.append)
-        rebuild.fill(self.connection, self.spec, found, plan, filling)
+        filling = Filling(waits=self.told.append)
+        archive_rebuild.fill(self.connection, self.spec, found, plan, filling)
         found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
         assert found.replayed is not None
         assert found.replayed.progress is None

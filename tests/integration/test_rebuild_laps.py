@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from cdc.table import TableName
-from projections import laps, rebuild, view_versions
+from projections import archive_rebuild, laps, rebuild, view_versions
 from projections.binding import bind
 from projections.errors import ReplayStoppedError
+from projections.filling import Filling
 from projections.replay import reach, replay
 from projections.view import HistoryColumns, MirrorView, Store
 from projections.view_versions import VersionState
@@ -149,7 +150,7 @@ def paused(
     when: Callable[[Replayed], bool],
 ) -> Replayed:
     """Fills a version until it notes that it is somewhere."""
-    filling, note = rebuild.Filling(), view_versions.note_replayed
+    filling, note = Filling(), view_versions.note_replayed
 
     def noted(*given: Any) -> None:
         note(*given)
@@ -184,7 +185,7 @@ def goes_on(
     """Fills it to the end; it begins within the lap in which it was paused."""
     seen: list[ReplayProgress] = []
     assert noted.progress is not None
-    fill(connection, spec, version, rebuild.Filling(progress=seen.append, waits=told.append))
+    fill(connection, spec, version, Filling(progress=seen.append, waits=told.append))
     found = now(connection, spec, version).replayed
     assert found is not None
     assert found.progress is None
@@ -197,12 +198,10 @@ def goes_on(
     assert laps.left(spec, rebuild.bind(connection, spec, version), found) < BURST / 3
 
 
-def fill(
-    connection: Connection, spec: JobSpec, version: ViewVersion, filling: rebuild.Filling
-) -> None:
+def fill(connection: Connection, spec: JobSpec, version: ViewVersion, filling: Filling) -> None:
     plan = rebuild.bind(connection, spec, version)
     rebuild.prepare(spec, plan)
-    rebuild.fill(connection, spec, now(connection, spec, version), plan, filling)
+    archive_rebuild.fill(connection, spec, now(connection, spec, version), plan, filling)
 
 
 def now(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewVersion:

@@ -29,6 +29,7 @@ from projections.binding import bind
 from projections.change import RowChange
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError, RebuildStoppedError
 from projections.expectation.expectation import deletes
+from projections.filling import Filling
 from projections.record import Record
 from projections.replay.bounds import Bounds
 from projections.sinks import room
@@ -170,7 +171,7 @@ def test_some_rows_of_a_view_without_a_table_are_refused_on_such_a_disk(
 
     with pytest.raises(RebuildRefusedError, match="too small"):
         bounded_rebuild.rebuild_rows(
-            place.connection, place.spec, CACHED, bounds, rebuild.Filling(), lambda: True
+            place.connection, place.spec, CACHED, bounds, Filling(), lambda: True
         )
 
 

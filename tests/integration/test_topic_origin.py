@@ -21,6 +21,7 @@ from projections import rebuild, topic_rebuild, view_versions
 from projections.binding import bind
 from projections.cache_reader import CacheReader
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError, ReplayStoppedError
+from projections.filling import Filling
 from projections.record import Record
 from projections.replay import topic_origin
 from projections.replay.topic_copy import TopicCopy, remove_left
@@ -72,11 +73,11 @@ class Place:
         assert ("topic", None) == (planned.source, planned.lacking)
         return rebuild.begin(self.connection, self.spec, self.view, planned, 0)
 
-    def filled(self, filling: rebuild.Filling | None = None) -> None:
+    def filled(self, filling: Filling | None = None) -> None:
         version = rebuild.numbered(self.connection, self.spec, "orders", 2)
         plan = rebuild.bind(self.connection, self.spec, version)
         rebuild.prepare(self.spec, plan)
-        given = filling or rebuild.Filling()
+        given = filling or Filling()
         topic_rebuild.fill(self.connection, self.spec, version, plan, given)
 
     def again(self, number: int = 2) -> ViewVersion:
@@ -211,7 +212,7 @@ def test_an_archive_that_has_all_comes_first(place: Place) -> None:
 
 def test_a_rebuild_that_is_paused_goes_on_until_it_is_too_late(place: Place) -> None:
     version = place.begun()
-    stopped = rebuild.Filling()
+    stopped = Filling()
     stopped.stopped.set()
     with pytest.raises(ReplayStoppedError):
         place.filled(stopped)

@@ -35,6 +35,7 @@ from projections.errors import (
     VersionUnknownError,
 )
 from projections.expectation.expectation import deletes
+from projections.filling import Filling
 from projections.replay.bounds import Bounds
 from projections.search.client import Searcher
 from projections.view import MirrorView, Store
@@ -268,7 +269,7 @@ def _rows_lost(connection: Any, job: ViewJob) -> None:
 
 def _under_way(connection: Any, job: ViewJob, asked: Bounds) -> None:
     """While a batch is under way that nobody will finish, and for somebody who will not wait."""
-    ended = rebuild.Filling()
+    ended = Filling()
     ended.stopped.set()
     with pytest.MonkeyPatch.context() as patch:
         (plan,) = job.bound().plans
@@ -284,7 +285,7 @@ def _under_way(connection: Any, job: ViewJob, asked: Bounds) -> None:
     awaited(lambda: _replay_ended(connection, job, asked, ended))
 
 
-def _replay_ended(connection: Any, job: ViewJob, asked: Bounds, ended: rebuild.Filling) -> bool:
+def _replay_ended(connection: Any, job: ViewJob, asked: Bounds, ended: Filling) -> bool:
     try:
         _made_anew(connection, job, asked, ended)
     except RebuildStoppedError:
@@ -298,11 +299,11 @@ def _made_anew(
     connection: Any,
     job: ViewJob,
     bounds: Bounds,
-    filling: rebuild.Filling | None = None,
+    filling: Filling | None = None,
     *,
     runs: bool = True,
 ) -> bounded_rebuild.BoundedRebuild:
-    spec, given = job.bound(), filling or rebuild.Filling()
+    spec, given = job.bound(), filling or Filling()
     view = declared(spec.source)
     with view_versions.alone(connection, spec.source, view.name):
         return bounded_rebuild.rebuild_rows(connection, spec, view, bounds, given, lambda: runs)
