@@ -121,8 +121,11 @@ def switched(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
     awaited(done)
 
 
-def awaited(reached: Callable[[], bool], deadline_s: float = 180) -> None:
+def awaited(
+    reached: Callable[[], bool], deadline_s: float = 180, said: Callable[[], str] = str
+) -> None:
+    """Waits for something; `said` tells how it is when that has taken too long."""
     deadline = time.monotonic() + deadline_s
     while not reached():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, said()
         time.sleep(0.1)

@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=6),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 BY_PLAIN_SQL = {
@@ -152,13 +152,14 @@ def told(stack: Any, shop: Shop) -> tuple[Counter[str], Counter[str]]:
     with psycopg.connect(stack.source_dsn, autocommit=True) as connection:
 
         def settled() -> bool:
+            waiting = ledger.waiting(connection, "shop")
             stands.clear()
             stands.update(
                 each.alert for each in ledger.standing(connection, "shop") if each.state == "open"
             )
-            return stands == wanted and not ledger.waiting(connection, "shop")
+            return stands == wanted and not waiting
 
-        awaited(settled, 90)
+        awaited(settled, said=lambda: str(ledger.waiting(connection, "shop")))
     topics = [f"globalshop.{alert}" for alert in wanted]
     taken: dict[str, dict[str, str]] = {topic: {} for topic in topics}
 
@@ -176,7 +177,7 @@ def told(stack: Any, shop: Shop) -> tuple[Counter[str], Counter[str]]:
     with consumer(stack.endpoints.kafka_bootstrap) as client:
         if topics:
             client.subscribe(topics)
-            awaited(heard, 60)
+            awaited(heard)
     return stands, spoken()
 
 
