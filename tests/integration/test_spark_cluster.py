@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak(minutes=2),
     pytest.mark.timeout(900),
 ]
 CLUSTER = SparkCluster(workers=2, cores=1, memory_mb=512)
