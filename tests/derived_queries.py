@@ -82,6 +82,38 @@ class World:
         return {table: list(rows.values()) for table, rows in self.tables.items()}
 
 
+class SpreadWorld(World):
+    """Three tables of more rows, whose times lie in twenty days, most in the order of their ids."""
+
+    IDS = 24
+
+    def __post_init__(self) -> None:
+        for table in TABLES:
+            ids = self.random.sample(range(1, self.IDS), self.random.randint(12, 20))
+            self.tables[table] = {number: self.row(number) for number in ids}
+
+    def row(self, number: int) -> Row:
+        number_of, pick = self.random.randint, self.random.choice
+        day = pick([number, number, number, number_of(1, 20)]) % 20 + 1
+        at = f"2026-01-{day:02} {pick([0, 1, 2, 23]):02}:{pick([0, 30]):02}:00"
+        x = pick([None, number, number, number_of(1, 23)])
+        return (number, x, pick([None, 0, 1, 2]), pick([None, "p", "q"]), pick([None, *[at] * 9]))
+
+    def change(self) -> dict[str, list[Row]]:
+        changed: dict[str, list[Row]] = {}
+        for table in self.random.sample(TABLES, self.random.choice([1, 2, 3])):
+            rows, moved = self.tables[table], []
+            for _ in range(self.random.randint(1, 3)):
+                number = self.random.randint(1, self.IDS)
+                before = rows.pop(number, None)
+                if self.random.random() < 0.75:
+                    rows[number] = self.row(number)
+                moved += [row for row in (before, rows.get(number)) if row is not None]
+            if moved:
+                changed[table] = moved
+        return changed
+
+
 def values_sql(rows: list[Row]) -> str:
     """A SELECT of these rows."""
     casts = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in COLUMNS.items())
@@ -348,6 +380,49 @@ class Grammar:
             return Query(shape, sql, ("k",), plain)
         sql = f"SELECT l.id AS k, l.at, {measured} FROM {source} GROUP BY l.id, l.at"
         return Query(shape, sql, ("k",), plain)
+
+    def _near_joined(self, shape: str) -> Query:
+        """Rows of a table with those of one or two others that are near in time, or of one key."""
+        pick = self.random.choice
+        one, two, three = self.random.sample(TABLES, 3)
+
+        def near(this: str, other: str) -> str:
+            width = pick(["0 HOURS", "2 HOURS", "36 HOURS"])
+            return pick(
+                [
+                    f"{this}.at BETWEEN {other}.at AND {other}.at + INTERVAL {width}",
+                    f"{this}.at - INTERVAL {width} <= {other}.at AND {other}.at < {this}.at",
+                    f"{this}.at >= {other}.at - INTERVAL {width}",
+                    f"{this}.at = {other}.at",
+                    f"{this}.x = {other}.x",
+                    f"{this}.y <= {other}.y",
+                ]
+            )
+
+        on = f"r.{pick(['id', 'x'])} = l.{pick(['id', 'x'])} AND {near('r', 'l')}"
+        more = f"m.{pick(['id', 'x', 's'])} = {pick(['l', 'l', 'r'])}.{pick(['id', 'x'])}"
+        also = pick(["", f" AND {near('m', 'l')}", f" AND {near('m', 'r')}"])
+        join, joins = pick(["JOIN", "LEFT JOIN", "LEFT JOIN"]), pick(["JOIN", "LEFT JOIN"])
+        kind = pick(["two", "two", "three", "there", "grouped", "mirrored", "full"])
+        if kind == "there":
+            word = pick(["EXISTS", "NOT EXISTS"])
+            condition = f"{word} (SELECT 1 FROM {two} r WHERE {on})"
+            sql = f"SELECT l.id AS k, l.at, l.s FROM {one} l WHERE {condition}"
+            return Query(shape, sql, ("k",))
+        if kind == "three":
+            source = f"{one} l {join} {two} r ON {on} {joins} {three} m ON {more}{also}"
+            sql = f"SELECT l.id AS k, r.id AS j, m.id AS i, l.at, m.at AS u FROM {source}"
+            return Query(shape, sql, ("k", "j", "i"))
+        if kind == "grouped":
+            numbered = "row_number() OVER (PARTITION BY x ORDER BY at, id) AS n"
+            inner = pick([two, f"(SELECT *, {numbered} FROM {two})"])
+            source = f"{one} l {join} {inner} r ON {on}"
+            sql = f"SELECT l.id AS k, count(r.id) AS n, max(r.at) AS u FROM {source} GROUP BY l.id"
+            return Query(shape, sql, ("k",))
+        words = {"mirrored": "RIGHT JOIN", "full": "FULL JOIN"}
+        source = f"{one} l {words.get(kind, join)} {two} r ON {on}"
+        sql = f"SELECT l.id AS k, r.id AS j, l.at, r.at AS u, l.s || r.s AS v FROM {source}"
+        return Query(shape, sql, ("k", "j"))
 
     def _as_of_joined(self, shape: str) -> Query:
         """Rows of a table with what another had when they were: the other is a history."""

@@ -45,6 +45,8 @@ class Expression:
         attribute: Number of the attribute that it is, or that it gives a name to.
         name: Name of that attribute or alias.
         deterministic: False where Spark says so of this expression itself.
+        literal: Of a literal, its value as Spark writes it.
+        literal_type: Of a literal, the type of that.
     """
 
     kind: str
@@ -53,6 +55,8 @@ class Expression:
     attribute: int | None = None
     name: str = ""
     deterministic: bool = True
+    literal: str = ""
+    literal_type: str = ""
 
     @cached_property
     def reads(self) -> frozenset[int]:
@@ -216,13 +220,17 @@ def _expression(nodes: Sequence[Mapping[str, Any]], address: Address) -> Express
             child, after = build(after, (*inward, place))
             children.append(child)
         number = node.get("exprId") or {}
+        kind = _short(node["class"])
+        literal = node if kind == "Literal" else {}
         found = Expression(
-            kind=_short(node["class"]),
+            kind=kind,
             address=Address(address.operator, address.part, address.places, inward),
             children=tuple(children),
             attribute=number.get("id"),
             name=node.get("name") or "",
             deterministic=node.get("udfDeterministic") is not False,
+            literal=str(literal.get("value")),
+            literal_type=str(literal.get("dataType")),
         )
         return found, after
 

@@ -77,9 +77,7 @@ class DerivedTable:
     def _merge(self, rows: pa.Table) -> None:
         table = DeltaTable(str(self._path))
         # in brackets: what follows FROM is read to the end as one expression
-        on = " AND ".join(
-            f"(t.{quoted(name)} IS NOT DISTINCT FROM s.{quoted(name)})" for name in self._keys
-        )
+        on = " AND ".join(f"({_alike(rows, name)})" for name in self._keys)
         gone = f's."{DELETED_FIELD}"'
         (
             table.merge(
@@ -125,6 +123,12 @@ class DerivedTable:
                 " for each",
                 example=tuple("NULL" if v is None else str(v) for v in example.values()),
             )
+
+
+def _alike(rows: pa.Table, name: str) -> str:
+    """A condition: a key is that of a row. By equality alone are files passed over that lack it."""
+    how = "IS NOT DISTINCT FROM" if rows[name].null_count else "="
+    return f"t.{quoted(name)} {how} s.{quoted(name)}"
 
 
 def settled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:

@@ -29,6 +29,7 @@ from projections.spark.derivation.analysis import analyse, keyed
 from projections.spark.derivation.comparison import differences
 from projections.spark.derivation.definition import definition_of_sql
 from projections.spark.derivation.matching import matches_of
+from projections.spark.derivation.nearby import near
 from projections.spark.derivation.onward import onward, touched
 from projections.spark.derivation.percolation import percolated
 from projections.spark.derivation.recomputation import affected, outcome, within
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from projections.extent import Extent
     from projections.published import PublishedVersion
     from projections.spark.derivation.analysis import Derivation
+    from projections.spark.derivation.nearby import Nearby
     from projections.spark.table_versions import TableVersions
     from projections.tenure import Tenure
     from projections.view import DerivedView
@@ -116,6 +118,7 @@ class DerivedKeeper:
         tenure: The driver's right to write.
         onward_rows_min: Rows of an input from which on a view that is made along its groups' time
             is kept from where changes reach, and not by whole groups.
+        identities: By place, columns that identify the rows of a table, where that is known.
     """
 
     tables: Path
@@ -125,6 +128,7 @@ class DerivedKeeper:
     failed: Counter[str] = field(default_factory=Counter)
     tenure: Tenure | None = None
     onward_rows_min: int = _MANY_ROWS
+    identities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     _analysed: dict[bool, tuple[Any, Derivation]] = field(default_factory=dict)
     _suited: Any = None
 
@@ -211,7 +215,7 @@ class DerivedKeeper:
         number: int,
     ) -> None:
         """Brings what changes affect to a boundary, and nothing else."""
-        stored = partial(self._stored, versions)
+        stored, read = partial(self._stored, versions), new
         try:
             changes = {
                 _view(place): versions.changes(place, *between)
@@ -224,14 +228,19 @@ class DerivedKeeper:
                 derivation = self._kept(derivation, set(changes))
                 had = own.made_from
                 old = {_view(place): versions.rows(place, had[place]) for place in had}
-                keys = gathered(versions.session, affected(derivation, changes, old, new))
+                if (nearby := self._near(versions, derivation, own, changed)) is not None:
+                    old, read = nearby.of(old), nearby.of(new)
+                found = affected(derivation, changes, old, read, nearby)
+                keys = gathered(versions.session, found)
         except (PySparkException, Py4JJavaError):
             self._whole(versions, derivation, new, number)  # the feed reaches not so far
             return
         try:
             if keys.count != 0:
                 self._write(
-                    outcome(derivation, within(self.view.span, derivation, new, keys), keys, stored)
+                    outcome(
+                        derivation, within(self.view.span, derivation, read, keys), keys, stored
+                    )
                     if extent is None
                     else onward(derivation, extent, rows, keys, stored()),
                     number,
@@ -239,6 +248,30 @@ class DerivedKeeper:
                 )
         finally:
             keys.release()
+
+    def _near(
+        self,
+        versions: TableVersions,
+        derivation: Derivation,
+        own: TableVersion,
+        changed: Mapping[str, tuple[int, int]],
+    ) -> Nearby | None:
+        """What has to be read of the inputs, where changes are few and that can be told."""
+        if not derivation.anchors:
+            return None
+        few = {
+            _view(place): found.rows
+            for place, between in changed.items()
+            if (found := versions.few_changes(place, *between)) is not None
+        }
+        if len(few) < len(changed):
+            return None
+        known = {
+            _view(place): self.identities[place]
+            for place in own.made_from
+            if place in self.identities
+        }
+        return near(derivation, keyed(derivation).by, known, few)
 
     def _stored(self, versions: TableVersions) -> DataFrame:
         """All rows that the view's table has by now."""

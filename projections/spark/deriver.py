@@ -186,7 +186,9 @@ class Deriver(Attendant):
         # of a view made from others the version itself says where it was before
         others = {each: at for each, at in version.views.items() if each not in names}
         kept: dict[str, Future[TableVersion | None]] = {}
+        identities = self._identities()
         for keeper in self.keepers:
+            keeper.identities = identities
             # those that it waits for are in the pool already, so they come to their end
             read = (places.get(name, name) for name in keeper.view.inputs)
             inputs = {place: kept[place] for place in read if place in kept}
@@ -197,6 +199,15 @@ class Deriver(Attendant):
         wait(kept.values())
         found = {name: future.result() for name, future in kept.items()}
         return {name: table for name, table in found.items() if table is not None}
+
+    def _identities(self) -> dict[str, tuple[str, ...]]:
+        """By place, what identifies a row of each table that has one row for each key."""
+        mirrored = {
+            plan.name: plan.keys
+            for plan in self._spec.plans
+            if plan.history is None and not plan.append_only
+        }
+        return mirrored | {view.name: view.keys for view in self.views}
 
     def _keeper(self, view: DerivedView) -> DerivedKeeper:
         tables, tenure = self._spec.addresses.tables, self._spec.tenure

@@ -40,6 +40,8 @@ CHANGES_MAX: Final = 20_000
 """Changed rows that the driver holds; more are read by Spark's workers."""
 
 _KEPT: Final = 64
+_CHANGES_KEPT: Final = 4
+"""Sets of changed rows that are kept: those of one boundary, for all views that read them."""
 _OWN_COLUMNS: Final = (VERSION_COLUMN, *BOOKKEEPING)
 
 
@@ -52,6 +54,18 @@ class _Files(NamedTuple):
     schema: StructType
     plain: bool
     parted: bool
+
+
+class FewChanges(NamedTuple):
+    """Changed rows that the driver holds: as they were and as they are, in whatever order.
+
+    Attributes:
+        rows: They.
+        schema: Their columns as Spark has them.
+    """
+
+    rows: pa.Table
+    schema: StructType
 
 
 class TableVersions:
@@ -72,6 +86,7 @@ class TableVersions:
         self._files_max = files_max
         self._frames: OrderedDict[tuple[str, int], DataFrame] = OrderedDict()
         self._files: OrderedDict[tuple[str, int], _Files] = OrderedDict()
+        self._changes: OrderedDict[tuple[str, int, int], FewChanges | None] = OrderedDict()
         self._lock = threading.Lock()
 
     def count(self, name: str, version: int) -> int | None:
@@ -118,9 +133,9 @@ class TableVersions:
             PySparkException: The feed of changes does not reach back so far; also later, when the
                 rows are read.
         """
-        few = self._few(name, after, through) if self._files_max else None
+        few = self.few_changes(name, after, through)
         if few is not None:
-            return few
+            return self.session.createDataFrame(few.rows, few.schema).coalesce(1)
         reader = (
             self.session.read.format("delta")
             .option("readChangeFeed", "true")
@@ -135,6 +150,7 @@ class TableVersions:
         with self._lock:
             self._frames.clear()
             self._files.clear()
+            self._changes.clear()
 
     def _small(self, name: str, version: int) -> DataFrame | None:
         """A table's rows from its files; None if they are many, or not read as they are."""
@@ -183,8 +199,26 @@ class TableVersions:
                 self._files.popitem(last=False)
         return found
 
-    def _few(self, name: str, after: int, through: int) -> DataFrame | None:
-        """The changes as rows that the driver holds; None if they are many."""
+    def few_changes(self, name: str, after: int, through: int) -> FewChanges | None:
+        """Returns what `changes` does as rows that the driver holds; None if they are many.
+
+        Args:
+            name: The view.
+            after: Version whose own changes are not among them.
+            through: The last whose are.
+        """
+        key = name, after, through
+        with self._lock:
+            if key in self._changes:
+                return self._changes[key]
+        found = self._read_changes(name, after, through) if self._files_max else None
+        with self._lock:
+            self._changes[key] = found
+            while len(self._changes) > _CHANGES_KEPT:
+                self._changes.popitem(last=False)
+        return found
+
+    def _read_changes(self, name: str, after: int, through: int) -> FewChanges | None:
         path = str(self._root / name)
         try:
             table, before = DeltaTable(path, version=through), DeltaTable(path, version=after)
@@ -204,8 +238,7 @@ class TableVersions:
             rows = pa.Table.from_batches(batches, reader.schema).select(names)
         except (DeltaError, pa.ArrowException, OSError):
             return None  # Spark says what is wrong
-        wanted = StructType([schema[name] for name in names])
-        return self.session.createDataFrame(rows, wanted).coalesce(1)
+        return FewChanges(rows, StructType([schema[name] for name in names]))
 
 
 def _schema(table: DeltaTable) -> StructType:

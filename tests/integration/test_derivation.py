@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from derived_queries import DDL, Grammar, World, values_sql
+from derived_queries import DDL, TABLES, Grammar, SpreadWorld, World, values_sql
 
 from projections.derivation.errors import DuplicateKeyError, ViewQueryError
 from projections.derivation.strategy import Keyed
@@ -61,27 +61,40 @@ def by_key(view: Derivation, rows: list[Any]) -> dict[Any, Any]:
 
 def keep(
     spark: SparkSession, view: Derivation, world: World, kept: dict[Any, Any], few_max: int
-) -> None:
-    """Changes the tables and keeps the view; afterwards it must be what the query gives."""
+) -> list[str]:
+    """Changes the tables and keeps the view; afterwards it must be what the query gives.
+
+    Returns:
+        The inputs of which rows were passed over, as they are not near what changed.
+    """
     from projections.spark.derivation.affected_keys import gathered
+    from projections.spark.derivation.analysis import keyed
+    from projections.spark.derivation.nearby import near
     from projections.spark.derivation.recomputation import affected, outcome
 
     before = frames(spark, world.rows())
     changes = {name: rows for name, rows in world.change().items() if name in view.inputs}
+    passed: list[str] = []
     after = frames(spark, world.rows())
     if changes:
         # what the view takes over from an input that changes alone is enough to keep it by
         way = view.alone(next(iter(changes))) if len(changes) == 1 else view
-        keys = gathered(
-            spark, affected(way, frames(spark, changes), before, after), few_max=few_max
-        )
-        for row in outcome(way, after, keys, lambda: view.definition(before)).collect():
+        changed = frames(spark, changes)
+        known = {name: rows.toArrow() for name, rows in changed.items()}
+        nearby = near(way, keyed(way).by, dict.fromkeys(TABLES, ("id",)), known)
+        old, new = before, after
+        if nearby is not None:
+            old, new = nearby.of(before), nearby.of(after)
+            passed += [name for name in new if new[name].count() < after[name].count()]
+        keys = gathered(spark, affected(way, changed, old, new, nearby), few_max=few_max)
+        for row in outcome(way, new, keys, lambda: view.definition(before)).collect():
             key = tuple(frozen(row[name]) for name in view.keys)
             if row["_deleted"] is not False:  # NULL: unless its row follows
                 kept.pop(key, None)
             else:
                 kept[key] = frozen(tuple(row)[:-1])
     assert by_key(view, view.definition(after).collect()) == kept
+    return passed
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -106,18 +119,39 @@ def test_whatever_changes_a_join_in_time_is_kept_as_its_query_gives_it(
     keep_through_changes(spark, Random(f"{shape} {number}"), shape)  # noqa: S311 - as above
 
 
-def keep_through_changes(spark: SparkSession, random: Random, shape: str = "") -> None:
-    query, world = Grammar(random).query(shape), World(random)
+def test_whatever_changes_a_join_is_kept_from_the_rows_that_are_near(spark: SparkSession) -> None:
+    """Times are of many days; rows come late, change their times, have none and are deleted."""
+    passed: list[str] = []
+    for number in range(24):
+        random = Random(f"near {number}")  # noqa: S311 - as above
+        shape = random.choice(["interval_joined", "as_of_joined", "near_joined", "near_joined"])
+        world = SpreadWorld(random)
+        passed += keep_through_changes(spark, random, shape, world, boundaries=(500, 500, 500, 0))
+
+    assert len(passed) > 30
+
+
+def keep_through_changes(
+    spark: SparkSession,
+    random: Random,
+    shape: str = "",
+    world: World | None = None,
+    boundaries: tuple[int, ...] = (500, 0),
+) -> list[str]:
+    """Keeps a view; of each boundary is said how many keys become literals before they join."""
+    query, world = Grammar(random).query(shape), world or World(random)
+    passed: list[str] = []
     view = analysed(spark, query.sql, *query.keys, **dict.fromkeys(world.tables, DDL))
     shown = f"{query} {view.explain()}"
     assert isinstance(view.strategy, Keyed) or not query.plain, shown
     if isinstance(view.strategy, Keyed):
         kept = by_key(view, view.definition(frames(spark, world.rows())).collect())
-        for few_max in (500, 0):  # keys as literals, then by a join
+        for few_max in boundaries:
             try:
-                keep(spark, view, world, kept, few_max)
+                passed += keep(spark, view, world, kept, few_max)
             except AssertionError as error:
                 raise AssertionError(shown) from error
+    return passed
 
 
 DOCUMENT = """

@@ -14,6 +14,8 @@ from projections.search.fields import DELETED_FIELD
 from projections.sinks.derived_table import DerivedTable, settled
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 KEYS = ("group", "person", "since")
@@ -70,3 +72,21 @@ def test_what_is_deleted_unless_its_key_has_a_row_is_so_only_without_one(
     kept = [tuple(row[name] for name in SCHEMA.names) for row in found.to_pylist()]
     lacking = [(*key, None, True) for key in unless_there if key not in rows]
     assert [*lacking, *told] == kept
+
+
+def test_files_that_have_none_of_the_keys_are_not_read(tmp_path: Path) -> None:
+    table = DerivedTable(tmp_path, "v", ("person", "group"))
+    for number in range(4):
+        named = [
+            {"group": "a", "person": 100 * number + n, "count": n, DELETED_FIELD: False}
+            for n in range(10)
+        ]
+        table.write(pa.Table.from_pylist(named, SCHEMA), number + 1, anew=number == 0)
+
+    known = DeltaTable(str(tmp_path / "v"))
+    assert 4 == len(known.file_uris())
+    written = known.history(1)[0]["operationMetrics"]
+    assert (0, 3) == (
+        written["num_target_files_scanned"],
+        written["num_target_files_skipped_during_scan"],
+    )

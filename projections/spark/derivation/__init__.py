@@ -7,6 +7,7 @@
 | `catalyst` | runs paths with the plan's own expressions |
 | `affected_keys` | the keys that a change affects, few or many |
 | `recomputation` | what affects them, their rows, what to write and what to delete |
+| `nearby` | inputs without rows that are not near what changed |
 | `onward` | the same along the time of a group, from where a change reaches |
 | `comparison` | a whole result beside what is stored; keys that are not unique |
 | `matching` | views of patterns |

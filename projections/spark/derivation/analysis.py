@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from projections.derivation.errors import ViewQueryError
+from projections.derivation.nearness import anchors
 from projections.derivation.query_plan import kinds_of, read_plan
 from projections.derivation.strategy import AnalysedQuery, Keyed, Whole, choose, explain
 from projections.spark.derivation.catalyst import Catalyst, opaque
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from projections.derivation.nearness import Anchor
     from projections.derivation.strategy import Explanation, Strategy
     from projections.spark.derivation.definition import Definition
 
@@ -42,6 +44,8 @@ class Derivation:
         columns: The result's columns, in order.
         strategy: How it is kept.
         catalyst: The plan that the paths of the strategy are run with.
+        anchors: Inputs near whose changed rows lies what is read, if a row of theirs is identified
+            by columns of the key.
     """
 
     definition: Definition
@@ -50,6 +54,7 @@ class Derivation:
     columns: tuple[str, ...]
     strategy: Strategy
     catalyst: Catalyst = field(repr=False)
+    anchors: tuple[Anchor, ...] = ()
 
     def alone(self, name: str) -> Derivation:
         """Returns the view as it is kept if one input changes and no other; see `Keyed.alone`.
@@ -98,6 +103,7 @@ def analyse(
     columns = tuple(result.columns)
     _require_columns(columns, keys)
     catalyst = Catalyst(session, optimised)
+    near: tuple[Anchor, ...] = ()
     plan = read_plan(optimised.toJSON(), catalyst.outputs())
     if jobs:
         strategy: Strategy = Whole("its query looks at rows while it is declared, as pivot does")
@@ -111,9 +117,11 @@ def analyse(
             names=_names(catalyst, leaves),
         )
         strategy = choose(query, keys)
+        if isinstance(strategy, Keyed):
+            near = anchors(query, strategy, _kinds(inputs))
     if isinstance(strategy, Keyed) and not optimised.deterministic():
         strategy = Whole("it has an expression that is not deterministic")
-    return Derivation(definition, dict(inputs), tuple(keys), columns, strategy, catalyst)
+    return Derivation(definition, dict(inputs), tuple(keys), columns, strategy, catalyst, near)
 
 
 def keyed(derivation: Derivation) -> Keyed:
@@ -155,6 +163,13 @@ def _names(catalyst: Catalyst, leaves: Mapping[int, str]) -> dict[int, str]:
             attribute = output.apply(place)
             found[attribute.exprId().id()] = f"{name}.{attribute.name()}"
     return found
+
+
+def _kinds(inputs: Mapping[str, StructType]) -> dict[str, dict[str, str]]:
+    return {
+        name: {column.name: column.dataType.simpleString() for column in schema}
+        for name, schema in inputs.items()
+    }
 
 
 @contextmanager

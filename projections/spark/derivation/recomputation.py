@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import TimestampType
 
@@ -19,12 +20,13 @@ from projections.spark.derivation.comparison import differences
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
     from projections.derivation.strategy import UsedInput
     from projections.extent import Span
     from projections.spark.derivation.affected_keys import AffectedKeys
     from projections.spark.derivation.analysis import Derivation
+    from projections.spark.derivation.nearby import Nearby
 
 _PRESENT: Final = "_headwater_present"
 
@@ -34,6 +36,7 @@ def affected(
     changes: Mapping[str, DataFrame],
     old: Mapping[str, DataFrame],
     new: Mapping[str, DataFrame],
+    nearby: Nearby | None = None,
 ) -> DataFrame:
     """Describes the keys that changes affect, as one query over all changed inputs.
 
@@ -45,6 +48,7 @@ def affected(
         old: By input, all its rows before the changes. Read only where two changed inputs, or two
             uses of one, lead to the key through each other.
         new: By input, all its rows after the changes.
+        nearby: What has to be read of the inputs; then `old` and `new` have that, or more.
 
     Returns:
         The columns `by` of the strategy; values can occur more than once.
@@ -56,7 +60,8 @@ def affected(
     names = {use.leaf: use.name for use in strategy.uses}
     catalyst = derivation.catalyst
     outputs = [derivation.columns.index(name) for name in strategy.by]
-    plans = []
+    plans: list[Any] = []
+    far: list[Any] = []
 
     def found(place: int, use: UsedInput) -> None:
         def table(leaf: int) -> DataFrame | None:
@@ -67,13 +72,17 @@ def affected(
 
         for path in use.paths:
             plan = catalyst.run(path, changes[use.name], table)
-            plans.append(catalyst.selected(plan, outputs))
+            other = nearby is not None and use.name != nearby.anchor.name
+            (far if other else plans).append(catalyst.selected(plan, outputs))
 
     for place, use in enumerate(changed):
         found(place, use)
-    if not plans:  # what changed has no part in the result: Spark has left it out of the plan
+    keys = [catalyst.frame(each).toDF(*strategy.by) for each in (plans, far) if each]
+    if not keys:  # what changed has no part in the result: Spark has left it out of the plan
         return derivation.definition(new).select(*strategy.by).where(fn.lit(False))
-    return catalyst.frame(plans).toDF(*strategy.by)
+    if nearby is not None and far:
+        keys[-1] = nearby.anchored(keys[-1], new, changes)
+    return reduce(DataFrame.unionAll, keys)
 
 
 def recomputed(

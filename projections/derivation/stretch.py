@@ -1,0 +1,110 @@
+"""Stretches: a few ranges of whole numbers in which all of some values lie, NULL perhaps as well.
+
+Times are microseconds. Of many values that lie in a few places, one range would span what lies
+between these: one row that is a year late, and a year would be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GAPS_MAX: Final = 16
+"""A gap is told if it is no less than this part of the whole: many values lie anywhere."""
+
+Range = tuple[int | None, int | None]
+
+STRETCHES_MAX: Final = 8
+"""Ranges that are told apart: each is a condition more on each row, and on each file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Some ranges, and whether NULL is among the values.
+
+    Attributes:
+        ranges: The first and the last value of each, None where there is no end; in order, and
+            apart from each other.
+        nulls: Whether NULL is.
+    """
+
+    ranges: tuple[Range, ...]
+    nulls: bool = False
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a value that they leave out."""
+        return (None, None) not in self.ranges
+
+    def moved(self, least: int | None, most: int | None) -> Stretches:
+        """Returns where values lie that are more than these by something; NULL is more than none.
+
+        Args:
+            least: By what at least; None if that is not known.
+            most: By what at most.
+        """
+        moved = ((_sum(first, least), _sum(last, most)) for first, last in self.ranges)
+        return Stretches(_few(moved))
+
+    def __or__(self, other: Stretches) -> Stretches:
+        return Stretches(_few((*self.ranges, *other.ranges)), self.nulls or other.nulls)
+
+
+def around(values: Iterable[int], *, nulls: bool = False) -> Stretches:
+    """Returns the stretches of some values.
+
+    Args:
+        values: They, in whatever order.
+        nulls: Whether NULL is among them.
+    """
+    return Stretches(_few((value, value) for value in values), nulls)
+
+
+def _sum(value: int | None, more: int | None) -> int | None:
+    return None if value is None or more is None else value + more
+
+
+def _few(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Ranges that have all that is in these, put together where least lies between."""
+    apart: list[Range] = []
+    for first, last in sorted(set(ranges), key=_first):
+        if first is not None and last is not None and first > last:
+            continue  # nothing is in it
+        before = apart[-1] if apart else None
+        if before is None or not _meet(before, (first, last)):
+            apart.append((first, last))
+        else:
+            apart[-1] = before[0], _later(before[1], last)
+    gaps = [(_gap(one, two), place) for place, (one, two) in enumerate(pairwise(apart), 1)]
+    wide = sorted((gap for gap in gaps if gap[0] * GAPS_MAX >= _width(apart)), reverse=True)
+    kept = sorted(place for _, place in wide[: STRETCHES_MAX - 1])
+    edges = [0, *kept, len(apart)] if apart else []
+    return tuple((apart[one][0], apart[two - 1][1]) for one, two in pairwise(edges))
+
+
+def _width(apart: list[Range]) -> int:
+    """From the first end that there is to the last."""
+    ends = [end for each in apart for end in each if end is not None]
+    return max(ends, default=0) - min(ends, default=0)
+
+
+def _first(each: Range) -> tuple[bool, int]:
+    return (False, 0) if each[0] is None else (True, each[0])
+
+
+def _meet(one: Range, two: Range) -> bool:
+    return one[1] is None or two[0] is None or two[0] <= one[1] + 1
+
+
+def _later(one: int | None, two: int | None) -> int | None:
+    return None if one is None or two is None else max(one, two)
+
+
+def _gap(one: Range, two: Range) -> int:
+    if one[1] is None or two[0] is None:
+        raise ValueError("ranges without an end meet what follows them")
+    return two[0] - one[1]
