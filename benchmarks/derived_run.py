@@ -9,12 +9,15 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from cdc.table import TableName, TableSchema
 from headwater.supply.jars import ensure
+from projections.plan import ViewPlan
 from projections.published import Published
 from projections.sinks.table import FEED
 from projections.spark.deriver import Deriver
 from projections.spark.session import session_of_batches, start_session
 from projections.spec import JobSpec
+from projections.view import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,6 +53,7 @@ class DerivedRun:
         home: The folder.
         views: The views.
         inputs: The tables that they are made from, as they are at first.
+        keys: Columns that identify the rows of a table, where there are any.
     """
 
     def __init__(
@@ -58,8 +62,9 @@ class DerivedRun:
         home: Path,
         views: tuple[DerivedView, ...],
         inputs: Mapping[str, pa.Table],
+        keys: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
-        spec = _spec(home, views)
+        spec = _spec(home, views, tuple(_plan(*each) for each in (keys or {}).items()))
         self._tables = spec.addresses.tables
         self._published = Published(self._tables, spec.source)
         self._inputs = tuple(inputs)
@@ -94,6 +99,12 @@ class DerivedRun:
         return rows.append_column(_VERSION, pa.array(np.full(len(rows), self._boundary)))
 
 
-def _spec(home: Path, views: tuple[DerivedView, ...]) -> JobSpec:
+def _plan(name: str, keys: tuple[str, ...]) -> ViewPlan:
+    """What the job knows of a mirror; of its columns none that is asked for here."""
+    table = TableSchema(TableName("public", name), (), ())
+    return ViewPlan(name, "benchmark", "", table, keys, frozenset([Store.TABLE]))
+
+
+def _spec(home: Path, views: tuple[DerivedView, ...], plans: tuple[ViewPlan, ...] = ()) -> JobSpec:
     places = (_NOWHERE, "", "", home, _NOWHERE, "", tuple(ensure("spark", progress=False)))
-    return JobSpec("benchmark", (), *places, master="local[2]", derived=views)
+    return JobSpec("benchmark", plans, *places, master="local[2]", derived=views)
