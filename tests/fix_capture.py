@@ -42,14 +42,14 @@ class Captured:
             for statement in statements:
                 connection.execute(statement.encode())
 
-    def records(self, table: str, *, mark: str = "id", timeout_s: float = 60) -> list[Any]:
+    def records(self, table: str, *, mark: str = "id", timeout_s: float = 120) -> list[Any]:
         """Inserts the mark and returns the table's records before it, as Kafka has them."""
         name = TableName.parse(table)
         self.execute(f"INSERT INTO {table} ({mark}) VALUES ({MARK})")  # noqa: S608
         key = f'{{"{mark}":{MARK}}}'.encode()
         return self.read(name.topic(self.spec.name), lambda r: r.key == key, timeout_s)
 
-    def read(self, topic: str, is_last: Callable[[Any], bool], timeout_s: float = 60) -> list[Any]:
+    def read(self, topic: str, is_last: Callable[[Any], bool], timeout_s: float = 120) -> list[Any]:
         """Returns a topic's records from its beginning up to the last, which is left out."""
         from cdc.broker.admin import consumer
         from cdc.broker.offsets import partitions
@@ -68,7 +68,7 @@ class Captured:
                         found.append(record)
         pytest.fail(f"the last record of {topic} did not come within {timeout_s} s")
 
-    def events(self, table: str, *, mark: str = "id", timeout_s: float = 60) -> list[ChangeEvent]:
+    def events(self, table: str, *, mark: str = "id", timeout_s: float = 120) -> list[ChangeEvent]:
         """Inserts the mark and returns the table's changes before it."""
         records = self.records(table, mark=mark, timeout_s=timeout_s)
         return [event_of(record) for record in records if record.value is not None]

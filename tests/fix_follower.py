@@ -52,7 +52,7 @@ class Follower:
         if self.failed is not None:
             raise self.failed
 
-    def caught_up(self, timeout_s: float = 60) -> None:
+    def caught_up(self, timeout_s: float = 120) -> None:
         """Waits until all that is committed now is applied."""
         with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
             (end,) = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()

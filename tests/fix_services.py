@@ -100,7 +100,7 @@ def services(request: pytest.FixtureRequest, services_home: Path) -> Iterator[En
         if address:
             wanted[name] = External(address)
     spec = RuntimeSpec(home=services_home, services=wanted, lifeline=True)
-    yield runtime.up(spec, timeout_s=240)
+    yield runtime.up(spec, timeout_s=480)
     runtime.down(services_home)
 
 

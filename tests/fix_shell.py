@@ -31,7 +31,7 @@ class Shell:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=1000,
             check=False,
         )
         assert code in {None, done.returncode}, f"{words}: {done.stdout}\n{done.stderr[-4000:]}"

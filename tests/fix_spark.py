@@ -84,7 +84,7 @@ class ViewJob:
         """Starts the job; it has its own log beside its data."""
         self.process = JobProcess(self.spec)
 
-    def catch_up(self, timeout_s: float = 240) -> list[ViewReport]:
+    def catch_up(self, timeout_s: float = 480) -> list[ViewReport]:
         """Waits until all that is committed now is applied; returns the views that differ."""
         with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
             row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
@@ -134,7 +134,7 @@ class ViewJob:
             return {"state": "none", "queries": {}}
         return found
 
-    def wait(self, reached: Callable[[dict[str, Any]], bool], timeout_s: float = 240) -> None:
+    def wait(self, reached: Callable[[dict[str, Any]], bool], timeout_s: float = 480) -> None:
         """Waits until the job's status is as wanted."""
         deadline = time.monotonic() + timeout_s
         while not reached(self.status()):
@@ -172,7 +172,7 @@ class ViewJob:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 120) -> int:
         """Ends the job and returns its exit code."""
         assert self.process is not None
         self.seen = psutil.Process(self.process.pid).children(recursive=True)

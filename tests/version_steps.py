@@ -98,7 +98,7 @@ def _seen(connection: psycopg.Connection[Any], spec: JobSpec) -> list[str]:
 
 
 def compared(
-    connection: Any, spec: JobSpec, *given: Any, still: bool = False, deadline_s: float = 180
+    connection: Any, spec: JobSpec, *given: Any, still: bool = False, deadline_s: float = 400
 ) -> VersionDifference:
     deadline = time.monotonic() + deadline_s
     while True:
@@ -122,7 +122,7 @@ def switched(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
 
 
 def awaited(
-    reached: Callable[[], bool], deadline_s: float = 180, said: Callable[[], str] = str
+    reached: Callable[[], bool], deadline_s: float = 400, said: Callable[[], str] = str
 ) -> None:
     """Waits for something; `said` tells how it is when that has taken too long."""
     deadline = time.monotonic() + deadline_s

@@ -24,12 +24,12 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 SHORT = ("--seconds", "10", "--scale", "0.2")
 
 
-def demo(home: Path, *words: str, timeout_s: float = 540) -> subprocess.CompletedProcess[str]:
+def demo(home: Path, *words: str, timeout_s: float = 1080) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headwater", "demo", "--home", str(home), "--json", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=10),
-    pytest.mark.timeout(1_500),
+    pytest.mark.timeout(2400),
 ]
 
 

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=7),
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(2400),
 ]
 
 SETTINGS = """

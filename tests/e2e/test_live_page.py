@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=6),
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(2400),
 ]
 
 BY_PLAIN_SQL = {

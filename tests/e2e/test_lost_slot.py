@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=6),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 READINGS = 20_000

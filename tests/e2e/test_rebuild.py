@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=10),
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(2400),
 ]
 
 SCHEMA = """

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=4),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 WORKERS = ("spark-worker-1", "spark-worker-2")
 PARTITIONS = 3

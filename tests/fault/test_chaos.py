@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 
@@ -38,7 +38,7 @@ def test_killed_components_come_back_and_nothing_is_lost_or_doubled(tmp_path: Pa
         [*command, *words, "--workload", "pgbench", "--seconds", "15"],
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=1080,
         check=False,
     )
 

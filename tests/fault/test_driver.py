@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from projections.spec import JobSpec
     from tests.fix_capture import Captured
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TABLES = """
 CREATE TABLE counters (id int PRIMARY KEY, counted int NOT NULL, note text);
@@ -98,7 +98,7 @@ def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_c
 
     other.start()
     assert other.process is not None
-    assert 1 == other.process.wait(60)
+    assert 1 == other.process.wait(180)
     assert "another driver keeps these views" in log.read_text("utf-8")
 
     job.kill()
@@ -127,7 +127,7 @@ def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_c
     assert other.catch_up() == []
 
     (job.spec.home / ".writer" / "tenure").unlink()
-    assert 1 == other.process.wait(60)
+    assert 1 == other.process.wait(180)
     assert "HW-P017" == other.status()["error"]["code"]
 
 
@@ -184,7 +184,7 @@ def _archived(spec: JobSpec) -> list[tuple[tuple[str, int, int], bytes | None]]:
     return [((row["topic"], row["partition"], row["offset"]), record_value(row)) for row in rows]
 
 
-def _until(reached: Callable[[], bool], timeout_s: float = 60) -> None:
+def _until(reached: Callable[[], bool], timeout_s: float = 180) -> None:
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline

@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=4),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 THINGS = TableName("public", "things")

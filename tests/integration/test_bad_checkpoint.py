@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=2),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=2),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 PEOPLE = TableName("public", "people")

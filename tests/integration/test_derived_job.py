@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(2400),
 ]
 
 TABLES = """

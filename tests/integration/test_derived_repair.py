@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=2),
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(2400),
 ]
 
 TABLES = """

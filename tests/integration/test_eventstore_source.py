@@ -36,7 +36,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=2),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 # a module of its own, because executors import it

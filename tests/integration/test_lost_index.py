@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=2),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 TABLES = """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from eventstore.postgres.log import PostgresEventLog
     from headwater.project import Project
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 SETTINGS = """
 [project]
@@ -90,7 +90,7 @@ class Shell:
             input=given,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=500,
             check=False,
         )
         return Told(ended.returncode, json.loads(ended.stdout), ended.stderr)

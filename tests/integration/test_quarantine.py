@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=3),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 TABLES = """

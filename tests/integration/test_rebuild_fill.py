@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from projections.view_versions import Replayed, ViewVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ORDERS = TableName("public", "orders")
 

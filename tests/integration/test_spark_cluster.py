@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=2),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 CLUSTER = SparkCluster(workers=2, cores=1, memory_mb=512)
 SCENARIO = """

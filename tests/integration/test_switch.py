@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from projections.view_versions import ViewVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 NOWHERE = "http://127.0.0.1:1"
 TABLE = TableName("public", "orders")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from projections.record import Record
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 VIEWS = '''
 from headwater import source, view

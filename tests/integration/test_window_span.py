@@ -15,7 +15,7 @@ from tests.integration.test_event_time import ALL, WINDOWS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize("few_max", [500, 0], ids=["few", "many"])

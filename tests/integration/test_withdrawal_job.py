@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.soak(minutes=3),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 TABLE = """
