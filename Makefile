@@ -22,7 +22,7 @@ demo: setup ## start everything, drive real traffic, build and verify every view
 	@.venv/bin/headwater demo $(ARGS)
 
 test: setup lint ## all checks, and tests on real components (ARGS="-k name": some)
-	@$(PY) -m pytest $(or $(ARGS),$(PARALLEL) --require-integration --soak-minutes=10 --cov --cov-report=term:skip-covered --durations=15)
+	@$(PY) -m pytest $(or $(ARGS),$(PARALLEL) --require-integration --soak-minutes=8 --cov --cov-report=term:skip-covered --durations=15)
 
 soak: setup ## the long tests, of which each `make test` takes some by chance
 	@$(PY) -m pytest $(PARALLEL) -m soak --durations=15
