@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak(minutes=4),
     pytest.mark.timeout(1200),
 ]
 

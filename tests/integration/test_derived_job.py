@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak(minutes=4),
     pytest.mark.timeout(2400),
 ]
 
