@@ -87,7 +87,8 @@ def explain_derived(
         onward = (
             "" if along is None else f" and, of many rows, from the {along.time} of a change on"
         )
-        strategy = f"by {', '.join(said['by'])}{onward}; " + "; ".join(ways)
+        near = f"; what is near a change by {', '.join(said['near'])}" if said.get("near") else ""
+        strategy = f"by {', '.join(said['by'])}{onward}; " + "; ".join(ways) + near
     elif said.get("strategy") and view.along is not None and not view.along.by:
         strategy = f"from the {view.along.time} of a change on"
     elif said.get("strategy"):

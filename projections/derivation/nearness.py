@@ -132,6 +132,39 @@ def anchors(
     return tuple(found)
 
 
+def identified(
+    anchors: Iterable[Anchor], by: Iterable[str], identities: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[Anchor, dict[str, str]]]:
+    """Yields the anchors of which a key has what identifies a row, with the columns that it has.
+
+    Args:
+        anchors: The anchors of a view.
+        by: The columns by which it is kept.
+        identities: By input, columns that identify its rows, where that is known.
+    """
+    wanted = set(by)
+    for anchor in anchors:
+        columns = {name: of for name, of in anchor.columns.items() if name in wanted}
+        known = identities.get(anchor.name, ())
+        if known and set(known) <= set(columns.values()):
+            yield anchor, columns
+
+
+def columns_in_order(
+    anchors: Iterable[Anchor], by: Iterable[str], identities: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Names the columns, each behind its input's name, by which what is not near is passed over."""
+    found = [
+        place
+        for anchor, _ in identified(anchors, by, identities)
+        for place in (
+            *((anchor.name, column) for column in anchor.ordered),
+            *((link.name, link.other) for link in anchor.links),
+        )
+    ]
+    return tuple(f"{name}.{column}" for name, column in dict.fromkeys(found))
+
+
 def _way(node: Operator, leaf: int) -> Iterator[tuple[Operator, int]]:
     """The operators from one down to a leaf, each with the place of the child on the way."""
     for place, child in enumerate(node.children):

@@ -127,6 +127,7 @@ class Explanation:
         by: Columns by which it is kept; none if as a whole.
         paths: By input, how its changes lead to those columns, one line for each way.
         reason: Why it is computed as a whole; None if it is not.
+        near: Columns of inputs by which rows are passed over that are not near a change.
     """
 
     inputs: tuple[str, ...]
@@ -135,6 +136,7 @@ class Explanation:
     by: tuple[str, ...] = ()
     paths: Mapping[str, tuple[str, ...]] | None = None
     reason: str | None = None
+    near: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from projections.derivation.errors import ViewQueryError
+from projections.derivation.nearness import columns_in_order
 from projections.derivation.strategy import Keyed
 from projections.errors import ProjectionError, QueryFailedError
 from projections.fault import Fault, FaultError
@@ -135,7 +136,12 @@ class DerivedKeeper:
     @property
     def explanation(self) -> Explanation | None:
         """How the view is kept; None before its inputs were seen."""
-        return next((known.explain() for _, known in self._analysed.values()), None)
+        known = next((each for _, each in self._analysed.values()), None)
+        if known is None:
+            return None
+        found = known.explain()
+        identities = {_view(place): columns for place, columns in self.identities.items()}
+        return replace(found, near=columns_in_order(known.anchors, found.by, identities))
 
     def keep(
         self,

@@ -143,3 +143,9 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
     if files_max == 1:
         near, whole_files = map(sum, zip(*seen, strict=True))
         assert near < whole_files / 2
+    said = {keeper.view.name: keeper.explanation for keeper in keepers}
+    assert said["pairs"] is not None
+    assert {"searches.at", "clicks.at", "clicks.search"} <= set(said["pairs"].near)
+    keepers[0].identities = {"searches": ("id", "at")}  # which no key of the view has
+    assert keepers[0].explanation is not None
+    assert () == keepers[0].explanation.near

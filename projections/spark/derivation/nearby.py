@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as fn
 from pyspark.sql.types import TimestampType
 
+from projections.derivation.nearness import identified
 from projections.derivation.stretch import around
 from projections.measure import quoted
 from projections.spark.derivation.affected_keys import FEW_MAX
@@ -98,11 +99,7 @@ def near(
         identities: By input, columns that identify its rows, where that is known.
         changed: By input that changed, its rows as they were and as they are.
     """
-    for anchor in derivation.anchors:
-        columns = {name: of for name, of in anchor.columns.items() if name in by}
-        known = identities.get(anchor.name, ())
-        if not known or not set(known) <= set(columns.values()):
-            continue
+    for anchor, columns in identified(derivation.anchors, by, identities):
         stretches, values = _stretches(anchor, changed), _values(anchor, changed)
         if stretches or values:
             return Nearby(anchor, columns, stretches, values)
