@@ -12,12 +12,13 @@ import orjson
 import pytest
 from deltalake import DeltaTable
 from fix_archive import archived, compacted
-from fix_log import LEAN, PLAN, TOPIC, Source, numbered, sources
+from fix_log import LEAN, PLAN, TOPIC, Source, envelope, numbered, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.delivery import Delivery, Held
 from projections.errors import ArchiveIncompleteError
+from projections.record import Record
 from projections.replay import archive_scan, ordered, replay
 from projections.replay.task import Had, ReplayOptions, ReplayState, Target
 from projections.sinks.memory import MemorySink
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from projections.delivery import Waiting
     from projections.plan import ViewPlan
-    from projections.record import Record
     from projections.replay.archive_scan import Block
     from projections.replay.task import Replayed
     from projections.sinks.sink import Sink
@@ -330,3 +330,27 @@ def test_a_partition_of_which_a_view_has_nothing_begins_with_its_first_record(
     archived(archive, TOPIC, late)
     with pytest.raises(ArchiveIncompleteError, match="came since"):
         filled.lap()
+
+
+@pytest.mark.parametrize("first_known", [True, False], ids=["a change before", "nothing before"])
+def test_of_a_row_that_a_read_has_sent_twice_the_first_counts_in_whatever_batches(
+    tmp_path: Path, *, first_known: bool
+) -> None:
+    """As a read does that was killed before it had noted what it has sent, and began there anew."""
+    key = orjson.dumps({"id": 1})
+    sent = [("u", 0x1010, "changed")] if first_known else []
+    sent += [("r", 0x0FFF, "read"), ("r", 0x0FFF, "read again"), ("u", 0x1020, "changed again")]
+    records = numbered(
+        [
+            Record(key, envelope(op, lsn, {"id": 1, "note": note, "big": "b"}), "1", 0, 0)
+            for op, lsn, note in sent
+        ]
+    )
+    for cut in range(len(records) + 1):
+        sink = WarehouseSink(tmp_path / str(cut))
+        for batch in (records[:cut], records[cut:]):
+            assert set() == live(HISTORY, batch, sink)  # type: ignore[arg-type]
+        states = states_of(tmp_path / str(cut), set())
+        assert ["read", *(note for op, _, note in sent if op == "u")] == [
+            state["note"] for state in states
+        ]
