@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak(minutes=3),
     pytest.mark.timeout(1200),
 ]
 

@@ -148,6 +148,7 @@ def test_a_store_that_is_gone_holds_back_only_itself(
     assert job.stop() == 0
 
 
+@pytest.mark.soak(minutes=2)
 def test_a_driver_killed_while_a_table_changes_follows_it_afterwards(job: ViewJob) -> None:
     job.start()
     job.wait(_batches(1))

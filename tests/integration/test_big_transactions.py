@@ -42,6 +42,7 @@ def ledger(database: str, capture: Callable[..., Captured], worker: Worker) -> C
 
 
 @pytest.mark.slow
+@pytest.mark.soak(minutes=3)
 def test_a_million_rows_of_one_transaction_pass_through_a_small_connect(ledger: Captured) -> None:
     assert HEAP_MB == 512
     with psycopg.connect(ledger.database) as connection:

@@ -35,6 +35,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak(minutes=3),
     pytest.mark.timeout(1200),
 ]
 
