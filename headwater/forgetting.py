@@ -232,9 +232,7 @@ class Forgetting:
                 locked.add(view)
         self._refuse_unreached(connection, spec)
         self._refuse_building(connection, erasure)
-        versions = view_versions.read(connection, self._source)
-        filled = {each.place for each in versions if each.state is VersionState.BUILDING}
-        remove_left(spec, filled)  # copies of topics, by rebuilds that were killed
+        remove_left(connection, spec)  # copies of topics, by rebuilds that were killed
         return erasure
 
     def _refuse_unreached(self, connection: Connection, spec: JobSpec) -> None:

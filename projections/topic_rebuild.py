@@ -23,7 +23,7 @@ from projections.replay.rate import share_of
 from projections.replay.replay import replay
 from projections.replay.task import ReplayOptions
 from projections.replay.topic_copy import TopicCopy
-from projections.view_versions import Replayed, VersionState
+from projections.view_versions import Replayed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,9 +62,7 @@ def fill(
         RebuildRefusedError: Too much time has passed since it was begun.
         SinkError: A store refuses everything or cannot be reached.
     """
-    versions = view_versions.read(connection, spec.source)
-    filled = {each.place for each in versions if each.state is VersionState.BUILDING}
-    topic_copy.remove_left(spec, filled)
+    topic_copy.remove_left(connection, spec)
     _TopicRebuild(connection, spec, version, plan, filling).run()
 
 

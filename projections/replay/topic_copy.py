@@ -17,13 +17,17 @@ import pyarrow.compute as pc
 
 from cdc.broker import compacted
 from cdc.change_event import EPOCH_HEADER
+from projections import view_versions
 from projections.archive import Archive
 from projections.replay.archive_scan import ArchiveScan
 from projections.replay.survey import Taken, flags, integers
+from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from psycopg import Connection
 
     from cdc.broker.compacted import CompactedTopic, SecondLook
     from projections.frontier import Offsets
@@ -137,7 +141,7 @@ class TopicCopy:
         """Returns what it has; None if it is not whole, or not there."""
         try:
             return msgspec.json.decode((self._folder / _NOTE).read_bytes(), type=Copied)
-        except FileNotFoundError:
+        except (FileNotFoundError, msgspec.DecodeError):  # what a machine has lost is no note
             return None
 
     def make(
@@ -181,18 +185,21 @@ class TopicCopy:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def remove_left(spec: JobSpec, filled: Collection[str]) -> None:
-    """Removes copies that whoever was killed has left.
+def remove_left(connection: Connection[Any], spec: JobSpec) -> None:
+    """Removes copies that whoever was killed has left: all but those of versions being filled.
 
     Args:
+        connection: To the source.
         spec: The job.
-        filled: Places of versions that are being filled: theirs stay.
     """
     folder = _folder(spec)
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name not in filled:
-                TopicCopy(spec, path.name).remove()
+    # before it is asked whose they are: a version is noted before its copy is begun, so that none
+    # of a rebuild that begins meanwhile is taken for one that was left
+    places = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    versions = view_versions.read(connection, spec.source) if places else ()
+    filled = {each.place for each in versions if each.state is VersionState.BUILDING}
+    for place in sorted(places - filled):
+        TopicCopy(spec, place).remove()
 
 
 def superseded(scan: ArchiveScan, looks: Mapping[int, SecondLook]) -> list[Superseded]:

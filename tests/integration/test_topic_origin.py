@@ -245,8 +245,20 @@ def test_copies_that_were_left_go_with_a_version_or_with_the_next_rebuild(place:
     mine, other = (TopicCopy(place.spec, name) for name in (version.place, "gone.v7"))
     for copy in (mine, other):
         copy.archive.mkdir(parents=True)
-    remove_left(place.spec, {version.place})
+    (mine.archive.parent / "copied.json").write_bytes(b"")  # as a machine leaves it that stops
+    assert mine.finished() is None
+    late = TopicCopy(place.spec, "late.v2")
+    read = view_versions.read
+
+    def begins_meanwhile(*given: Any) -> Any:
+        late.archive.mkdir(parents=True)
+        return read(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(view_versions, "read", begins_meanwhile)
+        remove_left(place.connection, place.spec)
     assert (True, False) == (mine.archive.exists(), other.archive.exists())
+    assert late.archive.exists()
 
     rebuild.drop(place.connection, place.spec, place.again())
 
