@@ -1,11 +1,11 @@
 # Everything a person or a machine does with this repository. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test soak lint format docs lock clean
+.PHONY: help setup environment demo test every-test soak lint format docs lock clean
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
 UV := .venv/setup/bin/uv
-PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses=3 --dist=loadfile --no-loadscope-reorder --maxfail=5
 PACKAGES := cdc eventstore projections headwater
 
 help: ## list these commands
@@ -21,11 +21,19 @@ setup: ## build .venv and fetch the locked jars (does nothing the second time)
 demo: setup ## start everything, drive real traffic, build and verify every view
 	@.venv/bin/headwater demo $(ARGS)
 
-test: setup lint ## all checks, and tests on real components (ARGS="-k name": some)
-	@$(PY) -m pytest $(or $(ARGS),$(PARALLEL) --require-integration --soak-minutes=8 --cov --cov-report=term:skip-covered --durations=15)
+test: setup ## all checks, and tests on real components (ARGS="tests/unit/...": some tests alone)
+ifdef ARGS
+	@$(PY) -m pytest $(ARGS)
+else
+	@$(MAKE) --jobs=2 lint every-test
+endif
 
-soak: setup ## the long tests, of which each `make test` takes some by chance
-	@$(PY) -m pytest $(PARALLEL) -m soak --durations=15
+every-test:
+	@$(PY) -m pytest $(PARALLEL) -m 'not soak' --require-integration --session-timeout=3000 \
+	    --cov --cov-report=term:skip-covered --durations=15
+
+soak: setup ## the long tests that `make test` leaves out (SHARD=1/4: a part of them)
+	@$(PY) -m pytest $(PARALLEL) -m soak --timeout=2400 --durations=15
 
 lint: environment ## style, types, module contracts
 	@$(PY) -m ruff check .

@@ -7,14 +7,15 @@ A green run that skipped its integration tests proves nothing, so the counts are
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 REAL: Final = "integration"
+_LEFT_OUT: Final = "left_out"
 OUTCOMES: Final = ("passed", "failed", "skipped", "xfailed")
 
 
@@ -29,6 +30,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a worker sees a part; its reports reach the whole
         config.pluginmanager.register(Counts(config), "headwater-counts")
+    else:
+        config.pluginmanager.register(LeftOut(config))
+
+
+class LeftOut:
+    """Counts in a worker what the run's options leave out; every worker counts the same."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._output: dict[str, Any] = config.workeroutput  # type: ignore[attr-defined]
+        self._output[_LEFT_OUT] = 0
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._output[_LEFT_OUT] += len(items)
 
 
 class Counts:
@@ -39,9 +53,17 @@ class Counts:
         self._config = config
         self._collected: set[str] = set()
         self._outcomes: dict[str, str] = {}
+        self._left_out = 0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._collected.update(item.nodeid for item in session.items)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._left_out += len(items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._left_out = max(self._left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
@@ -78,6 +100,9 @@ class Counts:
             shown = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES[:3]]
             shown += [f"{counts['xfailed']} xfailed"] if counts["xfailed"] else []
             terminalreporter.line(f"{folder}: {', '.join(shown)}")
+        if self._left_out:
+            marks = self._config.option.markexpr
+            terminalreporter.line(f"left out: {self._left_out} (-m {marks!r})")
         for complaint in self._complaints():
             terminalreporter.line(f"ERROR: {complaint}", red=True, bold=True)
 

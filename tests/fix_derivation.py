@@ -27,9 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session set as that of a test's job."""
+    """A session set as that of a test's job, the only one of this process."""
     from headwater.supply.jars import ensure
     from projections.spark.session import start_session
     from projections.spec import JobSpec
@@ -49,14 +49,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         },
     )
     session = start_session(spec)
-    context = session.sparkContext
-    gateway = context._gateway
+    gateway = session.sparkContext._gateway
     yield session
     session.stop()
-    # the JVM ends with the module: it would keep its memory beside all later tests
     process = gateway.proc
     gateway.shutdown()
-    type(context)._gateway = None
-    type(context)._jvm = None
     process.stdin.close()
     process.wait(60)

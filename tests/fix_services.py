@@ -1,4 +1,8 @@
-"""Real servers for tests: one stack for each worker, started when a test asks, or attached to.
+"""Real servers for tests, started when a test asks for them, or attached to.
+
+Kafka, Connect and OpenSearch run once for all workers of a run: the controller starts them
+(``fix_shared_servers.py``). Each worker has a Postgres and a Valkey of its own: they start within a
+second, and tests change what is global in them: roles, settings, the order of commits, ``FLUSHDB``.
 
 Only the servers that the collected tests name are started. With ``--postgres-dsn`` and its
 siblings the tests use servers that already run instead.
@@ -41,6 +45,9 @@ _SERVERS: Final = {
     ServiceName.SEARCH: _Server("--search-url", frozenset({"search_url"})),
     ServiceName.CACHE: _Server("--cache-url", frozenset({"cache_url"})),
 }
+SHARED: Final = (ServiceName.KAFKA, ServiceName.CONNECT, ServiceName.SEARCH)
+"""Servers that all workers of a run share."""
+START_TIMEOUT_S: Final = 240.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    attached = [name for name, server in _SERVERS.items() if config.getoption(server.option)]
+    attached = [name for name in _SERVERS if attached_to(config, name)]
     versions = {
         jar.artifact: jar.version for env in ("kafka", "opensearch") for jar in read_lock(env)
     }
@@ -66,42 +73,56 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"services: {shown}; attached: {', '.join(attached) or 'none'}"]
 
 
+def attached_to(config: pytest.Config, name: ServiceName) -> External | None:
+    """The server that the command line names, if it names one."""
+    address = config.getoption(_SERVERS[name].option)
+    return External(address) if address else None
+
+
 def _needed(session: pytest.Session) -> set[ServiceName]:
     """Servers that the fixtures of the collected tests stand for."""
     asked: set[str] = set()
     for item in session.items:
         asked.update(getattr(item, "fixturenames", ()))
-    named = asked & set().union(*(server.fixtures for server in _SERVERS.values()))
-    if "services" in asked and any(_only_asks_for_all(item) for item in session.items):
-        return set(ServiceName)
-    return {name for name, server in _SERVERS.items() if server.fixtures & named}
-
-
-def _only_asks_for_all(item: pytest.Item) -> bool:
-    # Every fixture below pulls ``services`` in; only a test that names it itself wants them all.
-    function = getattr(item, "_fixtureinfo", None)
-    return function is not None and "services" in function.initialnames
+    return {name for name, server in _SERVERS.items() if server.fixtures & asked}
 
 
 @pytest.fixture(scope="session")
-def services_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Home folder of the shared stack."""
+def services_home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Home folder of the servers that this process runs."""
+    del request
     return tmp_path_factory.mktemp("services") / ".headwater"
 
 
 @pytest.fixture(scope="session")
 def services(request: pytest.FixtureRequest, services_home: Path) -> Iterator[Endpoints]:
-    """Addresses of the shared stack."""
-    wanted: dict[ServiceName, External | Spawned] = {
-        name: Spawned() for name in _needed(request.session)
+    """Addresses of the servers that the collected tests need."""
+    from fix_shared_servers import ask_for
+
+    needed = _needed(request.session)
+    wanted: dict[ServiceName, External | Spawned] = {name: Spawned() for name in needed}
+    wanted |= ask_for(request.config, needed & {*SHARED})
+    wanted |= {
+        name: server for name in needed if (server := attached_to(request.config, name)) is not None
     }
-    for name, server in _SERVERS.items():
-        address = request.config.getoption(server.option)
-        if address:
-            wanted[name] = External(address)
-    spec = RuntimeSpec(home=services_home, services=wanted, lifeline=True)
-    yield runtime.up(spec, timeout_s=480)
+    found = runtime.up(
+        RuntimeSpec(home=services_home, services=wanted, lifeline=True), timeout_s=START_TIMEOUT_S
+    )
+    if isinstance(wanted.get(ServiceName.POSTGRES), Spawned):
+        assert found.postgres_dsn is not None
+        _without_fsync(found.postgres_dsn)
+    yield found
     runtime.down(services_home)
+
+
+def _without_fsync(dsn: str) -> None:
+    """Hundreds of databases are made and dropped; tests of crashes have servers of their own."""
+    import psycopg
+
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        for setting in ("fsync", "full_page_writes"):
+            admin.execute(f"ALTER SYSTEM SET {setting} = off".encode())
+        admin.execute("SELECT pg_reload_conf()")
 
 
 @pytest.fixture(scope="session")
@@ -109,10 +130,12 @@ def connect_secrets(
     request: pytest.FixtureRequest, services: Endpoints, services_home: Path
 ) -> Path:
     """Folder that the shared Connect reads secrets from."""
+    from fix_shared_servers import shared_home
+
     if request.config.getoption("--connect-url"):
         folder = request.config.getoption("--connect-secrets")
         return Path(folder) if folder else pytest.skip("give --connect-secrets")
-    return secrets_folder(Home(services_home))
+    return secrets_folder(Home(shared_home(request.config) or services_home))
 
 
 @pytest.fixture(scope="session")

@@ -150,9 +150,9 @@ def test_a_connection_that_is_killed_in_an_append_is_asked_again_by_the_key(stor
     )
     with ThreadPoolExecutor(1) as pool:
         handling = pool.submit(store.handle, Deposit("a", 5), idempotency_key="k")
-        waiting = (
-            "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory'"
-            " AND datname = current_database()"
+        waiting = (  # a transaction keeps what it has seen of sessions, unless that is cleared
+            "SELECT pid FROM pg_stat_activity, pg_stat_clear_snapshot()"
+            " WHERE wait_event = 'advisory' AND datname = current_database()"
         )
         (pid,) = wait_until(lambda: connection.execute(waiting).fetchone())
         connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
