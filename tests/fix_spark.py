@@ -25,7 +25,7 @@ from projections.plan import plan_views
 from projections.spec import JobSpec
 from projections.verify import verify
 from projections.view import MirrorView, Store
-from tests.job_process import JobProcess
+from tests.programs.job_process import JobProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -19,7 +19,7 @@ from eventstore.event import AppendRequest, StreamAppend
 from eventstore.keyring import MemoryKeyRing
 from eventstore.registry import EventData, EventTypes
 from projections.view import EVENT_TABLES
-from tests.version_steps import awaited
+from tests.support.version_steps import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from headwater.panels.answers import Answers
 from headwater.panels.server import DashboardServer
 from projections.alerting import ledger
 from projections.declaration import load
-from tests.version_steps import awaited
+from tests.support.version_steps import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

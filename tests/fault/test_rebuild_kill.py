@@ -25,10 +25,10 @@ from projections import newcomers, rebuild, sweeps, view_versions
 from projections.sinks.open import open_sink
 from projections.view import HistoryColumns, MirrorView, Store
 from projections.view_versions import VersionState
-from tests import rebuild_workload
 from tests.fix_capture import reading
-from tests.rebuild_workload import TRACKED, Row, State, Workload, in_short
-from tests.version_steps import awaited, compared, connected
+from tests.oracles import rebuild_workload
+from tests.oracles.rebuild_workload import TRACKED, Row, State, Workload, in_short
+from tests.support.version_steps import awaited, compared, connected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,11 +20,11 @@ from projections.archive import archive_lock
 from projections.sinks.open import open_sink
 from projections.view import MirrorView, Store
 from projections.view_versions import VersionState
-from tests import rebuild_workload
 from tests.fix_capture import reading
 from tests.fix_compaction import await_compacted, compacting
-from tests.rebuild_workload import Workload
-from tests.version_steps import awaited, connected
+from tests.oracles import rebuild_workload
+from tests.oracles.rebuild_workload import Workload
+from tests.support.version_steps import awaited, connected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,15 +13,15 @@ import signal
 from random import Random
 from typing import TYPE_CHECKING
 
-import killed_writer
 import pytest
 from deltalake import DeltaTable
-from killed_writer import TOTAL, Kill, Scenario, a_bank
 
 from projections.published import Published
 from projections.sinks.open import open_sink
 from projections.spec import LedgerAddress, StoreAddresses
 from projections.view import Store
+from tests.programs import killed_writer
+from tests.programs.killed_writer import TOTAL, Kill, Scenario, a_bank
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
@@ -38,7 +38,7 @@ KILLS = 3
 def processes() -> ForkServerContext:
     """Makes processes that have loaded what they need and hold nothing of this one's."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["killed_writer", "projections.sinks.warehouse"])
+    context.set_forkserver_preload(["tests.programs.killed_writer", "projections.sinks.warehouse"])
     return context
 
 

@@ -1,0 +1,310 @@
+"""The schema goes up, down and up again, from wherever and by whomever it is asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import runpy
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+import psycopg
+import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from fix_services import fresh_database
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from eventstore.errors import AccessRefusedError, SchemaMissingError, StoreUnavailableError
+from eventstore.postgres import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[3]
+
+OBJECTS = """
+SELECT n.nspname, 'relation', c.relname || ' ' || c.relkind::text FROM pg_class c
+  JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname LIKE 'eventstore%'
+UNION ALL
+SELECT n.nspname, 'function', p.oid::regprocedure::text FROM pg_proc p
+  JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname LIKE 'eventstore%'
+UNION ALL
+SELECT n.nspname, 'constraint', conname || ' ' || pg_get_constraintdef(k.oid)
+  FROM pg_constraint k JOIN pg_namespace n ON n.oid = connamespace WHERE nspname LIKE 'eventstore%'
+UNION ALL
+SELECT schemaname, 'policy', tablename || ' ' || policyname FROM pg_policies
+UNION ALL
+SELECT n.nspname, 'trigger', c.relname || ' ' || tgname FROM pg_trigger t
+  JOIN pg_class c ON c.oid = tgrelid JOIN pg_namespace n ON n.oid = relnamespace
+ WHERE nspname LIKE 'eventstore%'
+ORDER BY 1, 2, 3
+"""
+NAMED = """
+SELECT n.nspname, c.relname, conname FROM pg_constraint k JOIN pg_class c ON c.oid = conrelid
+  JOIN pg_namespace n ON n.oid = connamespace WHERE nspname LIKE 'eventstore%' AND contype <> 'n'
+UNION
+SELECT schemaname, tablename, indexname FROM pg_indexes WHERE schemaname LIKE 'eventstore%'
+"""
+WAITING = "SELECT count(*) FROM pg_locks WHERE classid = 1749230 AND NOT granted"
+
+
+def rows(dsn: str, query: str) -> list[tuple]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query).fetchall()
+
+
+def config(dsn: str, output: io.StringIO | None = None) -> Config:
+    made = Config(attributes={"dsn": dsn}, stdout=output or io.StringIO())
+    made.set_main_option("script_location", str(schema.folder()))
+    return made
+
+
+@pytest.fixture
+def stranger(database: str) -> Iterator[str]:
+    """How a role comes in that owns nothing; its password is a trap for templates."""
+    place = urlsplit(database)
+    role, password = sql.Identifier(f"r_{place.path[3:]}"), "p%(a)s@:/ '%%d"
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, password))
+    login = f"r_{place.path[3:]}:{quote(password, safe='')}"
+    yield place._replace(netloc=f"{login}@{place.hostname}:{place.port}").geturl()
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute(sql.SQL("REASSIGN OWNED BY {} TO CURRENT_USER").format(role))
+        admin.execute(sql.SQL("DROP OWNED BY {}").format(role))
+        admin.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+@pytest.fixture
+def owner(database: str, stranger: str) -> tuple[str, str]:
+    """How a role comes in that owns the database and is no superuser, and its name."""
+    name = urlsplit(stranger).username or ""
+    words = sql.Identifier(urlsplit(database).path[1:]), sql.Identifier(name)
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(*words))
+    return stranger, name
+
+
+def test_up_down_and_up_again_comes_to_the_same(database):
+    done = [schema.upgrade(database)]
+    first = rows(database, OBJECTS)
+    done.append(schema.downgrade(database))
+    between = rows(database, OBJECTS), schema.current(database)
+    done.append(schema.upgrade(database))
+
+    revisions = [schema.LATEST]
+    assert [revisions, revisions[::-1], revisions] == done
+    assert ([], None) == between
+    assert first == rows(database, OBJECTS)
+    assert len(first) > 50
+
+
+def test_an_upgrade_of_what_is_up_to_date_does_nothing(database):
+    assert [schema.LATEST] == schema.upgrade(database)
+    assert [] == schema.upgrade(database)
+    assert schema.LATEST == schema.current(database)
+
+
+def test_alembic_finds_no_difference_between_the_tables_and_their_mirror(store_dsn):
+    command.check(config(store_dsn))
+
+
+def test_alembic_works_by_hand(store_dsn):
+    alembic = [sys.executable, "-m", "alembic"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*alembic, *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+
+    checked = run("-x", f"dsn={store_dsn}", "check")
+    unnamed = run("current")
+
+    assert (0, "No new upgrade operations detected.\n") == (checked.returncode, checked.stdout)
+    assert 0 != unnamed.returncode
+    assert "say which database" in unnamed.stdout + unnamed.stderr
+
+
+def test_the_mirror_has_every_table_index_and_constraint_by_name(store_dsn):
+    """Also what Alembic compares by its columns only."""
+    metadata = runpy.run_path(str(schema.folder() / "tables.py"))["metadata"]
+    mirrored = {
+        (table.schema, table.name, str(thing.name))
+        for table in metadata.tables.values()
+        for thing in (*table.constraints, *table.indexes)
+    }
+
+    assert set(rows(store_dsn, NAMED)) == mirrored
+
+
+def test_alembic_would_find_a_difference(store_dsn):
+    with psycopg.connect(store_dsn) as connection:
+        connection.execute("ALTER TABLE eventstore.events DROP CONSTRAINT ck_events_schema_version")
+        connection.execute("DROP INDEX eventstore.ix_events_category")
+        connection.execute("ALTER TABLE eventstore.outbox ALTER occurred_at DROP DEFAULT")
+
+    with pytest.raises(command.util.AutogenerateDiffsDetected) as caught:
+        command.check(config(store_dsn))
+    assert "ck_events_schema_version" in str(caught.value)
+    assert "ix_events_category" in str(caught.value)
+
+
+def test_two_upgrades_at_the_same_time_take_turns(database):
+    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+        done = sorted(pool.map(schema.upgrade, [database] * 3, timeout=120))
+
+    assert [[], [], [schema.LATEST]] == done
+
+
+def test_two_threads_of_one_process_may_upgrade_two_databases(database, postgres_dsn):
+    with fresh_database(postgres_dsn) as other, ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(schema.upgrade, [database, other, database, other], timeout=120))
+        found = [schema.current(database), schema.current(other)]
+
+    assert [[], [], [schema.LATEST], [schema.LATEST]] == sorted(done)
+    assert [schema.LATEST] * 2 == found
+
+
+def test_an_upgrade_waits_for_the_one_that_runs_and_sees_what_it_did(database):
+    """Also where transactions, by default, see what was there when they began to wait."""
+    name = sql.Identifier(urlsplit(database).path[1:])
+    serializable = sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = 'serializable'")
+    script = schema.upgrade_script(database).replace("BEGIN;", "").replace("COMMIT;", "")
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute(serializable.format(name))
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(database) as first:
+        first.execute(script)
+        second = pool.submit(schema.upgrade, database)
+        await_waiting(database)
+        waited = not second.done()
+        first.commit()
+
+        assert (True, []) == (waited, second.result(timeout=60))
+    assert schema.LATEST == schema.current(database)
+
+
+def await_waiting(dsn: str) -> None:
+    deadline = time.monotonic() + 60
+    while rows(dsn, WAITING) != [(1,)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_upgrade_that_fails_leaves_nothing(database):
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE SCHEMA eventstore CREATE TABLE mine (id int)")
+
+    with pytest.raises(StoreUnavailableError):
+        schema.upgrade(database)
+    assert schema.current(database) is None
+    assert [("mine",)] == rows(
+        database, "SELECT relname FROM pg_class WHERE relnamespace = 'eventstore'::regnamespace"
+    )
+
+
+def test_other_tables_are_left_alone_on_the_way_up_and_down(database):
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE public.alembic_version (version_num text)")
+        connection.execute("INSERT INTO public.alembic_version VALUES ('theirs')")
+        connection.execute("CREATE SCHEMA headwater CREATE TABLE view_positions (view text)")
+    schema.upgrade(database)
+    command.check(config(database))
+    schema.downgrade(database)
+
+    assert [("theirs",)] == rows(database, "SELECT * FROM public.alembic_version")
+    assert [] == rows(database, "SELECT * FROM headwater.view_positions")
+
+
+def test_an_owner_who_is_no_superuser_migrates_with_any_password(owner):
+    dsn, role = owner
+    up = schema.upgrade(dsn)
+    owners = rows(dsn, "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'eventstore'")
+    down = schema.downgrade(dsn)
+
+    assert ([schema.LATEST], [(role,)], [schema.LATEST]) == (up, owners, down)
+
+
+def test_a_dsn_may_be_written_as_libpq_s_keys_and_values(owner):
+    keys = make_conninfo(**conninfo_to_dict(owner[0]))
+
+    assert "://" not in keys
+    assert [schema.LATEST] == schema.upgrade(keys)
+    assert schema.LATEST == schema.current(keys)
+
+
+def test_a_role_that_may_not_create_a_schema_is_told_so(database, stranger):
+    with pytest.raises(AccessRefusedError, match="may not change the schema") as caught:
+        schema.upgrade(stranger)
+    assert "GRANT CREATE ON DATABASE" in (caught.value.hint or "")
+    assert schema.current(database) is None
+
+
+def test_any_role_may_look_at_the_version(store_dsn, stranger):
+    login = urlsplit(stranger)._replace(path=urlsplit(store_dsn).path).geturl()
+
+    assert schema.LATEST == schema.current(login)
+    schema.check(login)
+
+
+def test_a_database_without_the_schema_is_told_the_repair(database):
+    with pytest.raises(SchemaMissingError) as caught:
+        schema.check(database)
+    assert "headwater db upgrade" == caught.value.hint
+
+
+def test_a_database_of_a_later_version_is_left_alone(store_dsn):
+    with psycopg.connect(store_dsn) as connection:
+        connection.execute("UPDATE headwater_migrations.alembic_version SET version_num = '9999_x'")
+    before = rows(store_dsn, OBJECTS)
+
+    for look in (schema.check, schema.upgrade, schema.upgrade_script, schema.downgrade):
+        with pytest.raises(SchemaMissingError, match="does not know") as caught:
+            look(store_dsn)
+        assert "pip install --upgrade headwater" == caught.value.hint
+    assert before == rows(store_dsn, OBJECTS)
+
+
+def test_a_server_that_does_not_answer_is_no_missing_schema():
+    dsn = "postgresql://u:canary@127.0.0.1:1/x"
+
+    for look in (schema.check, schema.upgrade, schema.downgrade):
+        with pytest.raises(StoreUnavailableError) as caught:
+            look(dsn)
+        assert not isinstance(caught.value, SchemaMissingError)
+        assert "canary" not in f"{caught.value!r} {caught.value.detail} {caught.value.hint}"
+
+
+def test_the_printed_script_does_what_an_upgrade_does(database, store_dsn):
+    script = schema.upgrade_script(database)
+    untouched = schema.current(database), rows(database, OBJECTS)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(script)
+
+    assert (None, []) == untouched
+    assert rows(store_dsn, OBJECTS) == rows(database, OBJECTS)
+    assert "" == schema.upgrade_script(database)
+    assert [] == schema.upgrade(database)
+
+
+def test_looking_changes_nothing(database):
+    with contextlib.suppress(SchemaMissingError):
+        schema.check(database)
+    schema.current(database)
+    schema.upgrade_script(database)
+
+    assert [] == rows(database, "SELECT FROM pg_namespace WHERE nspname ~ 'eventstore|headwater'")
+
+
+def test_the_latest_revision_is_the_one_the_code_names(tmp_path):
+    heads = ScriptDirectory(str(schema.folder())).get_heads()
+
+    assert [schema.LATEST] == heads

@@ -1,0 +1,212 @@
+"""Another version of a view made from others is built beside it, compared, shown and taken back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from headwater import query
+from projections import derived_rebuild, derived_versions, rebuild, switch, view_versions
+from projections.declaration import load
+from projections.errors import (
+    RebuildRefusedError,
+    VersionBehindError,
+    VersionUnknownError,
+)
+from projections.spark.derived_verification import verify_derived
+from projections.view_versions import VersionState
+from tests.support.order_writes import readers, writing
+from tests.support.version_steps import awaited, connected, switched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from projections.spec import JobSpec
+    from projections.version_difference import VersionDifference
+    from projections.view import DerivedView
+    from projections.view_versions import ViewVersion
+    from tests.fix_capture import Captured
+    from tests.fix_spark import ViewJob
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.soak(minutes=3),
+    pytest.mark.timeout(1800),
+]
+
+TABLE = """
+CREATE TABLE orders (id int PRIMARY KEY, number int, status text, total int);
+INSERT INTO orders SELECT n, 0, CASE n % 3 WHEN 0 THEN 'paid' ELSE 'placed' END, n
+  FROM generate_series(1, 300) n
+"""
+VIEWS = """
+from headwater import source, view
+
+shop = source("{name}", tables=["public.orders"])
+orders = view.mirror("orders", shop.orders, to=["table"])
+by_status = view.sql(
+    "{name}_by_status", "SELECT status, {measures} FROM orders{where} GROUP BY status", ["status"]
+)
+view.sql("{name}_most", "SELECT max(latest) AS latest, 1 AS one FROM {name}_by_status", ["one"])
+"""
+FIRST = "count(*) AS orders, max(number) AS latest"
+ROUNDS = 12
+
+
+def declared(folder: Path, name: str, measures: str = FIRST, where: str = "") -> Any:
+    module = folder / "project" / "views.py"
+    module.parent.mkdir(exist_ok=True)
+    module.write_text(VIEWS.format(name=name, measures=measures, where=where))
+    return load(module)
+
+
+@pytest.fixture
+def job(
+    capture: Callable[..., Captured],
+    view_job: Callable[..., ViewJob],
+    database: str,
+    tmp_path: Path,
+) -> Iterator[ViewJob]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLE)
+    captured = capture("orders")
+    found = declared(tmp_path, captured.spec.name)
+    views, derived = tuple(found.views.values()), tuple(found.derived.values())
+    made = view_job(captured, views=views, derived=derived, declared_derived=derived)
+    with connected(made.spec) as connection:
+        assert {} == view_versions.register(connection, made.spec.source, (*views, *derived))
+    made.start()
+    assert [] == made.catch_up()
+    yield made
+    assert 0 == made.stop()
+
+
+def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
+    job: ViewJob, database: str, tmp_path: Path
+) -> None:
+    spec, view = job.spec, f"{job.spec.source}_by_status"
+    more = f"{FIRST}, sum(total) AS total"
+    wanted = declared(tmp_path, spec.source, more).derived[view]
+    begun = (spec.home / "job.log").read_text().count("query runs")
+    with connected(spec) as connection, writing(database):
+        held = built(connection, spec, wanted)
+        assert begun == (spec.home / "job.log").read_text().count("query runs")
+        assert (2, VersionState.HELD, f"{view}.v2") == (held.number, held.state, held.place)
+        assert ("its query",) == held.reasons
+        first, _ = view_versions.of_view(connection, spec.source, view)
+        found = compared(connection, spec, first, held)
+        assert found.same, found
+        assert {"column total": 1} == found.explained
+        watching = readers(spec, view)
+        for reader in watching.values():
+            reader.start()
+        with view_versions.alone(connection, spec.source, view):
+            for number in range(ROUNDS):
+                target = held if number % 2 == 0 else first
+                if number == 5:
+                    job.kill()
+                    assert [] == job.orphans()
+                    job.start()
+                if number % 4 == 3:  # whoever moved readers has died: the next who comes goes on
+                    view_versions.note_switching(connection, spec.source, target.place)
+                    switch.finish(connection, spec, view)
+                else:
+                    switched(connection, spec, target)
+                assert target.place == view_versions.current_places(connection, spec.source)[view]
+            switched(connection, spec, held)
+        for reader in watching.values():
+            reader.stopped.set()
+            reader.join(30)
+        assert {name: [] for name in watching} == {name: r.wrong for name, r in watching.items()}
+        assert all(reader.seen > ROUNDS for reader in watching.values())
+        with view_versions.alone(connection, spec.source, view):
+            with pytest.raises(VersionUnknownError):
+                rebuild.drop(connection, spec, rebuild.numbered(connection, spec, view, 2))
+            rebuild.drop(connection, spec, rebuild.numbered(connection, spec, view, 1))
+    assert not (spec.addresses.tables / view).exists()
+    # the log is of the job that was started last: once each, in both
+    assert begun == (spec.home / "job.log").read_text().count("query runs")
+    assert [] == job.catch_up()
+    equal(job, tmp_path, more)
+    rows = query.run(f"SELECT latest FROM {spec.source}_most", spec.addresses.tables)  # noqa: S608
+    with psycopg.connect(database) as source:
+        newest = source.execute("SELECT max(number) FROM orders").fetchone()
+    assert newest == (rows["latest"][0].as_py(),)
+
+
+def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
+    job: ViewJob, tmp_path: Path
+) -> None:
+    spec, view = job.spec, f"{job.spec.source}_by_status"
+    fewer = declared(tmp_path, spec.source, where=" WHERE total > 100").derived[view]
+    with connected(spec) as connection:
+        planned = derived_rebuild.plan_rebuild(connection, spec, fewer)
+        assert ("views", 300, ("its query",)) == (planned.source, planned.changes, planned.differs)
+        assert (f"{spec.source}_most",) == planned.followers
+        held = built(connection, spec, fewer)
+        first, _ = view_versions.of_view(connection, spec.source, view)
+        found = compared(connection, spec, first, held)
+        assert not found.same
+        assert {"orders": 2} == dict(found.found.by_column)
+        with view_versions.alone(connection, spec.source, view):
+            rebuild.drop(connection, spec, held)
+        assert not (spec.addresses.tables / held.place).exists()
+
+        unfit = declared(tmp_path, spec.source, "count(nothing) AS orders, 1 AS latest")
+        with pytest.raises(RebuildRefusedError, match="does not fit what it reads"):
+            built(connection, spec, unfit.derived[view])
+        broken = view_versions.of_view(connection, spec.source, view)[-1]
+        assert (3, VersionState.BUILDING) == (broken.number, broken.state)
+        with pytest.raises(VersionBehindError), view_versions.alone(connection, spec.source, view):
+            rebuild.chosen(connection, spec, view, None, (VersionState.HELD,))
+        with view_versions.alone(connection, spec.source, view):
+            rebuild.drop(connection, spec, broken)
+
+        most = declared(tmp_path, spec.source).derived[f"{spec.source}_most"]
+        circle = replace(fewer, inputs=(*fewer.inputs, most.name))
+        with pytest.raises(RebuildRefusedError, match="made from the next"):
+            derived_rebuild.plan_rebuild(connection, spec, circle)
+    assert [] == job.catch_up()
+    equal(job, tmp_path)
+
+
+def built(connection: Any, spec: JobSpec, view: DerivedView) -> ViewVersion:
+    with view_versions.alone(connection, spec.source, view.name):
+        planned = derived_rebuild.plan_rebuild(connection, spec, view)
+        version = rebuild.begin(connection, spec, view, planned, 0)
+        rebuild.join(connection, spec, version)
+        return rebuild.await_held(
+            connection, spec, version, stopped=lambda: False, running=lambda: True
+        )
+
+
+def compared(
+    connection: Any, spec: JobSpec, first: ViewVersion, other: ViewVersion
+) -> VersionDifference:
+    found: list[VersionDifference] = []
+
+    def done() -> bool:
+        try:
+            found.append(derived_rebuild.compare(connection, spec, first, other))
+        except VersionBehindError:
+            return False
+        return True
+
+    awaited(done)
+    return found[0]
+
+
+def equal(job: ViewJob, tmp_path: Path, measures: str = FIRST) -> None:
+    """Each view equals its query at what it reads, in every version that the job keeps."""
+    derived = tuple(declared(tmp_path, job.spec.source, measures).derived.values())
+    with connected(job.spec) as connection:
+        kept = derived_versions.places(connection, job.spec.source, derived, job.spec.functions)
+    reports = verify_derived(replace(job.bound(), derived=kept))
+    assert {view.name for view in kept} == {report.view for report in reports}
+    assert all(report.equal for report in reports)

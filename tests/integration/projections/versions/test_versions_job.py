@@ -1,0 +1,330 @@
+"""Another version of a view is built, compared, shown and taken back while writes go on."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import redis
+from deltalake import DeltaTable
+
+from cdc.table import TableName
+from headwater import query
+from projections import (
+    approach,
+    bounded_rebuild,
+    checkpoint,
+    newcomers,
+    rebuild,
+    showing,
+    store_turn,
+    switch,
+    view_versions,
+)
+from projections.binding import bind
+from projections.cache_reader import CacheReader
+from projections.errors import (
+    RebuildEarlyError,
+    RebuildRefusedError,
+    RebuildStoppedError,
+    ReplayStoppedError,
+    VersionBusyError,
+    VersionUnknownError,
+)
+from projections.expectation.expectation import deletes
+from projections.filling import Filling
+from projections.replay.bounds import Bounds
+from projections.search.client import Searcher
+from projections.view import MirrorView, Store
+from projections.view_versions import VersionState
+from tests.support.version_steps import (
+    Reader,
+    awaited,
+    built,
+    compared,
+    connected,
+    filled,
+    switched,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from projections.spec import JobSpec
+    from projections.view_versions import ViewVersion
+    from tests.fix_capture import Captured
+    from tests.fix_spark import ViewJob
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
+
+TABLES = """
+CREATE TABLE orders (id int PRIMARY KEY, number int, status text, note text, big text);
+ALTER TABLE orders ALTER big SET STORAGE EXTERNAL;
+INSERT INTO orders SELECT n, 0, CASE n % 5 WHEN 0 THEN 'cancelled' ELSE 'placed' END, 'note',
+    repeat('x', 9000) FROM generate_series(1, 300) n
+"""
+WATCHED = 1
+ROUNDS = 20
+VIEW = "orders"
+
+
+class Writer(threading.Thread):
+    """Writes to one row again and again, and to others beside it, until it is told to stop."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(daemon=True)
+        self.stopped = threading.Event()
+        self.number = 0
+        self._database = database
+
+    def run(self) -> None:
+        with psycopg.connect(self._database, autocommit=True) as connection:
+            while not self.stopped.wait(0.02):
+                self.number += 1
+                other = 2 + self.number % 299
+                connection.execute(
+                    "UPDATE orders SET number = %s WHERE id = ANY (%s)",
+                    (self.number, [WATCHED, other]),
+                )
+                if self.number % 7 == 0:
+                    connection.execute("DELETE FROM orders WHERE id = %s", (other,))
+                    connection.execute(
+                        "INSERT INTO orders VALUES (%s, %s, %s, 'new', 'small')",
+                        (other, self.number, "placed" if other % 5 else "cancelled"),
+                    )
+
+
+@pytest.fixture
+def job(
+    capture: Callable[..., Captured], view_job: Callable[..., ViewJob], database: str
+) -> Iterator[ViewJob]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES)
+    captured = capture("orders")
+    made = view_job(captured, views=[declared(captured.spec.name)])
+    with connected(made.spec) as connection:
+        assert {} == view_versions.register(connection, made.spec.source, made.spec.views)
+    made.start()
+    assert [] == made.catch_up()
+    yield made
+    assert 0 == made.stop()
+
+
+def declared(source: str, **said: Any) -> MirrorView:
+    place = TableName("public", "orders")
+    return MirrorView(f"{source}_{VIEW}", source, place, (), frozenset(Store), **said)
+
+
+def started(spec: JobSpec) -> int:
+    """How often a query of the job was started."""
+    return (spec.home / "job.log").read_text().count("query runs")
+
+
+def readers(spec: JobSpec, view: str) -> dict[str, Reader]:
+    cached = CacheReader(spec.cache_url, f"{spec.source}:", view)
+    searcher = Searcher(spec.search_url)
+    tables = spec.addresses.tables
+
+    def in_cache() -> int | None:
+        row = cached.get(WATCHED)
+        return None if row is None else int(row["number"])  # type: ignore[call-overload]
+
+    def in_search() -> int | None:
+        row = searcher.get(view, str(WATCHED))
+        return None if row is None else int(row["number"])
+
+    def in_table() -> int | None:
+        found = query.run(f"SELECT number FROM {view} WHERE id = {WATCHED}", tables)  # noqa: S608
+        return int(found["number"][0].as_py()) if found.num_rows else None
+
+    return {"cache": Reader(in_cache), "search": Reader(in_search), "table": Reader(in_table)}
+
+
+def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
+    job: ViewJob, database: str
+) -> None:
+    spec = job.spec
+    source, name = spec.source, f"{spec.source}_{VIEW}"
+    wanted = declared(source, left_out=("note",), expectations=(deletes("status = 'cancelled'"),))
+    with connected(spec) as connection:
+        _rows_lost(connection, job)
+    writer = Writer(database)
+    writer.start()
+    with connected(spec) as connection:
+        # all rows, while they are written to
+        assert 300 <= _made_anew(connection, job, Bounds(since_us=0)).rows
+        begun = started(spec)
+        held = built(connection, spec, wanted)
+        assert begun == started(spec), "a query was started anew for it"
+        assert (2, VersionState.HELD, f"{name}.v2") == (held.number, held.state, held.place)
+        first, _ = view_versions.of_view(connection, source, name)
+
+        old, new = (bind(connection, source, [each.declared()]).plans[0] for each in (first, held))
+        change = view_versions.changed(connection, first, view_versions.defined(held))
+        found = compared(connection, spec, old, new, change)
+        assert found.same
+        assert {"column note": 1, f"rows that {held.place} keeps out: apply_as_deletes": 60} == (
+            found.explained
+        )
+
+        watching = readers(spec, name)
+        for reader in watching.values():
+            reader.start()
+        with view_versions.alone(connection, source, name), connected(spec) as other:
+            with pytest.raises(VersionBusyError), view_versions.alone(other, source, name):
+                pass
+            for number in range(ROUNDS):
+                target = held if number % 2 == 0 else first
+                if number % 5 == 4:
+                    _begun(connection, spec, target)
+                else:
+                    switched(connection, spec, target)
+                assert target.place == view_versions.current_places(connection, source)[name]
+        for reader in watching.values():
+            reader.stopped.set()
+            reader.join(30)
+        assert {store: [] for store in watching} == {s: r.wrong for s, r in watching.items()}
+        assert all(reader.seen > ROUNDS for reader in watching.values())
+
+        # whoever moved readers has died: the job does the rest
+        view_versions.note_switching(connection, source, held.place)
+        awaited(lambda: view_versions.current_places(connection, source)[name] == held.place)
+        writer.stopped.set()
+        writer.join(30)
+        assert [] == job.catch_up()
+
+        with view_versions.alone(connection, source, name):
+            current = rebuild.numbered(connection, spec, name, 2)
+            with pytest.raises(VersionUnknownError):
+                rebuild.drop(connection, spec, current)
+            rebuild.drop(connection, spec, rebuild.numbered(connection, spec, name, 1))
+            with pytest.raises(VersionUnknownError):
+                rebuild.chosen(connection, spec, name, None, (VersionState.FORMER,))
+        assert not (spec.addresses.tables / name).exists()
+        assert {f"{name}.v2"} == {plan.name for plan in job.bound().plans}
+        connection.execute("UPDATE orders SET number = -1 WHERE id = 2")
+        assert [] == job.catch_up()
+
+
+def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_again(
+    job: ViewJob, database: str
+) -> None:
+    spec = job.spec
+    name = f"{spec.source}_{VIEW}"
+    file = spec.checkpoint(Store.SEARCH).with_suffix(".json")
+    with connected(spec) as connection:
+        version = filled(connection, spec, declared(spec.source, left_out=("note",)))
+        # nothing is written meanwhile, so no batch tells where the next one begins
+        awaited(lambda: version.place in (newcomers.read(file) or {}))
+        assert approach.read(spec, version.place)  # whoever waits sees how far it is
+        job.kill()
+        assert job.orphans() == []
+        state = rebuild.numbered(connection, spec, name, 2).state
+        connection.execute("UPDATE orders SET number = 7 WHERE id < 100")
+        connection.execute("DELETE FROM orders WHERE id = 5")
+        job.start()
+        awaited(lambda: rebuild.numbered(connection, spec, name, 2).state is VersionState.HELD, 120)
+        assert VersionState.JOINING is state
+        assert [] == job.catch_up()
+        assert {name, version.place} == {plan.name for plan in job.bound().plans}
+
+
+def _rows_lost(connection: Any, job: ViewJob) -> None:
+    """Rows that a store has lost come back to it, each as it was; others stay as they are."""
+    spec = job.spec
+    source, name = spec.source, f"{spec.source}_{VIEW}"
+    table = DeltaTable(str(spec.addresses.tables / name))
+    table.delete("id IN (7, 8)")
+    table.update({"note": "'altered'"}, predicate="id = 9")
+    with closing(redis.Redis.from_url(spec.cache_url)) as cache:
+        assert 1 == cache.delete(f"{source}:{name}:7")
+    lacking = {(report.store, report.missing, report.different) for report in job.catch_up()}
+    assert {(Store.TABLE, 2, 1), (Store.CACHE, 1, 0)} == lacking
+
+    asked = Bounds(frozenset(['{"id":7}', '{"id":9}']), ("status", "placed"))
+    planned = bounded_rebuild.plan_rows(connection, job.bound(), declared(source), asked)
+    assert (2, 2, ("2 keys", "one value of status")) == (
+        planned.rows,
+        planned.changes,
+        planned.within,
+    )
+    found = _made_anew(connection, job, asked)
+
+    assert (1, 2) == (found.number, found.rows)
+    assert {Store.TABLE: (1, 1, 0), Store.CACHE: (1, 1, 0), Store.SEARCH: (0, 2, 0)} == {
+        each.store: (each.applied.upserted, each.applied.stale, each.left) for each in found.stores
+    }
+    # a row that bears its version is not looked into: that is what a verification is for
+    (left,) = job.catch_up()
+    assert (Store.TABLE, 1, 1) == (left.store, left.missing, left.different)
+    assert 1 == _made_anew(connection, job, Bounds(frozenset(['{"id":8}']))).rows
+    connection.execute("UPDATE orders SET note = 'new' WHERE id = 9")
+    assert [] == job.catch_up()
+
+    changed = declared(source, left_out=("note",))
+    with pytest.raises(RebuildRefusedError, match="has changed"):
+        bounded_rebuild.chosen(connection, spec, changed)
+    _under_way(connection, job, asked)
+
+
+def _under_way(connection: Any, job: ViewJob, asked: Bounds) -> None:
+    """While a batch is under way that nobody will finish, and for somebody who will not wait."""
+    ended = Filling()
+    ended.stopped.set()
+    with pytest.MonkeyPatch.context() as patch:
+        (plan,) = job.bound().plans
+        patch.setattr(checkpoint, "begun", lambda _: {(plan.topic, 0): 1 << 40})
+        with pytest.raises(RebuildEarlyError) as early:
+            _made_anew(connection, job, asked, runs=False)
+        assert (
+            "not yet with what is under way: cache, search, table, archive; the job does not run"
+            == early.value.detail
+        )
+        with pytest.raises(RebuildStoppedError):
+            _made_anew(connection, job, asked, ended)
+    awaited(lambda: _replay_ended(connection, job, asked, ended))
+
+
+def _replay_ended(connection: Any, job: ViewJob, asked: Bounds, ended: Filling) -> bool:
+    try:
+        _made_anew(connection, job, asked, ended)
+    except RebuildStoppedError:
+        return False  # the archive comes some seconds later
+    except ReplayStoppedError:
+        return True
+    return False
+
+
+def _made_anew(
+    connection: Any,
+    job: ViewJob,
+    bounds: Bounds,
+    filling: Filling | None = None,
+    *,
+    runs: bool = True,
+) -> bounded_rebuild.BoundedRebuild:
+    spec, given = job.bound(), filling or Filling()
+    view = declared(spec.source)
+    with view_versions.alone(connection, spec.source, view.name):
+        return bounded_rebuild.rebuild_rows(connection, spec, view, bounds, given, lambda: runs)
+
+
+def _begun(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
+    """A switch whose process dies after the first store; the next command does the rest."""
+    view_versions.note_switching(connection, spec.source, target.place)
+    with (
+        store_turn.alone(connection, spec.source, [Store.SEARCH]),
+        closing(showing.showing(Store.SEARCH, spec)) as sink,
+    ):
+        sink.show(showing.place_of(target.place, target.declared().to))
+    finished = switch.finish(connection, spec, target.view)
+    assert finished is not None
+    assert target.place == finished.place
