@@ -162,6 +162,7 @@ def job_spec(
         code=_code(project),
         quarantine_rows_max=settings.quarantine.rows_max,
         archive_days=settings.archive.keep_days,
+        archive_interval_s=settings.archive.interval_s,
         views=tuple(_views(project)),
         derived=tuple(project.declarations.derived.values()),
         declared_derived=tuple(project.declarations.derived.values()),

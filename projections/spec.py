@@ -118,6 +118,7 @@ class JobSpec:
         quarantine_rows_max: Records of one view that may wait in one store; beyond that it is no
             matter of single records, and the store's views stop.
         archive_days: Whole days for which the archive keeps records; None for good.
+        archive_interval_s: Seconds between two writes to the archive.
         tenure: The right to write, which a driver has while it is the only one; None of those who
             only read.
     """
@@ -149,6 +150,7 @@ class JobSpec:
     hiding: Hiding = NOTHING_HIDDEN
     quarantine_rows_max: int = 50_000
     archive_days: int | None = None
+    archive_interval_s: float = 15.0
     tenure: Tenure | None = None
 
     @classmethod

@@ -224,6 +224,7 @@ def view_job(
             hiding=captured.spec.hiding,
             slot=captured.spec.slot,
             home=tmp_path / "home",
+            archive_interval_s=1.0,
             **{"cache_url": cache_url, "search_url": search_url, "conf": UNCOMPILED} | settings,
             jars=tuple(ensure("spark", progress=False)),
             driver_memory_mib=700,

@@ -95,8 +95,8 @@ _PACES: Final = {
     Store.CACHE: Pace(500, 40_000),
     Store.SEARCH: Pace(1_000, 60_000),
     Store.TABLE: Pace(750, 100_000),
-    ARCHIVE: Pace(15_000, 200_000),
 }
+_ARCHIVE_OFFSETS_MAX: Final = 200_000
 _TABLES_MS: Final = 250
 """By how much each table puts the next batch off."""
 
@@ -116,6 +116,8 @@ _CONSUMER: Final = {
 
 def pace(spec: JobSpec, query: str) -> Pace:
     """Returns how a query takes its work; that of the tables rests longer the more there are."""
+    if query == ARCHIVE:
+        return Pace(round(spec.archive_interval_s * 1_000), _ARCHIVE_OFFSETS_MAX)
     usual = _PACES[query]
     if query != Store.TABLE:
         return usual
