@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("cdc", "eventstore", "projections", "headwater", "examples")
 CODE = re.compile(r"HW-[A-Z]?\d{2}[\dX]")  # X: the family that such codes belong to
@@ -52,3 +54,49 @@ def test_every_declared_code_is_in_the_table_of_errors():
     page = (ROOT / "docs" / "errors.md").read_text()
 
     assert [] == [code for code, _ in declared_codes() if f"| {code} |" not in page]
+
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    words = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text) for text in headings(page))
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in words}
+
+
+def headings(page: Path) -> list[str]:
+    return HEADING.findall(FENCE.sub("", page.read_text()))
+
+
+def dead_links(page: Path) -> list[str]:
+    dead = []
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    return dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_to_a_file_and_its_heading(page: Path) -> None:
+    assert [] == dead_links(page)
+
+
+def test_a_dead_link_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# The `one` heading\n[a](#the-one-heading) [b](#other) [c](gone.md)\n")
+
+    assert ["#other", "gone.md"] == dead_links(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_two_headings_of_a_page_have_one_anchor(page: Path) -> None:
+    if page.name != "CHANGELOG.md":  # each of its versions has the same parts
+        assert len(headings(page)) == len(anchors(page))
