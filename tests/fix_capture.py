@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from cdc.capture import CaptureSpec
 from cdc.change_event import ChangeEvent
 from cdc.position import ChangePosition
 from cdc.table import TableName
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,19 +54,23 @@ class Captured:
         from cdc.broker.admin import consumer
         from cdc.broker.offsets import partitions
 
-        found = []
-        deadline = time.monotonic() + timeout_s
+        found: list[Any] = []
         with consumer(self.spec.kafka_bootstrap) as client:
             places = partitions(client, [topic])
             client.assign(places)
             client.seek_to_beginning(*places)
-            while time.monotonic() < deadline:
+
+            def ended() -> bool:
                 for records in client.poll(timeout_ms=100).values():
                     for record in records:
                         if is_last(record):
-                            return found
+                            return True
                         found.append(record)
-        pytest.fail(f"the last record of {topic} did not come within {timeout_s} s")
+                return False
+
+            what = f"the last record of {topic}"
+            wait_until(ended, lambda: f"{what} after {len(found)}", timeout_s=timeout_s, pause_s=0)
+        return found
 
     def events(self, table: str, *, mark: str = "id", timeout_s: float = 120) -> list[ChangeEvent]:
         """Inserts the mark and returns the table's changes before it."""
@@ -196,8 +200,9 @@ def wait_until_streaming(spec: CaptureSpec) -> None:
     """Once the slot is read from, the snapshot is over: what is committed now is streamed."""
     from cdc.postgres import session, slot
 
-    deadline = time.monotonic() + 60
     with session.connect(spec.dsn) as connection:
-        while (found := slot.status(connection, spec.slot)) is None or not found.active:
-            assert time.monotonic() < deadline, "the connector does not begin to stream"
-            time.sleep(0.05)
+        wait_until(
+            lambda: slot.status(connection, spec.slot),
+            "a connector that streams",
+            accept=lambda status: status is not None and status.active,
+        )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cdc.broker import compacted, topics
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,15 +42,19 @@ def await_compacted(
     """
     found = compacted.look(bootstrap, topic)
     assert found is not None
-    deadline = time.monotonic() + deadline_s
-    while True:
+
+    def look() -> list[tuple[bytes, int]]:
         write()
-        left = records(bootstrap, found)
-        keys = [key for key, _ in left]
-        if len(left) < found.span and len(keys) == len(set(keys)):
-            return sorted(offset for _, offset in left)
-        assert time.monotonic() < deadline, f"{len(left)} of {found.span} are left"
-        time.sleep(0.15)  # a piece ends by its age, with the record that comes then
+        return records(bootstrap, found)
+
+    left = wait_until(
+        look,
+        f"fewer records than {found.span}, one of each key",
+        accept=lambda kept: len(kept) < found.span and len(kept) == len({key for key, _ in kept}),
+        timeout_s=deadline_s,
+        pause_s=0.15,  # a piece ends by its age, with the record that comes then
+    )
+    return sorted(offset for _, offset in left)
 
 
 def records(bootstrap: str, topic: CompactedTopic) -> list[tuple[bytes, int]]:

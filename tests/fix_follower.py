@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from projections.record import Record
 from projections.sinks.open import open_sink
 from projections.spec import JobSpec
 from projections.view import MirrorView, Store
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,16 +56,17 @@ class Follower:
         """Waits until all that is committed now is applied."""
         with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
             (end,) = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
-            deadline = time.monotonic() + timeout_s
             places = {(plan.name, store) for plan in self.spec.plans for store in plan.to}
-            while places - {
-                (p.view, p.store)
-                for p in positions.read(connection)
-                if p.applied_through.value >= end
-            }:
+
+            def behind() -> set[tuple[str, Store]]:
                 assert self.failed is None, self.failed
-                assert time.monotonic() < deadline, "the follower does not catch up"
-                time.sleep(0.05)
+                return places - {
+                    (p.view, p.store)
+                    for p in positions.read(connection)
+                    if p.applied_through.value >= end
+                }
+
+            wait_until(behind, "no view behind", accept=lambda left: not left, timeout_s=timeout_s)
 
     def _run(self) -> None:
         from cdc.broker.admin import consumer

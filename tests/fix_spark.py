@@ -26,6 +26,7 @@ from projections.spec import JobSpec
 from projections.verify import verify
 from projections.view import MirrorView, Store
 from tests.programs.job_process import JobProcess
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,10 +137,12 @@ class ViewJob:
 
     def wait(self, reached: Callable[[dict[str, Any]], bool], timeout_s: float = 480) -> None:
         """Waits until the job's status is as wanted."""
-        deadline = time.monotonic() + timeout_s
-        while not reached(self.status()):
-            assert time.monotonic() < deadline, self.report("the job does not get there")
-            time.sleep(0.05)
+        wait_until(
+            self.status,
+            lambda: self.report("the job does not get there"),
+            accept=reached,
+            timeout_s=timeout_s,
+        )
 
     def report(self, what: str) -> str:
         """What a failed test says of the job: how its parts are, and the end of its log."""

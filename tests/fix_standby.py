@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from headwater.runtime.home import Home
 from headwater.runtime.identity import launcher, unprivileged
 from headwater.runtime.postgres import USER, Postgres, binaries
 from headwater.runtime.spec import HOST
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,10 +64,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 30
-        while not self.answers():
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.05)
+        wait_until(self.answers, "the server's answer")
 
     def answers(self) -> bool:
         try:

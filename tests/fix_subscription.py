@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -12,9 +11,10 @@ import pytest
 
 from eventstore.event import AppendRequest, NewEvent, StreamAppend
 from eventstore.token import Token
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from eventstore.event import StoredEvent
     from eventstore.postgres.log import PostgresEventLog
@@ -49,14 +49,6 @@ def record(event: StoredEvent, delivery: Delivery) -> None:
 
 def new_event(type_: str = "order.placed", data: bytes = b"{}", version: int = 1) -> NewEvent:
     return NewEvent(type_, data, uuid4(), datetime.now(UTC), version)
-
-
-def until(true: Callable[[], object], timeout_s: float = 30) -> None:
-    """Waits until something is so."""
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be so"
-        time.sleep(0.005)
 
 
 class Ledger:
@@ -116,7 +108,7 @@ class Ledger:
         return found
 
     def reaches(self, position: int, subscription: str = "view") -> None:
-        until(lambda: self.position(subscription) >= position)
+        wait_until(lambda: self.position(subscription) >= position, timeout_s=30)
 
     def token(self) -> Token:
         (last,) = self.query("SELECT max(global_position) FROM eventstore.log")

@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +17,7 @@ from headwater.runtime.identity import launcher
 from headwater.runtime.java_server import JavaProgram
 from headwater.supply import jars
 from headwater.supply.java import find_java
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,10 +68,7 @@ class Worker:
             )
 
     def await_answer(self) -> None:
-        deadline = time.monotonic() + 120
-        while not self._connect.answers(2.0):
-            assert time.monotonic() < deadline, "the worker does not answer"
-            time.sleep(0.1)
+        wait_until(lambda: self._connect.answers(2.0), "the worker's answer", timeout_s=LONG_S)
 
     def kill(self) -> None:
         """Kills it as a power cut would."""

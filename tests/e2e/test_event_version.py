@@ -19,7 +19,7 @@ from eventstore.event import AppendRequest, StreamAppend
 from eventstore.keyring import MemoryKeyRing
 from eventstore.registry import EventData, EventTypes
 from projections.view import EVENT_TABLES
-from tests.support.version_steps import awaited
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,7 +172,7 @@ def _replayed(shell: Shell, view: str) -> Any:
         found.append(json.loads(done.stdout))
         return done.returncode == 0
 
-    awaited(same)
+    wait_until(same, timeout_s=LONG_S)
     return found[-1]
 
 
@@ -196,7 +196,7 @@ def test_views_of_an_event_are_rebuilt_from_what_the_log_holds_in_its_older_vers
         shell, sent, "SELECT count(*) AS n, sum(grams) AS grams FROM VIEW"
     )
 
-    awaited(lambda: _standing(shell) == (1, 0))
+    wait_until(lambda: _standing(shell) == (1, 0), timeout_s=LONG_S)
 
     # another program is deployed: what breaks is told before, and what stands is kept as it was
     shell("down")
@@ -228,8 +228,7 @@ def test_views_of_an_event_are_rebuilt_from_what_the_log_holds_in_its_older_vers
     assert {("a0", 14, "1.5"), ("a1", 13, "1.5"), ("a2", 13, "1.5"), ("b", 20, "0.25")} == {
         (each["shelf"], each["n"], each["kg"]) for each in rows(shell, sent, weighed)
     }
-    hit = shell.json("search", sent, "b")
-    assert hit
+    assert shell.json("search", sent, "b")
     reports = shell.json("view", "verify")
     assert all(r["missing"] == r["extra"] == r["different"] == 0 for r in reports)
     others = {
@@ -240,7 +239,8 @@ def test_views_of_an_event_are_rebuilt_from_what_the_log_holds_in_its_older_vers
     assert {(returned, 1), (orders, 1), (parcels, 1)} == others
     assert (1, 0) == _standing(shell)
     assert [f"{name}.back.1.opened"] == _told(kafka_bootstrap, f"{name}-alerts")
-    awaited(lambda: [{"n": 40}] == rows(shell, returned, "SELECT count(*) AS n FROM VIEW"))
+    counted = "SELECT count(*) AS n FROM VIEW"
+    wait_until(lambda: [{"n": 40}] == rows(shell, returned, counted), timeout_s=LONG_S)
 
     # what is made from events is what the archive comes to
     assert 40 == _replayed(shell, parcels)["rows"]

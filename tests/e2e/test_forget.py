@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,9 +21,10 @@ from fix_services import fresh_database
 from fix_shell import Shell
 
 from projections.forgetting.raw_search import search_files
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.integration,
@@ -134,7 +134,9 @@ def forgotten(shell: Shell, source: str) -> Forgotten:
         connection.execute("UPDATE customers SET city = 'Quillfeather' WHERE id = %s", (GONE,))
         # under another key, with a value that is not in the record
         connection.execute("UPDATE customers SET id = 1018 WHERE id = %s", (MOVED,))
-        until(lambda: all(everywhere(shell, name) for name in NAMES.values()))
+        wait_until(
+            lambda: all(everywhere(shell, name) for name in NAMES.values()), timeout_s=LONG_S
+        )
         refused = shell("forget", "customers", str(GONE), code=2)
         alive = shell("forget", "customers", str(GONE), "--yes", code=1)
         connection.execute("DELETE FROM customers WHERE id = ANY (%s)", ([GONE, 1018],))
@@ -189,8 +191,8 @@ def test_what_is_rebuilt_equals_the_live_view_whatever_is_killed(
             rebuild.wait(random.uniform(0, 3))
         rebuild.kill()
         rebuild.wait(30)
-        until(lambda: shell("status", code=None).returncode == 0)
-    until(lambda: state_of(shell) == "held" or went_on(shell))
+        wait_until(lambda: shell("status", code=None).returncode == 0, timeout_s=LONG_S)
+    wait_until(lambda: state_of(shell) == "held" or went_on(shell), timeout_s=LONG_S)
 
     compared = shell.json("view", "compare", "customers_history")
     traffic.end()
@@ -228,10 +230,3 @@ def state_of(shell: Shell) -> str | None:
     rows = shell.json("view", "list", "--versions")
     states = [r["state"] for r in rows if (r["view"], r["version"]) == ("customers_history", 2)]
     return states[0] if states else None
-
-
-def until(reached: Callable[[], bool], deadline_s: float = 300) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

@@ -25,7 +25,7 @@ from headwater.panels.answers import Answers
 from headwater.panels.server import DashboardServer
 from projections.alerting import ledger
 from projections.declaration import load
-from tests.support.version_steps import awaited
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -159,7 +159,7 @@ def told(stack: Any, shop: Shop) -> tuple[Counter[str], Counter[str]]:
             )
             return stands == wanted and not waiting
 
-        awaited(settled, said=lambda: str(ledger.waiting(connection, "shop")))
+        wait_until(settled, timeout_s=LONG_S, what=lambda: str(ledger.waiting(connection, "shop")))
     topics = [f"globalshop.{alert}" for alert in wanted]
     taken: dict[str, dict[str, str]] = {topic: {} for topic in topics}
 
@@ -177,7 +177,7 @@ def told(stack: Any, shop: Shop) -> tuple[Counter[str], Counter[str]]:
     with consumer(stack.endpoints.kafka_bootstrap) as client:
         if topics:
             client.subscribe(topics)
-            awaited(heard)
+            wait_until(heard, timeout_s=LONG_S)
     return stands, spoken()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,9 +18,10 @@ from fix_shell import Shell
 
 from headwater.cli import main
 from projections.sinks.table import LOADED
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.integration,
@@ -201,7 +201,7 @@ def test_rows_that_a_store_has_wrong_are_repaired_by_keys_by_a_condition_or_by_a
 def test_a_read_shows_how_far_it_is_until_it_is_cancelled(shop: Shop) -> None:
     asked = shop.shell.json("source", "resnapshot", "readings", "--where", SLOWLY)
     some = f"SELECT rows_read > 0 FROM headwater.snapshots WHERE id = {asked['id']}"  # noqa: S608
-    _until(lambda: bool(shop.answer(some)))
+    wait_until(lambda: bool(shop.answer(some)), timeout_s=LONG_S)
     status = shop.shell.json("source", "status")
     shown = shop.shell("source", "status").stdout
     cancelled = shop.shell.json("source", "resnapshot", "--cancel", str(asked["id"]))
@@ -333,10 +333,3 @@ def _writing(database: str) -> Iterator[None]:
     finally:
         ended.set()
         writer.join()
-
-
-def _until(reached: Callable[[], bool], deadline_s: float = 120) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not reached():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.005)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -14,8 +13,10 @@ import pytest
 from deltalake import DeltaTable
 from fix_shell import Shell
 
+from tests.waiting import LONG_S, wait_until
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [
@@ -89,13 +90,6 @@ def begun_with(database: str) -> list[int]:
         return [number for (number,) in connection.execute(query)]
 
 
-def until(reached: Callable[[], bool], deadline_s: float = 300) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def at_work(database: str) -> bool:
     """Whether somebody is at the versions of a view; who looks by a command is in their way."""
     with psycopg.connect(database) as connection:
@@ -113,7 +107,9 @@ def stable(shell: Shell) -> Any:
 def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
     shell: Shell, database: str
 ) -> None:
-    until(lambda: shell("plan", code=None).returncode == 0)  # the views are there
+    wait_until(
+        lambda: shell("plan", code=None).returncode == 0, timeout_s=LONG_S
+    )  # the views are there
     declare(shell, PLACED)
     planned = {(each["name"], each["aspect"]) for each in shell.json("plan", code=3)["differences"]}
     assert {("orders", "definition")} == planned
@@ -124,14 +120,14 @@ def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
 
     # one is killed, another paused; a third meets one that is at it; the last goes on with it
     killed = begun(shell, "view", "rebuild", "orders", "--share", "0.0001")
-    until(lambda: begun_with(database) == [2])
+    wait_until(lambda: begun_with(database) == [2], timeout_s=LONG_S)
     assert "HW-P131" in shell("view", "rebuild", "orders", code=1).stderr
     killed.send_signal(signal.SIGKILL)
     killed.wait(30)
     assert [(1, "current"), (2, "building")] == versions(shell)
     assert "HW-P133" in shell("view", "cutover", "orders", code=1).stderr
     paused = begun(shell, "view", "rebuild", "orders", "--share", "0.0001")
-    until(lambda: at_work(database))
+    wait_until(lambda: at_work(database), timeout_s=LONG_S)
     paused.send_signal(signal.SIGINT)
     assert 130 == paused.wait(60)
     built = shell.json("view", "rebuild", "orders", "--share", "1")
@@ -149,7 +145,10 @@ def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
     assert [{"n": 4501}] == shell.json("query", COUNT)
     assert 4501 == stable(shell).num_rows
     assert "no row" in shell("cache", "get", "orders", "8", code=1).stderr
-    until(lambda: shell.json("query", "SELECT sum(orders) AS n FROM by_status") == [{"n": 4501}])
+    wait_until(
+        lambda: shell.json("query", "SELECT sum(orders) AS n FROM by_status") == [{"n": 4501}],
+        timeout_s=LONG_S,
+    )
     reports = shell.json("view", "verify")
     assert all(r["missing"] == r["extra"] == r["different"] == 0 for r in reports)
     assert {"orders", "orders.v2"} <= {report["view"] for report in reports}
@@ -157,7 +156,10 @@ def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
     assert 1 == shell.json("view", "rollback", "orders")["version"]
     assert [{"n": 6000}] == shell.json("query", COUNT)
     assert 6000 == stable(shell).num_rows
-    until(lambda: shell.json("query", "SELECT sum(orders) AS n FROM by_status") == [{"n": 6000}])
+    wait_until(
+        lambda: shell.json("query", "SELECT sum(orders) AS n FROM by_status") == [{"n": 6000}],
+        timeout_s=LONG_S,
+    )
 
     _bad_input(shell)
     _differing(shell)
@@ -186,7 +188,9 @@ def _differing(shell: Shell) -> None:
     assert (3, "held") == (built["version"], built["state"])
     place = DeltaTable(str(shell.folder / ".headwater" / "tables" / "orders.v3"))
     place.update({"total": "total + 1"}, predicate="id = 17")
-    until(lambda: not shell.json("view", "compare", "orders", code=None)["same"])
+    wait_until(
+        lambda: not shell.json("view", "compare", "orders", code=None)["same"], timeout_s=LONG_S
+    )
     refused = shell.json("view", "cutover", "orders", code=1)["error"]
     assert "HW-P134" == refused["code"]
     assert "total: 1 rows" in refused["detail"]
@@ -208,7 +212,9 @@ def _rows_lost(shell: Shell) -> None:
     assert {"table": (1, 0), "cache": (0, 0), "search": (0, 0)} == {
         each["store"]: (each["written"], each["left"]) for each in made["stores"]
     }
-    until(lambda: shell.json("query", f"{COUNT} WHERE id = 21") == [{"n": 1}])
+    wait_until(
+        lambda: shell.json("query", f"{COUNT} WHERE id = 21") == [{"n": 1}], timeout_s=LONG_S
+    )
     assert (3, "current") in versions(shell)
 
     for bound in (["--where", "region=north"], ["--key", '{"number":1}']):
@@ -229,7 +235,7 @@ def _switched_by_rule(shell: Shell, database: str) -> None:
 
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("UPDATE orders SET total = 17 WHERE id = 17")
-    until(lambda: shell.json("view", "compare", "orders", code=None)["same"])
+    wait_until(lambda: shell.json("view", "compare", "orders", code=None)["same"], timeout_s=LONG_S)
     shown = shell.json(*rule)  # goes on with what is held
     assert (4, "current", True) == (shown["version"], shown["state"], shown["difference"]["same"])
     assert (4, "current") in versions(shell)
@@ -238,7 +244,7 @@ def _switched_by_rule(shell: Shell, database: str) -> None:
 def _begun_and_dropped(shell: Shell, database: str) -> None:
     """What a killed rebuild has left is gone with a command."""
     killed = begun(shell, "view", "rebuild", "orders", "--share", "0.0001")
-    until(lambda: begun_with(database) == [5])
+    wait_until(lambda: begun_with(database) == [5], timeout_s=LONG_S)
     killed.send_signal(signal.SIGKILL)
     killed.wait(30)
     place = shell.folder / ".headwater" / "tables" / "orders.v5"

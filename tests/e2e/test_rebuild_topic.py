@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -15,9 +14,10 @@ from fix_shell import Shell
 
 from cdc.broker import topics
 from projections.archive import archive_lock
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [
@@ -60,17 +60,12 @@ def shell(database: str, tmp_path: Path) -> Iterator[Shell]:
     inside("down")
 
 
-def until(reached: Callable[[], bool], deadline_s: float = 200) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def test_a_view_is_rebuilt_from_its_topic_where_the_archive_does_not_reach_back(
     shell: Shell, database: str
 ) -> None:
-    until(lambda: shell("plan", code=None).returncode == 0)  # the views are there
+    wait_until(
+        lambda: shell("plan", code=None).returncode == 0, timeout_s=LONG_S
+    )  # the views are there
     bootstrap = _bootstrap(shell)
     with psycopg.connect(database, autocommit=True) as connection:
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -15,6 +14,7 @@ from headwater.demo.demo import run_demo
 from headwater.demo.options import DemoOptions
 from headwater.demo.result import STORES
 from headwater.runtime import ServiceState
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,13 +63,10 @@ def look(stack: Stack, working: dict[str, list[psutil.Process]]) -> None:
     driver = found.service("projections")
     assert driver is not None
     assert [] == pythons(driver.pid)
-    deadline = time.monotonic() + 60
-    for name in WORKERS:
-        while not (below := executors(stack, name)):
-            # the one that was killed gets its executor back
-            assert time.monotonic() < deadline, f"{name} has no executor"
-            time.sleep(0.2)
-        working[name] = below
+    for name in WORKERS:  # the one that was killed gets its executor back
+        working[name] = wait_until(
+            lambda name=name: executors(stack, name), f"an executor of {name}"
+        )
     assert any(pythons(executor.pid) for below in working.values() for executor in below)
     killed = found.service(WORKERS[0])
     assert killed is not None

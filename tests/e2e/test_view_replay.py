@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from deltalake import DeltaTable
 from fix_shell import Shell
+
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,15 +112,20 @@ def shell(database: str, tmp_path: Path) -> Iterator[Shell]:
 
 def compared(shell: Shell, name: str, *words: str, rows: int = 0) -> Any:
     """What a replay comes to, once the archive has all of the first read, and so much is there."""
-    deadline = time.monotonic() + 240
-    while True:
+
+    def replayed() -> tuple[int, Any]:
         done = shell("view", "replay", name, "--compare", "--json", *words, code=None)
-        found = json.loads(done.stdout)
-        if done.returncode == 0 and found["rows"] >= rows:
-            return found
         # too early: it is nothing that differs
         assert done.returncode in {0, 2}, (done.stdout, done.stderr[-4000:])
-        assert time.monotonic() < deadline, found
+        return done.returncode, json.loads(done.stdout)
+
+    _, found = wait_until(
+        replayed,
+        f"a replay that has {rows} rows",
+        accept=lambda answer: answer[0] == 0 and answer[1]["rows"] >= rows,
+        timeout_s=LONG_S,
+    )
+    return found
 
 
 def test_what_readers_see_is_what_the_archive_comes_to_in_one_batch(

@@ -11,7 +11,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +29,7 @@ from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend,
 from eventstore.expected_version import ANY
 from eventstore.log import StreamPart
 from eventstore.postgres.log import PostgresEventLog
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
@@ -119,10 +119,13 @@ def notes_in(folder: Path) -> list[dict[str, object]]:
 
 
 def until_answers(folder: Path, at_least: int) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while sum("ok" in note for note in notes_in(folder)) < at_least:
-        assert time.monotonic() < deadline, "the writers do not come forward"
-        time.sleep(0.2)
+    wait_until(
+        lambda: sum("ok" in note for note in notes_in(folder)),
+        f"{at_least} answers",
+        accept=lambda count: count >= at_least,
+        timeout_s=DEADLINE_S,
+        pause_s=0.2,
+    )
 
 
 def test_32_writers_whose_clients_and_backends_are_killed(store_dsn, tmp_path, clients, pg_log):
@@ -166,17 +169,17 @@ def cut_backends(dsn: str, count: int) -> None:
 
 def wait_for_silence(dsn: str) -> None:
     """Until the server has noticed that all the clients are gone."""
-    deadline = time.monotonic() + DEADLINE_S
     with psycopg.connect(dsn, autocommit=True) as admin:
-        while (
-            admin.execute(
+
+        def silent() -> bool:
+            appending = admin.execute(
                 "SELECT FROM pg_stat_activity WHERE datname = current_database()"
                 " AND query LIKE '%%append(%%' AND state <> 'idle' AND pid <> pg_backend_pid()"
             ).fetchone()
-            or admin.execute("SELECT FROM eventstore.writers_under_way").fetchone()
-        ):
-            assert time.monotonic() < deadline, "backends of dead clients stay"
-            time.sleep(0.05)
+            under_way = admin.execute("SELECT FROM eventstore.writers_under_way").fetchone()
+            return appending is None and under_way is None
+
+        wait_until(silent, "no backend of a dead client", timeout_s=DEADLINE_S)
 
 
 def written_by_key(log: PostgresEventLog) -> dict[str, list[int]]:

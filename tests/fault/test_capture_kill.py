@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from fix_capture import event_of
 
 from cdc.postgres import session, slot
 from cdc.table import TableName
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,10 +46,7 @@ class Traffic:
 
     def wait_for_more(self, transactions: int) -> None:
         wanted = self.transactions + transactions
-        deadline = time.monotonic() + 60
-        while self.transactions < wanted:
-            assert time.monotonic() < deadline, "the writers are stuck"
-            time.sleep(0.02)
+        wait_until(lambda: self.transactions, f"{wanted} commits", accept=lambda n: n >= wanted)
 
     def _write(self, first: int) -> None:
         with psycopg.connect(self._dsn) as connection, connection.cursor() as cursor:
@@ -117,17 +114,19 @@ def test_what_a_killed_worker_sends_again_has_the_places_it_had_and_nothing_is_m
 
 def _wait_until_read(captured: Captured) -> None:
     """Waits until a worker reads the slot again after the kill."""
-    deadline = time.monotonic() + 120
     with session.connect(captured.database) as connection:
         before = slot.status(connection, captured.spec.slot)
         assert before is not None
-        while True:
-            found = slot.status(connection, captured.spec.slot)
-            assert found is not None
-            if found.active and found.confirmed_flush_lsn != before.confirmed_flush_lsn:
-                return
-            assert time.monotonic() < deadline, "nobody reads the slot again"
-            time.sleep(0.1)
+        wait_until(
+            lambda: slot.status(connection, captured.spec.slot),
+            "a worker that reads the slot again",
+            accept=lambda now: (
+                now is not None
+                and now.active
+                and now.confirmed_flush_lsn != before.confirmed_flush_lsn
+            ),
+            timeout_s=LONG_S,
+        )
 
 
 def test_messages_of_the_outbox_survive_a_killed_worker_in_the_order_of_their_stream(
@@ -156,7 +155,7 @@ def test_messages_of_the_outbox_survive_a_killed_worker_in_the_order_of_their_st
         writer.start()
     for _ in range(2):
         reached = sum(sent) + 300
-        _until(lambda reached=reached: sum(sent) > reached)
+        wait_until(lambda reached=reached: sum(sent) > reached)
         worker.kill()
         worker.start()
         _wait_until_read(captured)
@@ -177,10 +176,3 @@ def test_messages_of_the_outbox_survive_a_killed_worker_in_the_order_of_their_st
     for stream, count in enumerate(sent):
         came = by_stream[f"order-{stream}".encode()]
         assert list(range(1, count + 1)) == list(dict.fromkeys(came))
-
-
-def _until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < deadline, "the writers are stuck"
-        time.sleep(0.02)

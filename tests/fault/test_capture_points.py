@@ -21,6 +21,7 @@ from cdc.postgres import session
 from cdc.snapshot import reader, reads
 from cdc.snapshot.reads import Wish
 from cdc.table import TableName
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,16 +66,18 @@ class Fold:
         with psycopg.connect(self._spec.dsn, autocommit=True) as connection:
             statement = f"INSERT INTO {table} VALUES (%s, 0, 'mark')"  # noqa: S608
             connection.execute(statement.encode(), (mark,))
-        deadline = time.monotonic() + 90
         with consumer(self._spec.kafka_bootstrap) as client:
             (place,) = partitions(client, [topic])
             client.assign([place])
             client.seek(place, self._at.get(topic, 0))
-            while (table, mark) not in self._newest:
-                assert time.monotonic() < deadline, f"the mark does not come to {topic}"
+
+            def read() -> bool:
                 for records in client.poll(timeout_ms=100).values():
                     for record in records:
                         self._take(record)
+                return (table, mark) in self._newest
+
+            wait_until(read, f"the mark in {topic}", timeout_s=90, pause_s=0)
             self._at[topic] = client.position(place)
 
     def _take(self, record: Any) -> None:
@@ -130,7 +133,7 @@ class Script:
         with one.cursor().copy("COPY ledger FROM STDIN") as copy:
             self._copy(copy, COPIED * 3)
         one.commit()
-        self._until(lambda: self._sent() > before)
+        wait_until(lambda: self._sent() > before)
         self._worker.kill()
 
     def between_interleaved_transactions(self, one: Connection[Any], two: Connection[Any]) -> None:
@@ -175,7 +178,7 @@ class Script:
         before = self._sent()
         reading = threading.Thread(target=reader.run, args=(self._spec,))
         reading.start()
-        self._until(lambda: self._sent() > before or not reading.is_alive())
+        wait_until(lambda: self._sent() > before or not reading.is_alive())
         self._worker.kill()
         for _number in range(10):
             self._ordinary(one)
@@ -208,12 +211,6 @@ class Script:
     @property
     def _topics(self) -> list[str]:
         return [self._spec.table_topics[LEDGER]]
-
-    @staticmethod
-    def _until(reached: Any) -> None:
-        deadline = time.monotonic() + 60
-        while not reached():
-            assert time.monotonic() < deadline, "it does not come to that"
 
 
 SHAPES: Final = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import pytest
 from cdc import source
 from cdc.connect.errors import ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,22 +32,29 @@ def test_a_connector_is_never_missing_while_its_worker_starts_and_capture_goes_o
     shop = capture("t", connect_url=worker.url)
     shop.execute("INSERT INTO t VALUES (1)")
     shop.records("t")
-    asked, answered = 0, 0
-    deadline = time.monotonic() + 120
+    asked = 0
     with closing(ConnectRest(worker.url, retry_s=0)) as rest:
-        while rest.captured_through(shop.spec.connector) is None:
-            assert time.monotonic() < deadline, "no offset is stored"
-            time.sleep(0.1)
+        wait_until(lambda: rest.captured_through(shop.spec.connector), "a stored offset")
         worker.kill()
         worker.start()
-        while answered < len(ASKED):
-            assert time.monotonic() < deadline, "the worker does not start"
-            answered = 0
+
+        def answered() -> int:
+            nonlocal asked
+            count = 0
             for name in ASKED:
                 with suppress(ConnectUnavailableError):
                     assert getattr(rest, name)(shop.spec.connector), f"{name} is missing"
-                    answered += 1
+                    count += 1
                 asked += 1
+            return count
+
+        wait_until(
+            answered,
+            "an answer to everything that is asked",
+            accept=lambda count: count == len(ASKED),
+            timeout_s=LONG_S,
+            pause_s=0,
+        )
         gone = rest.config("no-such-connector"), rest.offsets("no-such-connector")
 
     assert len(ASKED) < asked

@@ -18,6 +18,7 @@ import pytest
 
 import cdc
 from cdc import consumer
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,13 +124,6 @@ class Consumers:
         return [process.wait(30) for process in self.running]
 
 
-def until(what: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def consumers(
     database: str, capture: Callable[..., Captured], tmp_path: Path
@@ -159,18 +153,18 @@ def test_a_group_whose_members_are_killed_join_and_leave_loses_nothing(
     write(database, range(ROUNDS // 2))
     consumers.start()
     consumers.start()
-    until(lambda: len(consumers.of(0)) > 100 and consumers.of(1))
+    wait_until(lambda: len(consumers.of(0)) > 100 and consumers.of(1))
     consumers.running[0].kill()
     write(database, range(ROUNDS // 2, ROUNDS))
     consumers.start()  # joins while the dead one's partitions wait for its session to end
-    until(lambda: len(consumers.of(2)) > 50)
+    wait_until(lambda: len(consumers.of(2)) > 50)
 
     def lag() -> int:
         found = consumer.lag(kafka, source=source, group="bookkeepers", tables=["public.accounts"])
         assert 4 == len(found)
         return sum(place.consumer_lag_records for place in found)
 
-    until(lambda: lag() == 0)
+    wait_until(lambda: lag() == 0)
     assert [-signal.SIGKILL, 0, 0] == consumers.end(signal.SIGTERM)  # clean, by themselves
 
     lines = consumers.lines()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from cdc.broker.offsets import partitions
 from projections.archive import record_value
 from projections.tenure import holders
 from tests.fix_spark import ViewJob
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
 
     assert job.catch_up() == []
     sent = _sent(job.spec)
-    _until(lambda: sent.keys() <= {place for place, _ in _archived(job.spec)}, 120)
+    wait_until(lambda: sent.keys() <= {place for place, _ in _archived(job.spec)}, timeout_s=LONG_S)
     assert _scratch(job).exists()
     assert job.stop() == 0
     assert 2 == len(left)
@@ -103,7 +103,7 @@ def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_c
 
     job.kill()
     other.start()
-    _until(lambda: other.process.pid in holders(job.spec.home))
+    wait_until(lambda: other.process.pid in holders(job.spec.home), timeout_s=LONG_S)
     assert other.process.poll() is None, "it waits for what the first one left"
     jvm.kill()
     for worker in workers:  # one was stopped amid a write, perhaps
@@ -183,13 +183,6 @@ def _sent(spec: JobSpec) -> dict[tuple[str, int, int], bytes | None]:
 def _archived(spec: JobSpec) -> list[tuple[tuple[str, int, int], bytes | None]]:
     rows = DeltaTable(spec.archive).to_pyarrow_table().to_pylist()
     return [((row["topic"], row["partition"], row["offset"]), record_value(row)) for row in rows]
-
-
-def _until(reached: Callable[[], bool], timeout_s: float = 180) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def _files(home: Path) -> dict[Path, tuple[int, int]]:

@@ -28,7 +28,8 @@ from projections.view_versions import VersionState
 from tests.fix_capture import reading
 from tests.oracles import rebuild_workload
 from tests.oracles.rebuild_workload import TRACKED, Row, State, Workload, in_short
-from tests.support.version_steps import awaited, compared, connected
+from tests.support.version_steps import compared, connected
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,18 +91,22 @@ def test_a_rebuilt_view_equals_the_live_one_whatever_is_killed(
         workload.start()
         try:
             done = workload.written + chance.randint(100, 300)
-            awaited(lambda: workload.written > done or workload.error is not None)
+            wait_until(
+                lambda: workload.written > done or workload.error is not None, timeout_s=LONG_S
+            )
             kills = chance.sample([_killed_while_it_fills, _killed_while_it_joins], 2)
             for view, kill in zip(chance.sample(job.spec.views, 2), kills, strict=True):
                 _built(connection, processes, job, view, chance, kill)
             _struck(job)
             done = workload.written + chance.randint(50, 200)
-            awaited(lambda: workload.written > done or workload.error is not None)
+            wait_until(
+                lambda: workload.written > done or workload.error is not None, timeout_s=LONG_S
+            )
         finally:
             workload.end()
 
         job.catch_up()  # what waits in quarantine is a difference until then
-        awaited(lambda: _at_rest(connection, job))
+        wait_until(lambda: _at_rest(connection, job), timeout_s=LONG_S)
         assert [] == job.catch_up()
         mirror, past = job.spec.views
         assert [] == _difference(connection, job.spec, mirror)
@@ -152,7 +157,7 @@ def _built(  # noqa: PLR0913, PLR0917
         assert process.exitcode in {0, -signal.SIGKILL if step is not None else 0}
     if kill is _killed_while_it_joins:
         kill(process, job, view, chance)
-    awaited(lambda: _held(connection, job.spec, view), 300)
+    wait_until(lambda: _held(connection, job.spec, view), timeout_s=LONG_S)
 
 
 def _killed_while_it_fills(process: Any, job: ViewJob, _: View, chance: Random) -> None:
@@ -165,7 +170,7 @@ def _killed_while_it_joins(_: Any, job: ViewJob, view: View, chance: Random) -> 
     store = chance.choice([None, *sorted(view.to)])
     if store is not None:
         file = job.spec.checkpoint(store).with_suffix(".json")
-        awaited(lambda: f"{view.name}.v2" in (newcomers.read(file) or {}))
+        wait_until(lambda: f"{view.name}.v2" in (newcomers.read(file) or {}), timeout_s=LONG_S)
     _struck(job)
 
 

@@ -7,9 +7,8 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -29,6 +28,7 @@ from cdc.snapshot import reader, reads
 from cdc.snapshot.reads import Wish
 from cdc.table import TableName
 from cdc.values import UNCHANGED_PLACEHOLDER
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,23 +252,25 @@ def _topic(spec: CaptureSpec, mark: int) -> Fold:
 
 
 def _until_read(connection: psycopg.Connection, spec: CaptureSpec, rows: int) -> None:
-    deadline = time.monotonic() + 60
-    while (found := reads.of_source(connection, spec.name, spec.epoch)[0]).rows_read < rows:
-        assert time.monotonic() < deadline, f"nobody reads: {found.state} {found.failure}"
-        assert not found.done
-        time.sleep(0.005)
+    found = wait_until(
+        lambda: reads.of_source(connection, spec.name, spec.epoch)[0],
+        f"a read that has {rows} rows",
+        accept=lambda read: read.rows_read >= rows or read.done,
+        pause_s=0.005,
+    )
+    assert not found.done
 
 
 def _apply_when_back(spec: CaptureSpec) -> None:
     """Goes on where Connect stopped; it may still be starting."""
-    deadline = time.monotonic() + 120
-    while True:
-        try:
+
+    def applied() -> bool:
+        with suppress(ConnectUnavailableError):
             source.apply(spec)
-        except ConnectUnavailableError:
-            assert time.monotonic() < deadline, "Connect does not come back"
-        else:
-            return
+            return True
+        return False
+
+    wait_until(applied, "Connect to be back", timeout_s=LONG_S)
 
 
 def _kill_worker(url: str) -> None:

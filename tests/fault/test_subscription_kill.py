@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from fix_process import PlaceOrder, ReceivePayment, fulfilment, shop
-from fix_subscription import record, until
+from fix_subscription import record
 
 from eventstore.process.runner import ProcessRunner
 from eventstore.subscription import RetryPolicy, Subscription
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
@@ -157,7 +158,7 @@ def test_the_view_equals_the_log_however_often_subscribers_are_killed(ledger, tm
         SubscriptionRunner(ledger.dsn, view(finish(sent), 50)) as runner,
     ):
         runner.wait_for(ledger.token(), 60)
-        until(lambda: not subscriptions.parked("view"))
+        wait_until(lambda: not subscriptions.parked("view"))
     lines = [line.split() for line in sent.read_text().splitlines()]
     keys = Counter(key for _, key in lines)
 
@@ -194,14 +195,14 @@ def test_processes_repeat_no_command_and_lose_none_however_often_their_manager_i
     for round_ in range(3):
         children.run_until_killed(seed * 100 + round_, count=1)
     with ProcessRunner(ledger.dsn, fulfilment(), store, partitions=2):
-        until(
+        wait_until(
             lambda: (
                 [len(orders)]
                 == ledger.query(
                     "SELECT count(*) FROM eventstore.processes WHERE completed_at IS NOT NULL"
                 )
             ),
-            60,
+            timeout_s=60,
         )
     counts = dict(
         ledger.query("SELECT type, count(*) FROM eventstore.log GROUP BY type ORDER BY type")

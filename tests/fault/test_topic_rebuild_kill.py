@@ -24,7 +24,8 @@ from tests.fix_capture import reading
 from tests.fix_compaction import await_compacted, compacting
 from tests.oracles import rebuild_workload
 from tests.oracles.rebuild_workload import Workload
-from tests.support.version_steps import awaited, connected
+from tests.support.version_steps import connected
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +80,7 @@ class Paused(Workload):
         until = self.written + transactions
         self.gate.release()
         try:
-            awaited(lambda: self.written >= until or self.error is not None)
+            wait_until(lambda: self.written >= until or self.error is not None, timeout_s=LONG_S)
         finally:
             self.gate.acquire()
 
@@ -125,16 +126,18 @@ def test_a_version_filled_from_a_compacted_topic_equals_the_live_one_whatever_is
             for kill in KILLS:
                 _built(spec, mirror, kill)
                 assert workload.error is None
-            awaited(lambda: _held(connection, spec, mirror), 300)
+            wait_until(lambda: _held(connection, spec, mirror), timeout_s=LONG_S)
             done = workload.written + 50
-            awaited(lambda: workload.written > done or workload.error is not None)
+            wait_until(
+                lambda: workload.written > done or workload.error is not None, timeout_s=LONG_S
+            )
         finally:
             if workload.gate.locked():
                 workload.gate.release()
             workload.end()
 
         job.catch_up()  # what waits in quarantine is a difference until then
-        awaited(lambda: _at_rest(connection))
+        wait_until(lambda: _at_rest(connection), timeout_s=LONG_S)
         assert [] == job.catch_up()
         _equal_in_all_stores(job, mirror)
         assert not list((spec.home / "copies").rglob("*.parquet"))

@@ -12,6 +12,7 @@ import psycopg
 from projections import archive_rebuild, rebuild, switch, version_difference, view_versions
 from projections.errors import RebuildStoppedError, VersionBehindError
 from projections.filling import Filling
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,14 +101,20 @@ def _seen(connection: psycopg.Connection[Any], spec: JobSpec) -> list[str]:
 def compared(
     connection: Any, spec: JobSpec, *given: Any, still: bool = False, deadline_s: float = 400
 ) -> VersionDifference:
-    deadline = time.monotonic() + deadline_s
-    while True:
+    def difference() -> VersionDifference | VersionBehindError:
         try:
             return version_difference.compare_versions(connection, spec, *given, still=still)
-        except VersionBehindError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.1)
+        except VersionBehindError as error:
+            return error
+
+    found = wait_until(
+        difference,
+        accept=lambda answer: not isinstance(answer, VersionBehindError),
+        timeout_s=deadline_s,
+    )
+    if isinstance(found, VersionBehindError):  # only the type needs that
+        raise found
+    return found
 
 
 def switched(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
@@ -118,14 +125,4 @@ def switched(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
             return False
         return True
 
-    awaited(done)
-
-
-def awaited(
-    reached: Callable[[], bool], deadline_s: float = 400, said: Callable[[], str] = str
-) -> None:
-    """Waits for something; `said` tells how it is when that has taken too long."""
-    deadline = time.monotonic() + deadline_s
-    while not reached():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.1)
+    wait_until(done, timeout_s=LONG_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from cdc.broker.offsets import end_offsets, partitions
 from cdc.postgres import pressure, session
 from cdc.table import TableName
 from headwater.runtime.connect import HEAP_MB
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,10 +142,13 @@ def test_a_transaction_that_stays_open_keeps_the_log_and_holds_nobody_up(
 def _all_records(ledger: Captured) -> tuple[int, set[bytes], list[ChangeEvent]]:
     """Returns how many there are, their keys, and some of them decoded."""
     topic = TableName("public", "ledger").topic(ledger.spec.name)
-    deadline = time.monotonic() + 600
-    while sum(end_offsets(ledger.spec.kafka_bootstrap, [topic]).values()) < ROWS:
-        assert time.monotonic() < deadline, "not all rows come"
-        time.sleep(0.5)
+    wait_until(
+        lambda: sum(end_offsets(ledger.spec.kafka_bootstrap, [topic]).values()),
+        f"{ROWS} records",
+        accept=lambda sent: sent >= ROWS,
+        timeout_s=600,
+        pause_s=0.5,
+    )
     keys: set[bytes] = set()
     count, sample = 0, []
     with consumer(ledger.spec.kafka_bootstrap) as client:
@@ -161,15 +164,14 @@ def _all_records(ledger: Captured) -> tuple[int, set[bytes], list[ChangeEvent]]:
 
 def _confirmed(ledger: Captured, beyond_bytes: int) -> Pressure:
     """Waits until the reader has more than so many bytes that the slot still keeps."""
-    deadline = time.monotonic() + 60
-    while True:
-        found = _pressure(ledger)
+
+    def enough(found: Pressure) -> bool:
         read, kept = found.slot.confirmed_flush_lsn, found.slot.restart_lsn
         assert read is not None
         assert kept is not None
-        if read.value - kept.value > beyond_bytes:
-            return found
-        assert time.monotonic() < deadline, f"read through {read}, kept from {kept}"
+        return read.value - kept.value > beyond_bytes
+
+    return wait_until(lambda: _pressure(ledger), f"{beyond_bytes} bytes", accept=enough)
 
 
 def _pressure(ledger: Captured) -> Pressure:

@@ -14,6 +14,7 @@ import pytest
 import cdc
 from cdc import Operation
 from cdc.values import UNCHANGED
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,12 +59,20 @@ def settle(changes: cdc.Changes, offset: int, timeout_s: float = 120.0) -> None:
     Nothing is committed while a group deals out its partitions, and what was acknowledged may come
     once more.
     """
-    deadline = time.monotonic() + timeout_s
-    while [place.committed for place in changes.lag()] != [offset]:
-        assert time.monotonic() < deadline, f"offset {offset} is not committed"
+
+    def committed() -> list[int | None]:
         change = changes.take(0.1)
         if change is not None:
             change.ack()
+        return [place.committed for place in changes.lag()]
+
+    wait_until(
+        committed,
+        f"offset {offset} committed",
+        accept=lambda places: places == [offset],
+        timeout_s=timeout_s,
+        pause_s=0,
+    )
 
 
 def test_rows_have_exact_values_and_say_where_they_come_from(
@@ -110,15 +119,6 @@ class Broken(Exception):  # noqa: N818
 
 def numbers(changes: list[cdc.Change]) -> list[tuple[int, Decimal]]:
     return [(change.key["id"], change.after["total"]) for change in changes]
-
-
-def until(what: Callable[[], object], timeout_s: float = 60.0) -> Any:
-    """The first answer that is something."""
-    deadline = time.monotonic() + timeout_s
-    while not (answer := what()):
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.05)
-    return answer
 
 
 def test_what_was_not_acknowledged_comes_again_and_nothing_below_it_is_lost(
@@ -178,8 +178,8 @@ def test_a_poison_change_parks_its_key_and_leaves_the_shelf_in_order(
         with orders(captured, retry=cdc.RetryPolicy(3, 0.02)) as changes:
             worker = threading.Thread(target=changes.run, args=(handle,))
             worker.start()
-            until(lambda: len(handled) == handled_in_all)
-            until(lambda: sum(1 + key.waiting for key in changes.parked()) == parked_in_all)
+            wait_until(lambda: len(handled) == handled_in_all)
+            wait_until(lambda: sum(1 + key.waiting for key in changes.parked()) == parked_in_all)
             changes.stop()
             worker.join()
 
@@ -211,7 +211,7 @@ def test_a_poison_change_parks_its_key_and_leaves_the_shelf_in_order(
         back = taken(changes, 2)
         captured.execute("UPDATE orders SET total = 4 WHERE id = 1")
         (after,) = taken(changes, 1)
-        assert [] == until(lambda: [changes.parked()] if not changes.parked() else [])[0]
+        assert [] == wait_until(lambda: [changes.parked()] if not changes.parked() else [])[0]
 
     assert [(1, 2), (1, 3), (1, 4)] == numbers([*back, after])
     assert [True, True, False] == [change.parked for change in (*back, after)]
@@ -244,7 +244,7 @@ def test_what_no_connector_wrote_is_parked_and_the_group_goes_on(
 
     with orders(captured) as changes:
         found = taken(changes, 3)
-        parked = until(lambda: changes.parked() if len(changes.parked()) == 5 else None)
+        parked = wait_until(lambda: changes.parked() if len(changes.parked()) == 5 else None)
 
     assert [1, -1, 2] == [change.key["id"] for change in found]
     assert ["HW-C001", "HW-C001", "HW-C002", "HW-C001", "HW-C001"] == [
@@ -318,7 +318,7 @@ def test_records_that_are_gone_are_an_error_and_never_a_jump(
     topic = f"{captured.spec.name}.public.orders"
     with orders(captured) as changes:
         taken(changes, 2)
-        until(lambda: changes.lag()[0].committed == 2)
+        wait_until(lambda: changes.lag()[0].committed == 2)
         (behind,) = changes.lag()
     assert (7, True) == (behind.consumer_lag_records, 0.0 < behind.consumer_lag_s < 60)
 

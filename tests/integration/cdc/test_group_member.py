@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from kafka.structs import MemberState
 
 from cdc.broker.admin import admin
 from cdc.broker.group import GroupMember
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -76,11 +76,12 @@ def join(kafka_bootstrap: str, topic: str, places: Places) -> Iterator[Callable[
 
 
 def until(holds: Callable[[], object], turn: Callable[[], object] = lambda: None) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come about"
+    def held() -> object:
         turn()
-        time.sleep(0.01)
+        return holds()
+
+    if not holds():
+        wait_until(held, pause_s=0.01)
 
 
 def test_its_first_join_knows_the_partitions_so_no_second_one_follows(

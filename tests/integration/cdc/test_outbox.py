@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from cdc.connect.rest import ConnectRest
 from cdc.table import TableName
 from eventstore.event import AppendRequest, IntegrationEvent, NewEvent, StreamAppend
 from eventstore.expected_version import ANY
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,18 +64,18 @@ def received(captured: Captured, count: int, topic: str = "order") -> list[Any]:
     """The first messages of a topic; what lies behind them in the same partitions as well."""
     name = captured.spec.outbox_prefix + topic
     found: list[Any] = []
-    deadline = time.monotonic() + 60
+    wait_until(lambda: name in topics.names(captured.spec.kafka_bootstrap), f"topic {name}")
     with consumer(captured.spec.kafka_bootstrap) as client:
-        while name not in topics.names(captured.spec.kafka_bootstrap):
-            assert time.monotonic() < deadline, f"topic {name} does not come"
-            time.sleep(0.05)
         places = partitions(client, [name])
         client.assign(places)
         client.seek_to_beginning(*places)
-        while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
+
+        def came() -> int:
             for records in client.poll(timeout_ms=100).values():
-                found += records
+                found.extend(records)
+            return len(found)
+
+        wait_until(came, f"{count} messages", accept=lambda number: number >= count, pause_s=0)
     return found
 
 
@@ -274,10 +274,7 @@ def test_connect_makes_no_other_topic_than_those_of_messages(
 
     with closing(ConnectRest(captured.spec.connect_url)) as rest:
         rest.resume(captured.spec.connector)
-    deadline = time.monotonic() + 60
-    while (failure := source.status(captured.spec).failure) is None:
-        assert time.monotonic() < deadline, "the lost topic goes unnoticed"
-        time.sleep(0.1)
+    failure = wait_until(lambda: source.status(captured.spec).failure, "word of the lost topic")
 
     assert "32767" in failure
     assert lost not in topics.names(captured.spec.kafka_bootstrap)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +29,7 @@ from cdc.snapshot.errors import (
     WritersInTheWayError,
 )
 from cdc.table import TableName
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -240,11 +240,7 @@ def test_a_read_that_waits_for_a_writer_gives_up_in_time(captured: Captured) -> 
 
 
 def _failure(captured: Captured, number: int) -> str:
-    deadline = time.monotonic() + 30
-    while (text := read_of(captured, number).failure) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return text
+    return wait_until(lambda: read_of(captured, number).failure or "", "a read that fails")
 
 
 def test_a_table_that_cannot_be_read_fails_with_its_cause_and_the_others_are_read(

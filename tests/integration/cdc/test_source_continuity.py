@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from cdc.postgres import captures, session, slot
 from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot import reader
 from cdc.table import TableName
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,10 +44,7 @@ def notes(database: str, capture: Callable[..., Captured]) -> Captured:
         connection.execute("INSERT INTO notes VALUES (1, 'first')")
     captured = capture("public.notes")
     with closing(ConnectRest(captured.spec.connect_url)) as rest:
-        deadline = time.monotonic() + 60
-        while rest.captured_through(captured.spec.connector) is None:
-            assert time.monotonic() < deadline, "no offset is stored"
-            time.sleep(0.1)
+        wait_until(lambda: rest.captured_through(captured.spec.connector), "a stored offset")
     return captured
 
 
@@ -94,10 +91,11 @@ def recreate_topic(notes: Captured) -> None:
     spec = notes.spec
     wanted = [topic for topic in source.topic_specs(spec) if topic.name.endswith(".notes")]
     topics.delete(spec.kafka_bootstrap, [topic.name for topic in wanted])
-    deadline = time.monotonic() + 30
-    while topics.names(spec.kafka_bootstrap) & {topic.name for topic in wanted}:
-        assert time.monotonic() < deadline, "the topic does not go"
-        time.sleep(0.05)
+    wait_until(
+        lambda: topics.names(spec.kafka_bootstrap) & {topic.name for topic in wanted},
+        "no such topic any more",
+        accept=lambda left: not left,
+    )
     topics.ensure(spec.kafka_bootstrap, wanted)
 
 
@@ -179,19 +177,19 @@ def test_a_connector_that_starts_by_itself_does_not_stream_from_a_slot_that_nobo
     captured.records("notes")
     spec = captured.spec
     with session.connect(database) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        _until(lambda: rest.captured_through(spec.connector) is not None)
+        wait_until(lambda: rest.captured_through(spec.connector) is not None)
         worker.kill()
-        _until(lambda: not _slot(connection, spec).active)
+        wait_until(lambda: not _slot(connection, spec).active)
         reached = _slot(connection, spec).confirmed_flush_lsn
         recreate(captured)
         stands = _slot(connection, spec).confirmed_flush_lsn
         worker.start()
         worker.await_answer()
-        _until(lambda: (state := rest.state(spec.connector)) is not None and state.running)
+        wait_until(lambda: (state := rest.state(spec.connector)) is not None and state.running)
         assert reached != stands
         before = _refusals(connection)
         # it runs, asks, is told no, and asks again: twice at least until it is looked at
-        _until(lambda: _refusals(connection) > before + 1)
+        wait_until(lambda: _refusals(connection) > before + 1)
         assert (False, stands) == (
             _slot(connection, spec).active,
             _slot(connection, spec).confirmed_flush_lsn,
@@ -222,7 +220,7 @@ def test_a_connector_makes_no_slot_by_itself(
                 " LANGUAGE sql AS 'SELECT true'"
             )
             rest.resume(spec.connector)
-            _until(lambda: bool((state := rest.state(spec.connector)) and state.failed))
+            wait_until(lambda: bool((state := rest.state(spec.connector)) and state.failed))
             state = rest.state(spec.connector)
         assert state is not None
         assert "Creation of replication slot failed" in (state.failed[0].trace or "")
@@ -233,7 +231,7 @@ def test_a_heartbeat_that_never_arrives_stops_the_connector(notes: Captured) -> 
     """Whatever took it, took the changes around it as well."""
     spec = notes.spec
     with session.connect(notes.database) as connection:
-        _until(
+        wait_until(
             lambda: (
                 (found := captures.find(connection, spec.name)) is not None
                 and found.beat_number is not None
@@ -247,7 +245,7 @@ def test_a_heartbeat_that_never_arrives_stops_the_connector(notes: Captured) -> 
             f"ALTER PUBLICATION {spec.publication}"
             " SET (publish = 'insert, update, delete, truncate')"
         )
-        _until(lambda: getattr(captures.find(connection, spec.name), "lost", None) is not None)
+        wait_until(lambda: getattr(captures.find(connection, spec.name), "lost", None) is not None)
     with closing(ConnectRest(spec.connect_url)) as rest:
         supervision.wait_stopped(rest, spec.connector, 30)
     with pytest.raises(errors.BeatMissingError):
@@ -268,12 +266,12 @@ def test_heartbeats_that_the_topic_has_let_go_are_not_missed(notes: Captured) ->
             assert found.lost is None
             return found.beat_number or 0
 
-        _until(lambda: number() > 0)
+        wait_until(lambda: number() > 0)
         connection.execute("UPDATE headwater.captures SET beat_offset = 0, beat_number = 0")
         with admin(spec.kafka_bootstrap) as client:
             end = offsets.end_offsets(spec.kafka_bootstrap, [topic])[topic, 0]
             client.delete_records({TopicPartition(topic, 0): end})
-        _until(lambda: number() > 1)
+        wait_until(lambda: number() > 1)
 
 
 def test_a_failed_task_is_restarted_and_a_wrong_password_is_told_apart(notes: Captured) -> None:
@@ -314,10 +312,7 @@ def test_removing_leaves_nothing_behind_and_can_be_repeated(notes: Captured) -> 
 
 def _watch_until_refused(rest: ConnectRest, connector: str) -> None:
     watch = supervision.Watch(rest, connector)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        watch.look()
-        time.sleep(0.1)
+    wait_until(watch.look, "a refusal")
 
 
 def _slot(connection: Connection[Any], spec: CaptureSpec) -> SlotStatus:
@@ -332,10 +327,3 @@ def _refusals(connection: Connection[Any]) -> int:
         "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()"
     ).fetchone()
     return int(row[0]) if row else 0
-
-
-def _until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.05)

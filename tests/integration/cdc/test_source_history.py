@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from cdc.lsn import Lsn
 from cdc.postgres import captures, pressure, session, slot
 from cdc.postgres.pressure import Level
 from cdc.snapshot import reader
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ def test_a_slot_that_the_server_gives_up_is_told_before_and_named_afterwards(
         "ALTER SYSTEM SET idle_replication_slot_timeout = '1s'", "SELECT pg_reload_conf()"
     )
     with session.connect(spec.dsn) as connection:
-        _until(lambda: _idle_s(connection, spec.slot) > 1.5)
+        wait_until(lambda: _idle_s(connection, spec.slot) > 1.5)
         connection.execute("CHECKPOINT")
         lost = slot.status(connection, spec.slot)
         assert lost is not None
@@ -139,7 +139,7 @@ def test_a_failover_to_a_standby_with_the_slot_goes_on_and_loses_nothing(
         "ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()"
     )
     with psycopg.connect(standby.dsn(), autocommit=True) as connection:
-        _until(lambda: _synced(connection, spec.slot))
+        wait_until(lambda: _synced(connection, spec.slot))
     captured.execute("INSERT INTO notes VALUES (2, 'before the failover')")
     _confirmed(captured)
 
@@ -170,7 +170,7 @@ def test_a_failover_to_a_standby_without_the_slot_is_refused_and_repaired(
     captured.execute("INSERT INTO notes VALUES (2, 'before the failover')")
     _confirmed(captured)
     with psycopg.connect(standby.dsn("shop"), autocommit=True) as connection:
-        _until(lambda: _count(connection) == 2)
+        wait_until(lambda: _count(connection) == 2)
     cluster.stop(signal.SIGQUIT)
     standby.promote()
     standby.execute(
@@ -220,9 +220,9 @@ def test_an_idle_database_beside_a_busy_one_frees_the_log(
         assert retained() > 48 * MIB
         source.resume(spec)
         for _ in range(2):
-            _until(lambda: retained() < 8 * MIB)
+            wait_until(lambda: retained() < 8 * MIB)
             _write(cluster, 48, database="busy")
-        _until(lambda: retained() < 8 * MIB)
+        wait_until(lambda: retained() < 8 * MIB)
 
 
 def _refused(captured: Captured, kind: type[errors.ContinuityError]) -> errors.ContinuityError:
@@ -255,7 +255,7 @@ def _confirmed(captured: Captured) -> None:
     """Waits until Kafka has everything, and the slot knows."""
     end = _end(captured.database)
     with session.connect(captured.database) as connection:
-        _until(
+        wait_until(
             lambda: (
                 (found := slot.status(connection, captured.spec.slot)) is not None
                 and found.confirmed_flush_lsn is not None
@@ -293,10 +293,3 @@ def _synced(connection: psycopg.Connection[Any], name: str) -> bool:
 def _count(connection: psycopg.Connection[Any]) -> int:
     row = connection.execute("SELECT count(*) FROM notes").fetchone()
     return int(row[0]) if row else 0
-
-
-def _until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from cdc.postgres import captures, own_schema, publication, session, slot
 from cdc.snapshot import reader, reads
 from cdc.table import TableName
 from cdc.upkeep import reconcile
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,10 +145,10 @@ def _reconciled(connection: Any, rest: ConnectRest) -> Callable[[CaptureSpec], l
 
 
 def _equal(notes: Captured) -> None:
-    deadline = time.monotonic() + 30
     with session.connect(notes.database) as connection:
         rows = dict(connection.execute("SELECT id, body FROM notes WHERE id > 0").fetchall())
-    found: dict[int, str] = {}
-    while found != rows and time.monotonic() < deadline:
-        found = {key: row["body"] for (key,), row in notes.rows("notes").items()}
-    assert rows == found
+    wait_until(
+        lambda: {key: row["body"] for (key,), row in notes.rows("notes").items()},
+        f"rows {rows}",
+        accept=lambda found: found == rows,
+    )

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from cdc.upkeep import flow, sight
 from cdc.upkeep.difference import Part
 from cdc.upkeep.flow import FlowState
 from cdc.upkeep.keeper import Keeper
+from tests.waiting import stays_so, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,18 +55,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> float:
     return flow.stall_limit_s(200)
 
 
-def until(reached: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def stays(captured: Captured, allowed: set[FlowState], for_s: float) -> None:
-    deadline = time.monotonic() + for_s
-    while time.monotonic() < deadline:
-        assert source.status(captured.spec).flow.state in allowed
-        time.sleep(0.2)
+    stays_so(
+        lambda: source.status(captured.spec).flow.state,
+        accept=lambda state: state in allowed,
+        for_s=for_s,
+    )
 
 
 @contextmanager
@@ -161,7 +155,7 @@ def test_a_table_taken_out_of_the_publication_is_told_and_not_put_back_in_silenc
     notes: Captured,
 ) -> None:
     spec = notes.spec
-    until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
+    wait_until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
     notes.execute(f"ALTER PUBLICATION {spec.publication} DROP TABLE tags")
 
     drift = source.status(spec).drift
@@ -186,16 +180,16 @@ def test_a_table_that_is_declared_no_more_leaves_the_publication(notes: Captured
 
 def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick: float) -> None:
     spec = notes.spec
-    until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
+    wait_until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
     # nobody writes for longer than a stall takes; a busy machine may be late with a heartbeat
     stays(notes, {FlowState.RUNNING, FlowState.BEHIND}, quick + 1)
 
     with frozen(sender(notes)), closing(Keeper(spec)) as keeper:
-        until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
+        wait_until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
         stalled = source.status(spec)
-        until(lambda: keeper.look() or keeper.restarts > 0, "the keeper restarts nothing")
+        wait_until(lambda: keeper.look() or keeper.restarts > 0, "the keeper restarts nothing")
     with closing(Keeper(spec)) as keeper:
-        until(
+        wait_until(
             lambda: keeper.look() or source.status(spec).flow.state is FlowState.RUNNING,
             "a restart does not cure it",
         )
@@ -210,16 +204,16 @@ def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick
 
 def test_a_frozen_worker_is_a_stall_although_nobody_says_so(notes: Captured, quick: float) -> None:
     spec = notes.spec
-    until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
+    wait_until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "nothing flows")
 
     with frozen(listener(spec.connect_url)):
-        until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
+        wait_until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
         stalled = source.status(spec)
 
     assert "Connect does not answer" in stalled.flow.seen
     assert "UNREACHABLE" == stalled.connector_state
     assert quick > 0
-    until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "it does not go on")
+    wait_until(lambda: source.status(spec).flow.state is FlowState.RUNNING, "it does not go on")
 
 
 def test_a_publication_that_is_gone_ends_the_keeper_at_once(notes: Captured) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import doctest
 import re
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 import structlog
+
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +31,7 @@ def in_background(function: Callable[..., object], *arguments: Any) -> threading
 
 
 def wait_for(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.05)
+    wait_until(what)  # and shows nothing, so that the page need not
 
 
 def test_every_example_of_the_guide_does_what_it_shows(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import count
@@ -33,6 +32,7 @@ from eventstore.postgres import keyring as postgres_keyring
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.registry import EventTypes
 from eventstore.upcast_check import check_log
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,10 +104,11 @@ def wait_for_waiting(admin: psycopg.Connection) -> None:
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    deadline = time.monotonic() + 30
-    while admin.execute(waiting).fetchone() == (0,):
-        assert time.monotonic() < deadline, "nobody waits"
-        time.sleep(0.01)
+    wait_until(
+        lambda: admin.execute(waiting).fetchone(),
+        "a session that waits",
+        accept=lambda row: row != (0,),
+    )
 
 
 def test_a_subject_has_one_key_until_it_is_forgotten_and_another_when_readmitted(any_ring, admin):

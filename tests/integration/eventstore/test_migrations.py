@@ -8,7 +8,6 @@ import multiprocessing
 import runpy
 import subprocess
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from eventstore.errors import AccessRefusedError, SchemaMissingError, StoreUnavailableError
 from eventstore.postgres import schema
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -193,10 +193,7 @@ def test_an_upgrade_waits_for_the_one_that_runs_and_sees_what_it_did(database):
 
 
 def await_waiting(dsn: str) -> None:
-    deadline = time.monotonic() + 60
-    while rows(dsn, WAITING) != [(1,)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: rows(dsn, WAITING), "one that waits", accept=lambda found: found == [(1,)])
 
 
 def test_an_upgrade_that_fails_leaves_nothing(database):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from eventstore.testing import (
     append_to,
 )
 from eventstore.testing.log_reading import LogReadingContract
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,12 +98,12 @@ def test_a_joined_append_that_loses_leaves_the_caller_s_transaction_usable(pg_lo
 
 def wait_until_blocked(dsn: str, pid: int) -> None:
     with psycopg.connect(dsn, autocommit=True) as looking:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            if looking.execute("SELECT pg_blocking_pids(%s) <> '{}'", [pid]).fetchone() == (True,):
-                return
-            time.sleep(0.01)
-    pytest.fail("nobody was blocked")
+        blocked = "SELECT pg_blocking_pids(%s) <> '{}'"
+        wait_until(
+            lambda: looking.execute(blocked, [pid]).fetchone(),
+            "a session that is blocked",
+            accept=lambda row: row == (True,),
+        )
 
 
 COMPACT = """

@@ -13,7 +13,6 @@ from fix_process import (
     fulfilment,
     shop,
 )
-from fix_subscription import until
 
 from eventstore.context import Context
 from eventstore.errors import Rejected
@@ -21,6 +20,7 @@ from eventstore.process import Complete, Dispatch, Schedule
 from eventstore.process.runner import ProcessRunner
 from eventstore.subscription import RetryPolicy, Start
 from eventstore.subscription.control import Subscriptions
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -56,9 +56,9 @@ def inputs(ledger) -> list[tuple[str, str]]:
 def test_an_order_is_paid_and_shipped(ledger, store):
     with ProcessRunner(ledger.dsn, fulfilment(), store):
         store.handle(PlaceOrder("1", 20))
-        until(lambda: "payment.requested" in types_of(ledger, "1"))
+        wait_until(lambda: "payment.requested" in types_of(ledger, "1"))
         store.handle(ReceivePayment("1"))
-        until(lambda: completed(ledger) == ["1"])
+        wait_until(lambda: completed(ledger) == ["1"])
 
     assert [
         "order.placed",
@@ -72,7 +72,7 @@ def test_an_order_is_paid_and_shipped(ledger, store):
 def test_what_a_process_causes_says_so(ledger, store):
     placed = store.handle(PlaceOrder("1", 20))
     with ProcessRunner(ledger.dsn, fulfilment(), store):
-        until(lambda: "payment.requested" in types_of(ledger, "1"))
+        wait_until(lambda: "payment.requested" in types_of(ledger, "1"))
     cause, effect = store.read_all()
 
     assert placed.token.global_position == cause.global_position
@@ -86,7 +86,7 @@ def test_what_a_process_causes_says_so(ledger, store):
 def test_an_order_that_is_not_paid_in_time_is_cancelled(ledger, store):
     with ProcessRunner(ledger.dsn, fulfilment(SOON), store):
         store.handle(PlaceOrder("1", 20))
-        until(lambda: completed(ledger) == ["1"])
+        wait_until(lambda: completed(ledger) == ["1"])
 
     assert ["order.placed", "payment.requested", "order.cancelled"] == types_of(ledger, "1")
     assert ("timeout", "payment") in inputs(ledger)
@@ -95,9 +95,9 @@ def test_an_order_that_is_not_paid_in_time_is_cancelled(ledger, store):
 def test_a_refused_command_comes_back_and_what_was_done_is_compensated(ledger, store):
     with ProcessRunner(ledger.dsn, fulfilment(), store):
         store.handle(PlaceOrder("far-1", 20))
-        until(lambda: "payment.requested" in types_of(ledger, "far-1"))
+        wait_until(lambda: "payment.requested" in types_of(ledger, "far-1"))
         store.handle(ReceivePayment("far-1"))
-        until(lambda: completed(ledger) == ["far-1"])
+        wait_until(lambda: completed(ledger) == ["far-1"])
 
     assert [
         "order.placed",
@@ -114,7 +114,7 @@ def test_a_refused_command_comes_back_and_what_was_done_is_compensated(ledger, s
 def test_a_command_that_is_refused_at_the_first_step_ends_the_order(ledger, store):
     with ProcessRunner(ledger.dsn, fulfilment(), store):
         store.handle(PlaceOrder("1", 5000))
-        until(lambda: completed(ledger) == ["1"])
+        wait_until(lambda: completed(ledger) == ["1"])
 
     assert ["order.placed", "order.cancelled"] == types_of(ledger, "1")
 
@@ -125,7 +125,7 @@ def test_timers_outlive_the_runner_that_set_them(ledger, store):
         runner.wait_for(placed.token, 30)
     ledger.connection.execute("UPDATE eventstore.timers SET fires_at = due_at - interval '2 hours'")
     with ProcessRunner(ledger.dsn, fulfilment(), store):
-        until(lambda: completed(ledger) == ["1"])
+        wait_until(lambda: completed(ledger) == ["1"])
 
     assert ["order.placed", "payment.requested", "order.cancelled"] == types_of(ledger, "1")
 
@@ -137,7 +137,7 @@ def test_each_timer_fires_once_however_many_runners_there_are(ledger, store):
             runners.enter_context(ProcessRunner(ledger.dsn, fulfilment(SOON), store, partitions=4))
         for order in orders:
             store.handle(PlaceOrder(order, 20))
-        until(lambda: len(completed(ledger)) == len(orders), 60)
+        wait_until(lambda: len(completed(ledger)) == len(orders), timeout_s=60)
     timeouts = ledger.query(
         "SELECT process_id FROM eventstore.process_inputs WHERE kind = 'timeout'"
     )
@@ -153,11 +153,11 @@ def test_an_event_that_comes_again_is_taken_in_once(ledger, store):
         Subscriptions(ledger.dsn) as subscriptions,
     ):
         placed = store.handle(PlaceOrder("1", 20))
-        until(lambda: "payment.requested" in types_of(ledger, "1"))
+        wait_until(lambda: "payment.requested" in types_of(ledger, "1"))
         runner.wait_for(ledger.token(), 30)
         subscriptions.replay("fulfilment", 0)
         runner.wait_for(placed.token, 30)
-        until(lambda: ledger.position("fulfilment") >= ledger.token().global_position)
+        wait_until(lambda: ledger.position("fulfilment") >= ledger.token().global_position)
 
     assert [("event", "order.placed"), ("event", "payment.requested")] == inputs(ledger)
     assert ["order.placed", "payment.requested"] == types_of(ledger, "1")
@@ -169,7 +169,7 @@ def test_history_before_effects_from_is_remembered_and_causes_nothing(ledger, st
         runner.wait_for(ledger.token(), 30)
         before = types_of(ledger, "far-1")
         store.handle(ReceivePayment("far-1"))
-        until(lambda: completed(ledger) == ["far-1"])
+        wait_until(lambda: completed(ledger) == ["far-1"])
 
     assert ["order.placed"] == before
     assert [
@@ -194,9 +194,9 @@ def test_a_connection_that_breaks_between_a_command_and_the_commit_doubles_nothi
 
     with ProcessRunner(ledger.dsn, manager(react=break_once), store):
         store.handle(PlaceOrder("1", 20))
-        until(lambda: "payment.requested" in types_of(ledger, "1"))
+        wait_until(lambda: "payment.requested" in types_of(ledger, "1"))
         store.handle(ReceivePayment("1"))
-        until(lambda: completed(ledger) == ["1"])
+        wait_until(lambda: completed(ledger) == ["1"])
 
     assert [] == cut
     assert 1 == types_of(ledger, "1").count("shipment.sent")
@@ -223,11 +223,11 @@ def test_a_reaction_that_fails_holds_up_only_the_events_stream(ledger, store):
     ):
         for order in ("1", "2", "3"):
             store.handle(PlaceOrder(order, 20))
-        until(lambda: "payment.requested" in types_of(ledger, "3"))
+        wait_until(lambda: "payment.requested" in types_of(ledger, "3"))
         meanwhile = types_of(ledger, "2")
         broken.clear()
         subscriptions.retry("fulfilment", "order-2")
-        until(lambda: "payment.requested" in types_of(ledger, "2"))
+        wait_until(lambda: "payment.requested" in types_of(ledger, "2"))
 
     assert ["order.placed"] == meanwhile
 
@@ -241,7 +241,7 @@ def test_a_timer_that_fails_is_tried_again_and_then_waits_for_somebody(ledger, s
     twice = RetryPolicy(attempts_max=2, wait_initial_s=0.01)
     with ProcessRunner(ledger.dsn, manager(react=fail), store, retry=twice):
         store.handle(PlaceOrder("1", 20))
-        until(
+        wait_until(
             lambda: (
                 [2]
                 == ledger.query(
@@ -263,7 +263,7 @@ def test_a_timer_at_an_instant_of_the_past_fires_at_once(ledger, store):
 
     with ProcessRunner(ledger.dsn, manager(react=react), store):
         store.handle(PlaceOrder("1", 20))
-        until(lambda: completed(ledger) == ["1"])
+        wait_until(lambda: completed(ledger) == ["1"])
 
     assert [("event", "order.placed"), ("timeout", "late")] == inputs(ledger)
 
@@ -287,7 +287,7 @@ def test_a_process_that_reacts_to_its_refusals_without_end_is_stopped(ledger, st
         ProcessRunner(ledger.dsn, manager(react=react), Refusing()),
         Subscriptions(ledger.dsn) as subscriptions,
     ):
-        until(lambda: subscriptions.parked("fulfilment"))
+        wait_until(lambda: subscriptions.parked("fulfilment"))
         (parked,) = subscriptions.parked("fulfilment")
 
     assert "HW-E032" == parked.error_code
@@ -299,7 +299,7 @@ def test_processes_of_one_tenant_do_not_see_another(ledger):
     acme.handle(PlaceOrder("1", 20))
     other.handle(PlaceOrder("1", 20), context=Context(actor="somebody"))
     with ProcessRunner(ledger.dsn, fulfilment(), acme):
-        until(lambda: "payment.requested" in types_of(ledger, "1"))
+        wait_until(lambda: "payment.requested" in types_of(ledger, "1"))
 
     assert ["acme"] == ledger.query(
         "SELECT tenant FROM eventstore.log WHERE type = 'payment.requested'"
@@ -316,7 +316,7 @@ def test_two_events_of_one_process_at_once_are_taken_in_one_after_another(ledger
             " VALUES ('default', 'fulfilment', '1')"
         )
         with ProcessRunner(ledger.dsn, fulfilment(), store):
-            until(
+            wait_until(
                 lambda: (
                     [1]
                     == ledger.query(
@@ -327,6 +327,6 @@ def test_two_events_of_one_process_at_once_are_taken_in_one_after_another(ledger
             )
             meanwhile = types_of(ledger, "1")
             first.commit()
-            until(lambda: "payment.requested" in types_of(ledger, "1"))
+            wait_until(lambda: "payment.requested" in types_of(ledger, "1"))
 
     assert ["order.placed"] == meanwhile

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -38,6 +37,7 @@ from eventstore import (
 from eventstore.master_key import new_master_keys
 from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.postgres.keyring import PostgresKeyRing
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -69,14 +69,6 @@ def events_of(store):
 
 def state_of(store, **when):
     return store.state(account(), "a", **when)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-    return found
 
 
 def test_a_command_becomes_events_and_a_state(store):

@@ -4,7 +4,7 @@ import threading
 
 import psycopg
 import pytest
-from fix_subscription import RECORD, new_event, record, until
+from fix_subscription import RECORD, new_event, record
 
 from eventstore.codec import Codec
 from eventstore.errors import (
@@ -23,6 +23,7 @@ from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
 from eventstore.token import Token
 from eventstore.unknown import UnknownPolicy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +60,7 @@ def test_a_subscription_may_begin_later_than_at_the_first_event(ledger, start):
     ledger.fill(40)
     skipped = 25 if start == 25 else 40
     with SubscriptionRunner(ledger.dsn, view(start=start)) as runner:
-        until(lambda: ledger.position() >= skipped)
+        wait_until(lambda: ledger.position() >= skipped)
         ledger.fill(10)
         runner.wait_for(ledger.token(), 30)
 
@@ -128,7 +129,7 @@ def test_a_quiet_runner_is_woken_by_the_next_append(ledger, monkeypatch):
     with SubscriptionRunner(ledger.dsn, view()) as runner:
         runner.wait_for(ledger.token(), 30)
         for _ in range(5):
-            until(
+            wait_until(
                 lambda: ledger.query("SELECT pg_sequence_last_value('eventstore.wake_wanted') = 1")[
                     0
                 ]
@@ -146,7 +147,7 @@ def test_a_writer_who_did_not_see_that_somebody_waits_is_seen_by_who_waits(ledge
     with psycopg.connect(ledger.dsn) as writer:
         ledger.append("order-1", connection=writer)  # nobody waits yet
         with SubscriptionRunner(ledger.dsn, view()) as runner:
-            until(lambda: ledger.query(HAS_LOOKED))
+            wait_until(lambda: ledger.query(HAS_LOOKED))
             writer.commit()
             runner.wait_for(ledger.token(), 20)
 
@@ -214,7 +215,7 @@ def test_status_tells_position_lag_owner_and_parked_streams(ledger):
         ledger.reaches(last)
         (running_now,) = subscriptions.status("view")
         runner.stop()
-        until(lambda: subscriptions.status("view")[0].owner_pid is None)
+        wait_until(lambda: subscriptions.status("view")[0].owner_pid is None)
         ledger.fill(8)
         (stopped,) = subscriptions.status("view")
         names = subscriptions.names()

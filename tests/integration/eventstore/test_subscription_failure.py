@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import psycopg
 import pytest
-from fix_subscription import RECORD, record, until
+from fix_subscription import RECORD, record
 from psycopg import errors as postgres
 
 from eventstore.errors import SubscriptionError, WaitTimeoutError
@@ -15,6 +15,7 @@ from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.handling import CONTENTION_MAX
 from eventstore.subscription.runner import SubscriptionRunner
 from eventstore.token import Token
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -67,7 +68,7 @@ def test_a_poison_event_parks_its_own_stream_and_all_others_flow(ledger, control
     flaky = Flaky("order-3")
     with SubscriptionRunner(ledger.dsn, view(flaky)):
         ledger.reaches(last)
-        until(lambda: parked_for_good(control))
+        wait_until(lambda: parked_for_good(control))
         (parked,) = control.parked("view")
     first = ledger.query(
         "SELECT min(global_position) FROM eventstore.log WHERE stream = 'order-3'"
@@ -90,7 +91,7 @@ def test_a_poison_event_parks_its_own_stream_and_all_others_flow(ledger, control
 def test_of_an_error_only_type_and_code_are_kept(ledger, control):
     ledger.append("order-3")
     with SubscriptionRunner(ledger.dsn, view(Flaky("order-3"))):
-        until(lambda: parked_for_good(control))
+        wait_until(lambda: parked_for_good(control))
     kept = ledger.query("SELECT row_to_json(p)::text FROM eventstore.parked_events AS p")
 
     assert 1 == len(kept)
@@ -103,11 +104,11 @@ def test_what_is_parked_is_delivered_in_order_once_it_is_retried(ledger, control
     flaky = Flaky("order-3")
     with SubscriptionRunner(ledger.dsn, view(flaky)) as runner:
         ledger.reaches(last)
-        until(lambda: parked_for_good(control))
+        wait_until(lambda: parked_for_good(control))
         flaky.left = 0
         retried = control.retry("view", "order-3")
         ledger.append("order-3")
-        until(lambda: not control.parked("view"))
+        wait_until(lambda: not control.parked("view"))
         runner.wait_for(ledger.token(), 30)
 
     assert retried
@@ -120,10 +121,10 @@ def test_what_is_parked_survives_its_runner_and_is_retried_by_the_next(ledger, c
     last = ledger.fill(70)
     with SubscriptionRunner(ledger.dsn, view(Flaky("order-3"))):
         ledger.reaches(last)
-        until(lambda: parked_for_good(control))
+        wait_until(lambda: parked_for_good(control))
     control.retry("view", "order-3")
     with SubscriptionRunner(ledger.dsn, view()):
-        until(lambda: not control.parked("view"))
+        wait_until(lambda: not control.parked("view"))
 
     assert ledger.logged() == ledger.handled()
     assert list(range(1, 11)) == ledger.orders()["order-3"]
@@ -134,7 +135,7 @@ def test_a_passing_failure_heals_by_itself(ledger, control):
     patient = RetryPolicy(attempts_max=10, wait_initial_s=0.01, wait_max_s=0.05)
     with SubscriptionRunner(ledger.dsn, view(Flaky("order-3", times=6), retry=patient)) as runner:
         runner.wait_for(ledger.token(), 30)
-        until(lambda: not control.parked("view"))
+        wait_until(lambda: not control.parked("view"))
 
     assert ledger.logged() == ledger.handled()
     assert list(range(1, 11)) == ledger.orders()["order-3"]
@@ -145,13 +146,13 @@ def test_a_clock_that_was_set_back_does_not_hold_a_retry(ledger, control):
     slow = RetryPolicy(attempts_max=9, wait_initial_s=30, wait_max_s=30)
     with SubscriptionRunner(ledger.dsn, view(Flaky("order-3", times=2), retry=slow)):
         ledger.reaches(last)
-        until(lambda: control.parked("view"))
+        wait_until(lambda: control.parked("view"))
         # what a step back by an hour amounts to
         ledger.connection.execute(
             "UPDATE eventstore.parked_events SET retry_at = retry_at + interval '1 hour'"
             " WHERE state = 'retrying'"
         )
-        until(lambda: not control.parked("view"))
+        wait_until(lambda: not control.parked("view"))
 
     assert ledger.logged() == ledger.handled()
 
@@ -160,9 +161,9 @@ def test_dropping_gives_up_one_event_and_delivers_those_behind_it(ledger, contro
     last = ledger.fill(70)
     with SubscriptionRunner(ledger.dsn, view(Flaky("order-3", times=3))):
         ledger.reaches(last)
-        until(lambda: parked_for_good(control))
+        wait_until(lambda: parked_for_good(control))
         dropped = control.drop("view", "order-3")
-        until(lambda: not control.parked("view"))
+        wait_until(lambda: not control.parked("view"))
 
     assert 1 == dropped
     assert list(range(2, 11)) == ledger.orders()["order-3"]
@@ -172,7 +173,7 @@ def test_dropping_everything_frees_the_stream_for_what_comes(ledger, control):
     last = ledger.fill(70)
     with SubscriptionRunner(ledger.dsn, view(Flaky("order-3", times=3))) as runner:
         ledger.reaches(last)
-        until(lambda: parked_for_good(control))
+        wait_until(lambda: parked_for_good(control))
         dropped = control.drop("view", "order-3", everything=True)
         ledger.append("order-3")
         runner.wait_for(ledger.token(), 30)
@@ -210,7 +211,7 @@ def test_a_database_error_that_the_handler_swallows_is_a_failure_of_that_event(l
     last = ledger.fill(28)
     with SubscriptionRunner(ledger.dsn, view(swallow)):
         ledger.reaches(last)
-        until(lambda: parked_for_good(control))
+        wait_until(lambda: parked_for_good(control))
         (parked,) = control.parked("view")
 
     assert "order-3" not in ledger.orders()
@@ -232,7 +233,7 @@ def test_serialization_failures_without_end_are_a_failure_of_the_event(ledger, c
     ledger.fill(28)
     flaky = Flaky("order-3", error=postgres.SerializationFailure)
     with SubscriptionRunner(ledger.dsn, view(flaky)):
-        until(lambda: parked_for_good(control))
+        wait_until(lambda: parked_for_good(control))
         (parked,) = control.parked("view")
 
     assert "40001" == parked.error_code
@@ -292,7 +293,7 @@ def test_a_replay_of_a_part_ends_there_and_goes_on_where_it_was(ledger, control)
         runner.wait_for(ledger.token(), 30)
         calls.clear()
         control.replay("view", logged[9], through=logged[29])
-        until(lambda: ledger.position() == logged[-1])
+        wait_until(lambda: ledger.position() == logged[-1])
         ledger.append("order-1")
         runner.wait_for(ledger.token(), 30)
 
@@ -379,7 +380,7 @@ def test_an_effect_that_fails_is_tried_again_and_those_that_were_done_are_not(le
     ledger.fill(28)
     with SubscriptionRunner(ledger.dsn, view(send)) as runner:
         runner.wait_for(ledger.token(), 30)
-        until(lambda: not control.parked("view"))
+        wait_until(lambda: not control.parked("view"))
 
     assert ledger.logged() == sorted(sent)
     assert ledger.logged() == ledger.handled()
@@ -439,9 +440,9 @@ def test_an_operator_waits_for_the_batch_that_is_under_way(ledger, control, monk
         assert inside.wait(30)
         replay = threading.Thread(target=control.replay, args=("view", 0))
         replay.start()
-        until(lambda: ledger.query(WAITING) == [1])
+        wait_until(lambda: ledger.query(WAITING) == [1])
         go_on.set()
         replay.join(30)
-        until(lambda: [20] == ledger.query("SELECT count(*) FROM effects WHERE NOT live"))
+        wait_until(lambda: [20] == ledger.query("SELECT count(*) FROM effects WHERE NOT live"))
 
     assert logged == ledger.handled()

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
-from fix_subscription import record, until
+from fix_subscription import record
 
 from eventstore.errors import SubscriptionError
 from eventstore.subscription import Subscription, membership
@@ -18,6 +18,7 @@ from eventstore.subscription.batch import Batch
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.handling import Handling
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +66,7 @@ def test_members_share_the_work_and_each_stream_keeps_its_order(ledger):
             members.enter_context(SubscriptionRunner(ledger.dsn, view(batch_size=10)))
             for _ in range(3)
         ]
-        until(lambda: shares(ledger) == [2, 2, 1])
+        wait_until(lambda: shares(ledger) == [2, 2, 1])
         ledger.fill(300, streams=23)
         runners[0].wait_for(ledger.token(), 60)
 
@@ -87,8 +88,8 @@ def test_members_that_come_and_go_while_events_flow_double_and_lose_nothing(ledg
             with ExitStack() as members:
                 for _ in range(count):
                     members.enter_context(SubscriptionRunner(ledger.dsn, view(batch_size=5)))
-                until(lambda: sum(shares(ledger)) == PARTITIONS)
-                until(lambda: len(shares(ledger)) == min(count, PARTITIONS))  # noqa: B023
+                wait_until(lambda: sum(shares(ledger)) == PARTITIONS)
+                wait_until(lambda: len(shares(ledger)) == min(count, PARTITIONS))  # noqa: B023
     finally:
         stop.set()
         writer.join()
@@ -101,10 +102,10 @@ def test_members_that_come_and_go_while_events_flow_double_and_lose_nothing(ledg
 
 def test_a_new_member_gets_its_share_from_those_who_have_more(ledger):
     with SubscriptionRunner(ledger.dsn, view()):
-        until(lambda: shares(ledger) == [5])
+        wait_until(lambda: shares(ledger) == [5])
         with SubscriptionRunner(ledger.dsn, view()):
-            until(lambda: shares(ledger) == [3, 2])
-        until(lambda: shares(ledger) == [5])
+            wait_until(lambda: shares(ledger) == [3, 2])
+        wait_until(lambda: shares(ledger) == [5])
 
         assert [5] == shares(ledger)
 
@@ -113,7 +114,7 @@ def test_more_members_than_partitions_leaves_some_in_reserve(ledger):
     with ExitStack() as members:
         for _ in range(3):
             members.enter_context(SubscriptionRunner(ledger.dsn, view(partitions=2)))
-        until(lambda: shares(ledger) == [1, 1])
+        wait_until(lambda: shares(ledger) == [1, 1])
         ledger.fill(30)
         members.enter_context(Subscriptions(ledger.dsn)).wait_for("view", ledger.token(), 30)
 
@@ -123,11 +124,11 @@ def test_more_members_than_partitions_leaves_some_in_reserve(ledger):
 def test_a_dead_members_partitions_are_taken_over(ledger):
     dead = psycopg.connect(ledger.dsn, autocommit=True)
     with SubscriptionRunner(ledger.dsn, view()):
-        until(lambda: shares(ledger) == [5])
+        wait_until(lambda: shares(ledger) == [5])
         dead.execute("SELECT eventstore.join_subscription('default', 'view', %s)", [PARTITIONS])
-        until(lambda: shares(ledger) in ([3], [2]))
+        wait_until(lambda: shares(ledger) in ([3], [2]))
         dead.execute("SELECT eventstore.claim_partitions('default', 'view')")
-        until(lambda: shares(ledger) == [3, 2])
+        wait_until(lambda: shares(ledger) == [3, 2])
         ledger.fill(60, streams=20)
         dead.close()
         with Subscriptions(ledger.dsn) as subscriptions:
@@ -138,7 +139,7 @@ def test_a_dead_members_partitions_are_taken_over(ledger):
 
 def test_another_number_of_partitions_is_refused_while_members_run(ledger):
     with SubscriptionRunner(ledger.dsn, view()):
-        until(lambda: shares(ledger) == [5])
+        wait_until(lambda: shares(ledger) == [5])
         with pytest.raises(SubscriptionError, match="runs with another number of partitions"):
             SubscriptionRunner(ledger.dsn, view(partitions=3)).run()
 
@@ -215,7 +216,7 @@ def test_parked_streams_are_retried_by_whoever_has_their_partition_after_a_split
         subscriptions.retry("view", "order-3")
         for _ in range(2):
             members.enter_context(SubscriptionRunner(ledger.dsn, view(partitions=3)))
-        until(lambda: not subscriptions.parked("view"))
+        wait_until(lambda: not subscriptions.parked("view"))
 
     assert list(range(1, 11)) == ledger.orders()["order-3"]
     assert [True] == ledger.query("SELECT DISTINCT live FROM effects")

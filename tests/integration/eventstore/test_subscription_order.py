@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from fix_subscription import record, until
+from fix_subscription import record
 
 from eventstore.subscription import Subscription
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -102,7 +103,7 @@ def test_a_paused_writer_holds_up_what_is_above_its_floor_and_nothing_below(ledg
         ledger.append("payment-1", connection=writer)
         ledger.fill(20)
         with SubscriptionRunner(ledger.dsn, view()):
-            until(lambda: ledger.position() == below)
+            wait_until(lambda: ledger.position() == below)
             handled = ledger.handled()
             writer.rollback()
 
@@ -117,7 +118,7 @@ def test_events_appended_by_a_handler_commit_with_its_checkpoint(ledger):
 
     ledger.fill(30)
     with SubscriptionRunner(ledger.dsn, view(handler=follow, batch_size=7)) as runner:
-        until(lambda: len(ledger.logged()) == 60)
+        wait_until(lambda: len(ledger.logged()) == 60)
         runner.wait_for(ledger.token(), 30)
 
     assert ledger.logged() == ledger.handled()

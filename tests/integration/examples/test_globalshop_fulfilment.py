@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from fix_subscription import until
 
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.process.runner import ProcessRunner
@@ -34,6 +33,7 @@ from examples.globalshop.orders import (
     PayOrder,
     PlaceOrder,
 )
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,10 +79,10 @@ class Shop:
         return found
 
     def until(self, stream: str, type_: str) -> None:
-        until(lambda: type_ in self.streams().get(stream, ()))
+        wait_until(lambda: type_ in self.streams().get(stream, ()))
 
     def until_completed(self) -> None:
-        until(lambda: self.row("SELECT completed_at IS NOT NULL FROM eventstore.processes")[0])
+        wait_until(lambda: self.row("SELECT completed_at IS NOT NULL FROM eventstore.processes")[0])
 
     def row(self, query: str) -> Any:
         with psycopg.connect(self.dsn) as connection:

@@ -18,6 +18,7 @@ from examples.globalshop.ledger import Notes
 from examples.globalshop.orders import Order
 from examples.globalshop.traffic import Traffic
 from headwater.demo.globalshop import GlobalShop
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 TABLES = ("customers", "products", "inventory", "orders", "order_items", "payments", "events")
@@ -228,7 +229,7 @@ def test_the_traffic_process_stops_when_its_input_ends(database):
     seed.prepare(database, scale=0.05)
     traffic = GlobalShop().start_traffic(database, rate=300.0, seconds=60.0)
     try:
-        _until(lambda: traffic.written().transactions > 5)
+        wait_until(lambda: traffic.written().transactions > 5)
     finally:
         written = traffic.stop()
 
@@ -253,12 +254,3 @@ def test_the_traffic_process_ends_in_order_on_sigterm(database):
 
     assert code == 0
     assert json.loads(lines[-1])["done"] is True
-
-
-def _until(reached, seconds: float = 20.0) -> None:
-    import time
-
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

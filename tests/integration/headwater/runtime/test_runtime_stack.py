@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +20,7 @@ from headwater.runtime.probe import (
     search_answers,
 )
 from headwater.runtime.process import ProcessRecord
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,13 +63,13 @@ def _pids(home: Path) -> dict[str, int]:
 def _wait_for(
     home: Path, what: Callable[[RuntimeStatus], bool], timeout_s: float = 90
 ) -> RuntimeStatus:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = runtime.status(home)
-        if found is not None and what(found):
-            return found
-        assert time.monotonic() < deadline, f"waited in vain; last seen: {found}"
-        time.sleep(0.05)
+    found = wait_until(
+        lambda: runtime.status(home),
+        accept=lambda status: status is not None and what(status),
+        timeout_s=timeout_s,
+    )
+    assert found is not None
+    return found
 
 
 def test_every_server_answers_in_its_own_protocol(home: Path, endpoints: Endpoints) -> None:

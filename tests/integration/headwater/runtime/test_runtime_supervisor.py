@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ from headwater.runtime.home import Home, read_json
 from headwater.runtime.identity import Identity, launcher
 from headwater.runtime.postgres import Postgres
 from headwater.runtime.process import ManagedProcess, ProcessRecord
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,14 +81,15 @@ def _records(home: Path) -> list[ProcessRecord]:
 def _wait_for(
     home: Path, name: str, what: Callable[[ServiceStatus], bool], timeout_s: float = 60
 ) -> ServiceStatus:
-    deadline = time.monotonic() + timeout_s
-    while True:
+    def service() -> ServiceStatus | None:
         found = runtime.status(home)
-        service = found.service(name) if found is not None else None
-        if service is not None and what(service):
-            return service
-        assert time.monotonic() < deadline, f"waited in vain; last seen: {service}"
-        time.sleep(0.02)
+        return found.service(name) if found is not None else None
+
+    seen = wait_until(
+        service, accept=lambda status: status is not None and what(status), timeout_s=timeout_s
+    )
+    assert seen is not None
+    return seen
 
 
 def _starter(home: Path, services: str, *, lifeline: bool) -> list[str]:
@@ -243,10 +244,7 @@ def test_a_log_never_grows_far_beyond_its_cap(home: Path) -> None:
     chatty = _command("job", f"print('x' * 50_000, flush=True); {SLEEP}")
     runtime.up(RuntimeSpec(home, CACHE, commands=(chatty,), log_bytes_max=10_000))
     log = runtime.log_path(home, "job")
-    deadline = time.monotonic() + 30
-    while not log.with_name("job.log.1").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(log.with_name("job.log.1").exists, "a second log")
 
     assert log.stat().st_size <= 10_000
     assert 10_000 == log.with_name("job.log.1").stat().st_size
@@ -378,9 +376,7 @@ def test_root_without_user_namespaces_runs_postgres_as_another_account(
         log=public_home / "log/postgres.log",
         pid_file=public_home / "run/postgres.pid",
     )
-    deadline = time.monotonic() + 30
-    while not postgres.answers(2):
-        assert time.monotonic() < deadline, (public_home / "log/postgres.log").read_text()
+    wait_until(lambda: postgres.answers(2), (public_home / "log/postgres.log").read_text)
     process.ask_to_stop()
 
     assert process.record.wait_gone(20)
@@ -407,8 +403,10 @@ def test_the_status_file_is_valid_at_every_moment(home: Path) -> None:
         _command(f"job{n}", "import time; time.sleep(0.2); raise SystemExit(9)") for n in range(3)
     )
     runtime.up(RuntimeSpec(home, CACHE, commands=jobs))
-    deadline = time.monotonic() + 2
-    while time.monotonic() < deadline:
-        read = json.loads(path.read_text("utf-8"))
 
-        assert 4 == len(read["services"])
+    def restarts() -> int:
+        services = json.loads(path.read_text("utf-8"))["services"]
+        assert 4 == len(services)
+        return sum(service["restarts"] for service in services)
+
+    wait_until(restarts, "each job's third start", accept=lambda n: n >= 6, pause_s=0.0005)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -28,7 +27,7 @@ from projections.alerting.signature import verify
 from projections.alerting.watch import AlertSpec, Lookout, begin
 from projections.errors import AlertConditionError
 from projections.published import Published
-from tests.support.version_steps import awaited
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -321,7 +320,7 @@ def test_whoever_looks_is_waited_for_before_rows_are_withheld(
 
     def asked_now(*given: Any) -> Any:
         asking.start()
-        awaited(lambda: connection.execute(_WAITS).fetchone() == (1,), 30)
+        wait_until(lambda: connection.execute(_WAITS).fetchone() == (1,), timeout_s=30)
         return known(*given)
 
     monkeypatch.setattr(ledger, "known", asked_now)
@@ -428,15 +427,20 @@ def test_a_channel_that_never_comes_back_keeps_no_other_one_waiting(
     view.publish(*({"id": n, "amount": 500} for n in range(3)))
     looked(spec, connection)
     with messenger(spec) as (messages, _):
-        deadline = time.monotonic() + 30
-        while len(receiver.taken) < 3:
-            assert time.monotonic() < deadline
+
+        def told() -> int:
             messages.tell(connection)
+            return len(receiver.taken)
+
+        wait_until(told, "three messages", accept=lambda count: count == 3, pause_s=0.01)
         assert ([], True) == (got, messages.busy)
         let_go.set()
-        while messages.busy:
-            assert time.monotonic() < deadline
+
+        def idle() -> bool:
             messages.tell(connection)
+            return not messages.busy
+
+        wait_until(idle, "messages that rest", pause_s=0.01)
     assert 3 == len(got)
     (waits,) = ledger.waiting(connection, SOURCE)
     assert (3, "SystemExit") == (waits.messages, waits.code)
@@ -534,9 +538,9 @@ def test_alerts_go_on_by_themselves_and_one_process_looks_at_a_time(
     threads = [*begin(spec, stop), *begin(spec, stop)]
     try:
         view.publish({"id": 1, "amount": 500})
-        awaited(lambda: len(receiver.taken) == 1, 30)
+        wait_until(lambda: len(receiver.taken) == 1, timeout_s=30)
         view.publish({"id": 1, "amount": 5})
-        awaited(lambda: len(receiver.taken) == 2, 30)
+        wait_until(lambda: len(receiver.taken) == 2, timeout_s=30)
         with psycopg.connect(spec.dsn, autocommit=True) as other:
             assert not ledger.alone(other, SOURCE, ledger.LOOKING)
     finally:
@@ -563,7 +567,7 @@ def test_a_topic_has_each_message_under_the_alert_and_its_row(
             found.extend(r for records in client.poll(500).values() for r in records)
             return bool(found)
 
-        awaited(polled, 60)
+        wait_until(polled, timeout_s=60)
     (record,) = found
     assert b"large:1" == record.key
     assert ("opened", {"id": 1}) == tuple(json.loads(record.value)[n] for n in ("event", "key"))

@@ -28,7 +28,7 @@ from projections.replay.topic_copy import TopicCopy, remove_left
 from projections.spec import JobSpec
 from projections.view import HistoryColumns, MirrorView, Store
 from projections.view_versions import Replayed
-from tests.support.version_steps import awaited
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,7 +95,7 @@ def place(
     (tmp_path / "home").mkdir()
     made = Place(captured, cache_url, tmp_path / "home")
     with made.connection as connection:
-        awaited(lambda: _noted(connection, made), 60)
+        wait_until(lambda: _noted(connection, made), timeout_s=60)
         yield made
 
 
@@ -193,7 +193,7 @@ def test_a_table_that_was_never_read_as_a_whole_or_had_another_name_is_refused(
 
 def test_a_topic_that_was_made_anew_is_refused(place: Place) -> None:
     topics.delete(place.bootstrap, [place.topic])
-    awaited(lambda: place.topic not in topics.names(place.bootstrap), 60)
+    wait_until(lambda: place.topic not in topics.names(place.bootstrap), timeout_s=60)
     properties = LATEST[ORDERS].properties()
     topics.ensure(place.bootstrap, [topics.TopicSpec(place.topic, 1, properties)])
 

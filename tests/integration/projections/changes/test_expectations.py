@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from projections.quarantine import desk
 from projections.quarantine.desk import Picked
 from projections.sinks.open import open_sink
 from projections.view import HistoryColumns, MirrorView, Store
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -251,9 +251,7 @@ def _views(source: str) -> list[MirrorView]:
 
 def _settle(job: ViewJob, timeout_s: float = 240) -> None:
     """Waits until every view equals its source; rows that lack a large value are read meanwhile."""
-    deadline = time.monotonic() + timeout_s
-    while found := job.catch_up():
-        assert time.monotonic() < deadline, found
+    wait_until(job.catch_up, accept=lambda differing: not differing, timeout_s=timeout_s)
 
 
 def _ids(job: ViewJob, view: MirrorView, store: Store) -> list[int]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -24,6 +23,7 @@ from projections.quarantine.desk import Picked
 from projections.quarantine.ledger import BEHIND, UNRESOLVED
 from projections.sinks.open import open_sink
 from projections.view import Store
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,10 +75,12 @@ class Shop:
         return {(each.store, each.key): each.code for each in found}
 
     def await_waiting(self, wanted: dict[tuple[str, str], str], timeout_s: float = 120) -> None:
-        deadline = time.monotonic() + timeout_s
-        while (found := self.waiting()) != wanted:
-            assert time.monotonic() < deadline, f"waiting are {found}"
-            time.sleep(0.1)
+        wait_until(
+            self.waiting,
+            f"keys that wait: {wanted}",
+            accept=lambda found: found == wanted,
+            timeout_s=timeout_s,
+        )
 
     def differing(self) -> set[tuple[str, Store]]:
         return {(report.view, report.store) for report in self.job.catch_up()}
@@ -200,7 +202,7 @@ def _repair(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     # no job of this project runs: the one that does is the test's own
     assert 3 == shop.headwater("quarantine", "retry", "--code", UNHOLDABLE)
     assert "the job does not run" in capsys.readouterr().err
-    _await(lambda: _attempts(shop, UNHOLDABLE) == [2])
+    wait_until(lambda: _attempts(shop, UNHOLDABLE) == [2], timeout_s=LONG_S)
 
     shop.execute(
         "UPDATE orders SET placed_at = now() WHERE id = 1",
@@ -224,7 +226,7 @@ def _lose_and_read_again(shop: Shop) -> None:
         assert 3 == cache.delete(*keys)
     shop.execute("UPDATE orders SET note = 'small change' WHERE id IN (6, 7)")
     shop.execute("UPDATE orders SET big = repeat('other', 900) WHERE id = 8")
-    _await(lambda: shop.differing() == set())
+    wait_until(lambda: shop.differing() == set(), timeout_s=LONG_S)
     shop.await_waiting({})
     with psycopg.connect(shop.captured.database) as connection:
         asked = [read for read in reads.of_source(connection, shop.source, 1) if read.keys]
@@ -243,7 +245,7 @@ def _move_keys(shop: Shop) -> None:
         "INSERT INTO orders VALUES (13, 'again', 1, now(), 'small')",
         "UPDATE orders SET id = 114 WHERE id = 14",  # never streamed: its row was only read
     )
-    _await(lambda: shop.differing() == set())
+    wait_until(lambda: shop.differing() == set(), timeout_s=LONG_S)
     shop.await_waiting({})
 
 
@@ -261,7 +263,7 @@ def _truncate_and_sweep(shop: Shop) -> None:
     assert {(shop.orders.name, store) for store in Store} == shop.differing()
     with psycopg.connect(shop.captured.database, autocommit=True) as connection:
         reads.ask(connection, shop.source, 1, Wish(TableName("public", "orders")))
-    _await(lambda: shop.differing() == set())
+    wait_until(lambda: shop.differing() == set(), timeout_s=LONG_S)
 
 
 def _kill_and_start_from_the_beginning(shop: Shop) -> None:
@@ -296,13 +298,6 @@ def _lsn(shop: Shop) -> int:
         row = connection.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()
     assert row is not None
     return int(row[0])
-
-
-def _await(reached: Callable[[], Any], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_causes_are_those_that_the_test_names() -> None:

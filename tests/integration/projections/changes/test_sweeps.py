@@ -27,7 +27,7 @@ from projections.quarantine.guard import StoreGuard
 from projections.sinks.warehouse import WarehouseSink
 from projections.spec import JobSpec
 from projections.view import Store
-from tests.support.version_steps import awaited
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +76,7 @@ def test_a_history_is_not_swept_while_rows_of_the_read_wait_for_a_boundary(
             assert {} == sweeps.done(connection)
             _deliver(sink, read)
             published.keep_beyond(Ahead())
-            awaited(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), deadline_s=60)
+            wait_until(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), timeout_s=60)
 
     assert [(1, True), (2, True)] == [(each["id"], each["is_current"]) for each in states]
     assert [(each["id"], each["valid_from"], None) for each in states] == [
@@ -105,7 +105,7 @@ def test_a_source_that_ends_the_connection_amid_a_round_delays_a_sweep_only(
             return ends
 
         with _tended(spec, ended_twice):
-            awaited(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), deadline_s=60)
+            wait_until(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), timeout_s=60)
 
     assert all(ended)
     assert [False] == [each["is_current"] for each in _states(spec)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -14,6 +13,7 @@ from cdc.broker.admin import admin
 from projections import checkpoint
 from projections.errors import CheckpointForeignError, CheckpointTornError, RecordsLostError
 from projections.view import Store
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,10 +124,7 @@ def anew(bootstrap: str, topic: str, records: int) -> None:
     from kafka import KafkaProducer
 
     topics.delete(bootstrap, [topic])
-    deadline = time.monotonic() + 30
-    while topic in topics.names(bootstrap):
-        assert time.monotonic() < deadline, f"topic {topic} stays"
-        time.sleep(0.05)
+    wait_until(lambda: topic not in topics.names(bootstrap), f"topic {topic} to go")
     topics.ensure(bootstrap, [topics.TopicSpec(topic)])
     producer = KafkaProducer(bootstrap_servers=bootstrap)
     for number in range(records):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -17,6 +16,7 @@ from projections.sinks.cache_epoch import CacheEpoch
 from projections.sinks.testing import make_plan
 from projections.view import MirrorView, Store
 from tests.fix_capture import reading
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,7 +176,7 @@ def test_a_job_reads_anew_what_its_cache_has_lost(
         assert [] == job.catch_up()
 
         client.delete(*client.scan_iter(f"{prefix}*"))
-        _await(lambda: client.exists(f"{prefix}{view.name}:7") == 1)
+        wait_until(lambda: client.exists(f"{prefix}{view.name}:7") == 1, timeout_s=LONG_S)
         captured.execute("UPDATE orders SET total = total + 1 WHERE id = 7")
         assert [] == job.catch_up()
         _await_built(cache_url, prefix, view.name)
@@ -220,11 +220,4 @@ def _check(cache_url: str, prefix: str, view: str) -> None:
 
 def _await_built(cache_url: str, prefix: str, view: str) -> None:
     with CacheReader(cache_url, prefix, view) as reader:
-        _await(lambda: not reader.building)
-
-
-def _await(reached: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        wait_until(lambda: not reader.building, timeout_s=LONG_S)

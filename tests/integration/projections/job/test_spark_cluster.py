@@ -29,23 +29,17 @@ pytestmark = [
 ]
 CLUSTER = SparkCluster(workers=2, cores=1, memory_mb=512)
 SCENARIO = """
-import json, os, pickle, signal, sys, time
+import json, os, pickle, signal, sys
 from urllib.request import urlopen
 from headwater import runtime
 from projections.errors import ClusterError, FolderNotSharedError
 from projections.shared_folder import SharedFolder
 from projections.spark import cluster
 from projections.spark.session import start_session
+from tests.waiting import wait_until
 
 spec, wide = pickle.load(sys.stdin.buffer)
 found = {}
-
-def until(reached, what):
-    deadline = time.monotonic() + 90
-    while not reached():
-        if time.monotonic() > deadline:
-            sys.exit(f"{what} is not reached")
-        time.sleep(0.1)
 
 def killed(name):
     service = runtime.status(spec.home).service(name)
@@ -53,7 +47,7 @@ def killed(name):
     def back():
         now = runtime.status(spec.home).service(name)
         return now.restarts > service.restarts and now.ready
-    until(back, f"{name} to be back")
+    wait_until(back, f"{name} to be back")
 
 def placed():
     # cores that the master knows to be taken, one of each worker
@@ -74,7 +68,7 @@ except ClusterError as error:
     pyspark.sql.SparkSession.getActiveSession().stop()
 cluster.EXECUTORS_WAIT_S = 90.0
 session = start_session(spec)
-until(lambda: cluster.executors(session) == 2, "both executors")
+wait_until(lambda: cluster.executors(session) == 2, "both executors")
 mark = cluster.shared(session, spec.addresses.tables)
 SharedFolder(spec.addresses.tables, mark).check()
 found["left in the folder"] = sorted(os.listdir(spec.addresses.tables))
@@ -87,9 +81,9 @@ except FolderNotSharedError as error:
 found["at first"] = counted()
 killed("spark-master")
 found["without its first master"] = counted()
-until(placed, "the new master's knowledge of both executors")
+wait_until(placed, "the new master's knowledge of both executors")
 killed("spark-worker-1")
-until(lambda: cluster.executors(session) == 2, "an executor from the worker that came back")
+wait_until(lambda: cluster.executors(session) == 2, "an executor from the worker that came back")
 found["on a worker that came back"] = counted()
 session.stop()
 print(json.dumps(found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import time
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from headwater import query
 from headwater.query import QueryError
 from projections.published import Published
 from projections.stable_table import StableTable
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,10 +144,15 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
 def _stable_paths_are_there(published: Published, tables: Path) -> None:
     """The running job brings the path of every view to what is published."""
     for view, table in published.latest().views.items():
-        stable, deadline = StableTable(tables, view), time.monotonic() + 120
-        while (shown := stable.shows()) is None or shown.version != table.version:
-            assert time.monotonic() < deadline, f"{view} shows {shown}"
-            time.sleep(0.1)
+        stable = StableTable(tables, view)
+        wait_until(
+            stable.shows,
+            f"version {table.version} of {view}",
+            accept=lambda shown, version=table.version: (  # type: ignore[misc]
+                shown is not None and shown.version == version
+            ),
+            timeout_s=LONG_S,
+        )
         rows = DeltaTable(str(stable.path)).to_pyarrow_table().sort_by("id")
         assert rows == DeltaTable(str(tables / view), table.version).to_pyarrow_table().sort_by(
             "id"
@@ -169,7 +174,9 @@ def _every_version_is_whole(published: Published, tables: Path, source: str) -> 
 def _await_versions(published: Published, more: int) -> None:
     before = published.latest()
     wanted = more + (before.number if before else 0)
-    deadline = time.monotonic() + 240
-    while (found := published.latest()) is None or found.number < wanted:
-        assert time.monotonic() < deadline, f"nothing is published: {found}"
-        time.sleep(0.1)
+    wait_until(
+        published.latest,
+        f"published version {wanted}",
+        accept=lambda found: found is not None and found.number >= wanted,
+        timeout_s=LONG_S,
+    )

@@ -19,7 +19,8 @@ from projections.errors import (
 from projections.spark.derived_verification import verify_derived
 from projections.view_versions import VersionState
 from tests.support.order_writes import readers, writing
-from tests.support.version_steps import awaited, connected, switched
+from tests.support.version_steps import connected, switched
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,7 +199,7 @@ def compared(
             return False
         return True
 
-    awaited(done)
+    wait_until(done, timeout_s=LONG_S)
     return found[0]
 
 

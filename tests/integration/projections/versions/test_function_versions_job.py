@@ -25,7 +25,8 @@ from projections.spark.derived_verification import verify_derived
 from projections.view_function import part_told
 from projections.view_versions import VersionState
 from tests.support.order_writes import Reader, readers, writing
-from tests.support.version_steps import awaited, connected, switched
+from tests.support.version_steps import connected, switched
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,10 +156,13 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
     aside = lost.rename(tmp_path / lost.name)
     found = declared(tmp_path, source, SECOND)
     assert {view: "its function"} == started(job, found)
-    awaited(lambda: code(job, view) == "HW-P151")
+    wait_until(lambda: code(job, view) == "HW-P151", timeout_s=LONG_S)
     written = raised(database)
     sql = "SELECT number FROM orders WHERE id = 3"  # which is made from nothing else
-    awaited(lambda: written == query.run(sql, job.spec.addresses.tables)["number"][0].as_py())
+    wait_until(
+        lambda: written == query.run(sql, job.spec.addresses.tables)["number"][0].as_py(),
+        timeout_s=LONG_S,
+    )
     with pytest.raises(FunctionLostError):
         equal(job)
     told: list[Uncompared] = []
@@ -185,7 +189,7 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
             switched(connection, job.spec, held)
     goes_on(job, database)
     aside.replace(lost)
-    awaited(lambda: code(job, view) is None)
+    wait_until(lambda: code(job, view) is None, timeout_s=LONG_S)
     assert [] == job.catch_up()
     equal(job)
 
@@ -234,7 +238,7 @@ def compared(
             return False
         return True
 
-    awaited(done)
+    wait_until(done, timeout_s=LONG_S)
     return found[0]
 
 
@@ -246,7 +250,7 @@ def back(connection: Any, job: ViewJob, view: str) -> None:
             return False
         return True
 
-    awaited(done)
+    wait_until(done, timeout_s=LONG_S)
 
 
 def kept_by(job: ViewJob) -> dict[str, str]:
@@ -290,7 +294,7 @@ def goes_on(job: ViewJob, database: str) -> None:
         found = query.run(sql, job.spec.addresses.tables)
         return bool(found["latest"][0].as_py() >= written)
 
-    awaited(there)
+    wait_until(there, timeout_s=LONG_S)
 
 
 def raised(database: str) -> int:

@@ -17,7 +17,8 @@ from projections.filling import Filling
 from projections.replay import reach, replay
 from projections.view import HistoryColumns, MirrorView, Store
 from projections.view_versions import VersionState
-from tests.support.version_steps import awaited, compared, connected
+from tests.support.version_steps import compared, connected
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +108,7 @@ def test_what_came_meanwhile_also_while_it_was_paused_is_replayed_and_little_is_
     spec = job.spec
     writer = Writer(database)
     with connected(spec) as connection:
-        awaited(lambda: sum(archived(spec).values()) >= ROWS)
+        wait_until(lambda: sum(archived(spec).values()) >= ROWS, timeout_s=LONG_S)
         versions = [begun(connection, spec, view) for view in spec.views]
         writer.start()
         for version in versions:
@@ -115,7 +116,9 @@ def test_what_came_meanwhile_also_while_it_was_paused_is_replayed_and_little_is_
         for _ in range(BURST // ROWS):
             connection.execute("UPDATE orders SET note = note || '.'")
         before = sum(archived(spec).values())
-        awaited(lambda: sum(archived(spec).values()) >= before + BURST * 3 // 4)
+        wait_until(
+            lambda: sum(archived(spec).values()) >= before + BURST * 3 // 4, timeout_s=LONG_S
+        )
         for version in versions:
             noted = paused(connection, spec, version, _of_a_lap)
             assert 0 == noted.laps
@@ -124,7 +127,10 @@ def test_what_came_meanwhile_also_while_it_was_paused_is_replayed_and_little_is_
             assert all("lap" in each for each in told)
             rebuild.join(connection, spec, version)
         for version in versions:
-            awaited(lambda version=version: state(connection, spec, version) is VersionState.HELD)
+            wait_until(
+                lambda version=version: state(connection, spec, version) is VersionState.HELD,
+                timeout_s=LONG_S,
+            )
         writer.stopped.set()
         writer.join(30)
         assert [] == job.catch_up()

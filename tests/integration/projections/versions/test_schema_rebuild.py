@@ -17,7 +17,8 @@ from projections.evolution import Outcome
 from projections.impact import foresee
 from projections.view import HistoryColumns, MirrorView, Store
 from tests.fix_capture import reading
-from tests.support.version_steps import awaited, built, compared, connected, switched
+from tests.support.version_steps import built, compared, connected, switched
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,7 +188,7 @@ def _row(reader: CacheReader, number: int) -> dict[str, Any]:
         found.update(reader.get(number) or {})
         return bool(found)
 
-    awaited(there)
+    wait_until(there, timeout_s=LONG_S)
     return found
 
 

@@ -15,7 +15,8 @@ from projections import succession, view_versions
 from projections.declaration import load
 from projections.errors import VersionDiffersError
 from projections.view_versions import VersionState
-from tests.support.version_steps import awaited, built, connected
+from tests.support.version_steps import built, connected
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,7 +166,7 @@ def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fi
     accepted = narrow.cutover("orders", accept_differences=True)
     assert (True, planned.stand_still) == (accepted.moved, switched.stand_still)
     assert "orders.v2" == current(job)
-    awaited(lambda: failing(job) == {"by_region"})
+    wait_until(lambda: failing(job) == {"by_region"}, timeout_s=LONG_S)
 
     # a version that repairs it is not in its way, and the way back is always open
     whole = project.versions()
@@ -173,7 +174,7 @@ def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fi
     with connected(job.spec) as connection:
         built(connection, job.spec, project.orders())
     assert (True, {}) == moved(whole, 3)
-    awaited(lambda: failing(job) == set())
+    wait_until(lambda: failing(job) == set(), timeout_s=LONG_S)
     back = whole.rollback("orders")
     assert (2, planned.stand_still) == (back.number, back.stand_still)
     assert "orders.v2" == current(job)

@@ -40,15 +40,8 @@ from projections.replay.bounds import Bounds
 from projections.search.client import Searcher
 from projections.view import MirrorView, Store
 from projections.view_versions import VersionState
-from tests.support.version_steps import (
-    Reader,
-    awaited,
-    built,
-    compared,
-    connected,
-    filled,
-    switched,
-)
+from tests.support.version_steps import Reader, built, compared, connected, filled, switched
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,7 +189,10 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
 
         # whoever moved readers has died: the job does the rest
         view_versions.note_switching(connection, source, held.place)
-        awaited(lambda: view_versions.current_places(connection, source)[name] == held.place)
+        wait_until(
+            lambda: view_versions.current_places(connection, source)[name] == held.place,
+            timeout_s=LONG_S,
+        )
         writer.stopped.set()
         writer.join(30)
         assert [] == job.catch_up()
@@ -223,7 +219,7 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
     with connected(spec) as connection:
         version = filled(connection, spec, declared(spec.source, left_out=("note",)))
         # nothing is written meanwhile, so no batch tells where the next one begins
-        awaited(lambda: version.place in (newcomers.read(file) or {}))
+        wait_until(lambda: version.place in (newcomers.read(file) or {}), timeout_s=LONG_S)
         assert approach.read(spec, version.place)  # whoever waits sees how far it is
         job.kill()
         assert job.orphans() == []
@@ -231,7 +227,10 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
         connection.execute("UPDATE orders SET number = 7 WHERE id < 100")
         connection.execute("DELETE FROM orders WHERE id = 5")
         job.start()
-        awaited(lambda: rebuild.numbered(connection, spec, name, 2).state is VersionState.HELD, 120)
+        wait_until(
+            lambda: rebuild.numbered(connection, spec, name, 2).state is VersionState.HELD,
+            timeout_s=LONG_S,
+        )
         assert VersionState.JOINING is state
         assert [] == job.catch_up()
         assert {name, version.place} == {plan.name for plan in job.bound().plans}
@@ -290,7 +289,7 @@ def _under_way(connection: Any, job: ViewJob, asked: Bounds) -> None:
         )
         with pytest.raises(RebuildStoppedError):
             _made_anew(connection, job, asked, ended)
-    awaited(lambda: _replay_ended(connection, job, asked, ended))
+    wait_until(lambda: _replay_ended(connection, job, asked, ended), timeout_s=LONG_S)
 
 
 def _replay_ended(connection: Any, job: ViewJob, asked: Bounds, ended: Filling) -> bool:

@@ -26,7 +26,8 @@ from projections.search.client import Searcher
 from projections.search.engine import SearchEngine
 from projections.view_versions import VersionState
 from tests.fix_capture import reading
-from tests.support.version_steps import awaited, built, connected, switched
+from tests.support.version_steps import built, connected, switched
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,7 +193,7 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
     project.declare(ORDERS, STATES)
     with reading(project.captured):  # the table of the new view
         project.start()
-        awaited(lambda: {"current"} == {*_shown(project)})
+        wait_until(lambda: {"current"} == {*_shown(project)}, timeout_s=LONG_S)
         assert [] == project.job.catch_up()
 
     assert {1: "dropped", 2: "dropped", 3: "current"} == project.states("orders")
