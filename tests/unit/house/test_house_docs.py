@@ -100,3 +100,41 @@ def test_a_dead_link_is_seen(tmp_path: Path) -> None:
 def test_no_two_headings_of_a_page_have_one_anchor(page: Path) -> None:
     if page.name != "CHANGELOG.md":  # each of its versions has the same parts
         assert len(headings(page)) == len(anchors(page))
+
+
+TABLE = re.compile(
+    r"CREATE (?:UNLOGGED )?(?:TABLE|SEQUENCE) (?:IF NOT EXISTS )?((?:headwater|eventstore\w*)\.\w+)"
+)
+FILE_NAME = r"\.[a-z-]+(?:\.lock)?|[\w.-]+\.(?:json|msgpack)"
+STORED_NAME = re.compile(
+    rf'^_?[A-Z_]+(?:: Final)? = "(headwater[._-][\w.-]+|{FILE_NAME})"', re.MULTILINE
+)
+# Names of a column in a query's plan, of a module, an attribute, classes of Java; endings of files.
+NOT_STORED = {
+    "headwater.input",
+    "headwater_views",
+    "headwater_expectations",
+    "headwater.connect.v1.ColumnRules",
+    "headwater.connect.v1.ExactValues",
+    ".parquet",
+}
+
+
+def stored_names() -> set[str]:
+    """Tables, and constants that name a property, a key, a header, a lock or a file."""
+    files = [p for package in PACKAGES[:4] for p in sorted((ROOT / package).rglob("*.py"))]
+    files += sorted((ROOT / "migrations" / "sql").rglob("*.sql"))
+    texts = [path.read_text() for path in files]
+    tables = {name.removeprefix("headwater.") for text in texts for name in TABLE.findall(text)}
+    return tables | {name for text in texts for name in STORED_NAME.findall(text)} - NOT_STORED
+
+
+def test_the_page_of_state_lists_all_that_is_stored():
+    page = (ROOT / "docs" / "state.md").read_text()
+    named = "\n".join(re.findall(r"`[^`\n]+`", page))
+
+    assert [] == sorted(name for name in stored_names() if name not in named)
+
+
+def test_the_names_of_what_is_stored_are_found():
+    assert {"heartbeat", "eventstore.events", "headwater.floor", ".writer"} <= stored_names()
