@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import date
     from pathlib import Path
 
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
 
 COMMITS_PER_UPKEEP: Final = 50
 COMPACTED_BYTES: Final = 128 << 20

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from projections.common.offsets import Offsets
     from projections.delivery import Waiting
     from projections.filling import Filling
-    from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.rebuild import RebuildPlan
     from projections.replay.bounds import Bounds

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cdc.snapshot.reads import WholeRead
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.plan import ViewPlan
     from projections.quarantine.guard import StoreGuard
     from projections.quarantine.ledger import Case, Connection

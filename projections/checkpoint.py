@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
 
 _EARLIEST: Final = -2  # Spark's own number for it
 _CRC_HEAD: Final = b"crc\0"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdc.snapshot.reads import Read
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.plan import ViewPlan
     from projections.replay.pace import ReplayProgress
     from projections.replay.task import Replayed as Done

@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cdc.lsn import Lsn
+    from projections.common.offsets import Offsets
 
 SAMPLES_MAX: Final = 120
 """Samples kept while a query lags; the oldest unreached one is always among them."""
-
-Offsets = dict[tuple[str, int], int]
-"""Next offset by topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdc.broker.extent import Place
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
     from projections.view import Store

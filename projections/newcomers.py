@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cdc.broker.extent import Place
     from cdc.table import TableName
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
 

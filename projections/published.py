@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.boundary import Run
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
 
 KEPT_HOURS: Final = 1
 """How long a published version can be read, and so a replaced file stays."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc.column_rule import Hiding
+    from projections.common.offsets import Offsets
     from projections.fault import Fault
-    from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.tenure import Tenure
     from projections.view import DerivedView, View

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdc.snapshot.reads import WholeRead
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.plan import ViewPlan
 
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)

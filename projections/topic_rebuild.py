@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from projections.common.offsets import Offsets
     from projections.filling import Filling
-    from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.replay.topic_copy import Copied
     from projections.spec import JobSpec

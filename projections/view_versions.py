@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cdc.table import TableName
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.view import AnyView, View
 
     Connection = psycopg.Connection[Any]

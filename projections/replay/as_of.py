@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cdc.snapshot.reads import Read
     from projections.change import ReadSpan
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.plan import ViewPlan
     from projections.replay.commits import Moment, Reached
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc.snapshot.reads import Read
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
 
 _COLUMNS: Final = ("topic", "partition", "offset", "op", "epoch", "lsn", "key")
 _HINT: Final = (

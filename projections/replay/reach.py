@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cdc.snapshot.reads import Read
     from cdc.table import TableName
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.spec import JobSpec
     from projections.view import View
 

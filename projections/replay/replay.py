@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from projections.common.offsets import Offsets
     from projections.delivery import ViewCount, Waiting
-    from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.replay.fold import Flags, Fold, Integers
     from projections.replay.survey import FoldKey, TopicSurvey

@@ -19,7 +19,7 @@ from projections.replay.fold import VERSION_LSN_BITS, Changes, Fold, old_keys
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.replay.archive_scan import ArchiveScan
     from projections.replay.fold import Flags, Integers
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from cdc.snapshot.reads import Read
     from projections.change import ReadSpan
+    from projections.common.offsets import Offsets
     from projections.delivery import Held, ViewCount, Waiting
-    from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.replay.bounds import Bounds
     from projections.replay.pace import ReplayProgress

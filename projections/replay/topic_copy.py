@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from cdc.broker.compacted import CompactedTopic, SecondLook
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.replay.fold import Flags
     from projections.replay.pace import Pace
     from projections.spec import JobSpec

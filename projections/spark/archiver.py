@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.archive import Retention
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.tenure import Tenure
 
 ADDED_DDL: Final = "added long"

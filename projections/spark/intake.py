@@ -13,7 +13,7 @@ from projections.spark.sent_plans import SentPlans
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.plan import ViewPlan
 
 

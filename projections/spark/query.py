@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from cdc.broker.extent import Place
     from projections.boundary import Reach
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.quarantine.guard import StoreGuard
     from projections.sinks.cache_epoch import CacheEpoch
     from projections.spark.intake import Intake

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from projections.common.offsets import Offsets
     from projections.delivery import Held
-    from projections.frontier import Offsets
     from projections.plan import ViewPlan
     from projections.quarantine.guard import StoreGuard
     from projections.spark.intake import Intake

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from projections.attendant import Attendant
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.plan import ViewPlan
     from projections.sinks.cache_epoch import CacheEpoch
     from projections.spec import JobSpec

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
     from projections.record import Record
 
 pytestmark = pytest.mark.integration

@@ -26,7 +26,7 @@ from projections.view import EventsRef, EventsView, HistoryColumns, MirrorView, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.frontier import Offsets
+    from projections.common.offsets import Offsets
 
 READ_AT = 0x2000
 

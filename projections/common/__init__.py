@@ -1,0 +1,1 @@
+"""Common: technical helpers that know no view."""
