@@ -71,13 +71,13 @@ _RUN: Final = (
 _VERIFY: Final = """
 import os, pickle, sys, time
 import orjson
-from projections.verification.pace import Pace
+from projections.common.throttle import Throttle
 from projections.verify import verify
 os.nice(10)
 spec, budget, resting = pickle.load(sys.stdin.buffer)
 while True:
     began, worked = time.monotonic(), time.process_time()
-    (report,) = verify(spec, pace=Pace(budget), resting=resting)
+    (report,) = verify(spec, throttle=Throttle(budget), resting=resting)
     told = {
         "seconds": time.monotonic() - began, "worked_s": time.process_time() - worked,
         "rows": report.rows, "moving": report.moving,

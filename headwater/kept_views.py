@@ -13,7 +13,7 @@ from cdc.postgres import own_schema
 from cdc.upkeep.difference import Difference, Part
 from headwater.errors import UsageError
 from projections import binding, derived_versions, function_versions, view_versions
-from projections.errors import ViewPausedError
+from projections.errors import VerificationError, ViewPausedError
 from projections.published import Published, stable_path
 from projections.spec import FUNCTIONS
 from projections.view import DerivedView, Store
@@ -314,8 +314,8 @@ class KeptViews:
                 raised.
         """
         from projections import verify  # noqa: PLC0415
+        from projections.common.throttle import Throttle  # noqa: PLC0415
         from projections.verification import ledger  # noqa: PLC0415
-        from projections.verification.pace import Pace  # noqa: PLC0415
 
         plans, kept = self.taken_over()
         spec = self._site.job_spec(
@@ -326,7 +326,11 @@ class KeptViews:
         places = {*views, *(plan.name for plan in spec.plans if plan.view in views)}
         places |= {each.name for each in spec.derived if each.name.partition(".")[0] in views}
         reports = verify.verify(
-            spec, views=places, stores=stores, pace=Pace(budget), uncompared=uncompared
+            spec,
+            views=places,
+            stores=stores,
+            throttle=Throttle(budget, error=VerificationError),
+            uncompared=uncompared,
         )
         derived = tuple(
             view for view in spec.derived if not views or view.name.partition(".")[0] in views

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from cdc.snapshot import request
+from projections.common.throttle import Throttle
 from projections.documents import decoded_key, key_values, source_key
 from projections.errors import NotCaughtUpError, RepairRefusedError
 from projections.sinks.open import open_sink
 from projections.sinks.table import TableSink
 from projections.verification.checks import job_runs
-from projections.verification.pace import Pace
 from projections.verification.renewal import Renewals
 from projections.verify import DEADLINE_S, Verification, verify
 from projections.view import Store
@@ -215,7 +215,9 @@ def _judged_again(
             for store in by_store
         }
         suspects = {store: [each.key for each in found] for store, found in by_store.items()}
-        outcomes = Verification(spec, Pace(), deadline_s=deadline_s).judged(plan, sinks, suspects)
+        outcomes = Verification(spec, Throttle(), deadline_s=deadline_s).judged(
+            plan, sinks, suspects
+        )
     repaired = []
     for store, findings in by_store.items():
         outcome = outcomes[store]

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from cdc.broker.compacted import CLOCKS_APART_S
 from projections import view_versions
-from projections.errors import ArchiveIncompleteError, RebuildRefusedError, RecordsLostError
+from projections.common.throttle import Throttle
+from projections.errors import (
+    ArchiveIncompleteError,
+    RebuildRefusedError,
+    RecordsLostError,
+    ReplayError,
+)
 from projections.filling import note_swept, targets, whole_reads
 from projections.replay import topic_copy, topic_origin
 from projections.replay.noting import Noting
-from projections.replay.pace import Pace, ReplayProgress
+from projections.replay.pace import ReplayProgress
 from projections.replay.rate import share_of
 from projections.replay.replay import replay
 from projections.replay.task import ReplayOptions
@@ -124,9 +130,14 @@ class _TopicRebuild:
         self.copy.remove()  # one that is too old, before it would count as this one
         self.until = at + origin.topic.keeps_s - CLOCKS_APART_S
         self._noted({}, {}, 0)
-        pace, span = Pace(self.filling.share, self.filling.stopped), origin.topic.span
+        throttle, span = (
+            Throttle(self.filling.share, self.filling.stopped, error=ReplayError),
+            origin.topic.span,
+        )
         copied = self.copy.make(
-            origin.topic, pace, lambda count: noting.told(ReplayProgress(count, max(span, count)))
+            origin.topic,
+            throttle,
+            lambda count: noting.told(ReplayProgress(count, max(span, count))),
         )
         again = self._origin()
         if again.topic.identity != copied.identity or any(

@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from projections import source_rows
+from projections.common.throttle import Throttle
 from projections.derived_delivery import plan_at
 from projections.fault import Fault
 from projections.published import Published
 from projections.sinks.open import open_sink
 from projections.verification import quarantined
 from projections.verification.keyless import KeylessPass
-from projections.verification.pace import Pace
 from projections.verification.passes import ViewPass
 from projections.verification.reach import Reach
 from projections.verification.rounds import Outcome, Rounds
@@ -50,7 +50,7 @@ def verify(  # noqa: PLR0913  # each has its default
     through: Lsn | None = None,
     deadline_s: float = DEADLINE_S,
     resting: bool = False,
-    pace: Pace | None = None,
+    throttle: Throttle | None = None,
     uncompared: Callable[[Uncompared], None] | None = None,
 ) -> list[ViewReport]:
     """Compares views of a job with their source.
@@ -63,7 +63,7 @@ def verify(  # noqa: PLR0913  # each has its default
         deadline_s: Longest wait for a view to come to a position, seconds.
         resting: Nothing is written, and all that was is applied, says whoever calls: nothing is
             waited for, and no job need run.
-        pace: How much of the time it may work; all of it if left out.
+        throttle: How much of the time it may work; all of it if left out.
         uncompared: Is told of a view that cannot be compared in one store, while it is in others.
             Without it, that is raised.
 
@@ -73,7 +73,7 @@ def verify(  # noqa: PLR0913  # each has its default
         SinkError: A store cannot be read.
     """
     verification = Verification(
-        spec, pace or Pace(), deadline_s=deadline_s, resting=resting, uncompared=uncompared
+        spec, throttle or Throttle(), deadline_s=deadline_s, resting=resting, uncompared=uncompared
     )
     if through is not None:
         verification.wait(views, stores, through)
@@ -82,7 +82,7 @@ def verify(  # noqa: PLR0913  # each has its default
         wanted = [store for store in sorted(plan.to) if not stores or store in stores]
         steps = verification.steps(plan, wanted, reports)
         for _ in steps:
-            verification.pace.step()
+            verification.throttle.step()
     return with_staleness(spec, reports)
 
 
@@ -91,7 +91,7 @@ class Verification:
 
     Args:
         spec: The job.
-        pace: How much of the time it may work.
+        throttle: How much of the time it may work.
         deadline_s: Longest wait for a view to come to a position, seconds.
         resting: See `verify`.
         uncompared: See `verify`.
@@ -100,13 +100,13 @@ class Verification:
     def __init__(
         self,
         spec: JobSpec,
-        pace: Pace,
+        throttle: Throttle,
         *,
         deadline_s: float = DEADLINE_S,
         resting: bool = False,
         uncompared: Callable[[Uncompared], None] | None = None,
     ) -> None:
-        self.pace = pace
+        self.throttle = throttle
         self._spec = spec
         self._deadline_s = deadline_s
         self._resting = resting
@@ -135,7 +135,7 @@ class Verification:
             if (not views or view in views) and (not stores or store in stores)
         }
         with self._session() as connection:
-            Reach(connection, self.pace, deadline_s=self._deadline_s).wait(wanted, through)
+            Reach(connection, self.throttle, deadline_s=self._deadline_s).wait(wanted, through)
 
     def steps(
         self, plan: ViewPlan, stores: Collection[Store], reports: list[ViewReport]
@@ -158,10 +158,12 @@ class Verification:
                 sinks[store] = stack.enter_context(closing(sink))
             compared = ComparedStores(sinks, self._left_out(plan.name))
             stack.enter_context(compared.every())
-            reach = Reach(other, self.pace, deadline_s=self._deadline_s, resting=self._resting)
-            found = ViewPass(plan, compared, reach, self.pace, self._spec.addresses)
+            reach = Reach(other, self.throttle, deadline_s=self._deadline_s, resting=self._resting)
+            found = ViewPass(plan, compared, reach, self.throttle, self._spec.addresses)
             if plan.append_only:
-                keyless = KeylessPass(reader, other, plan, reach, self.pace, resting=self._resting)
+                keyless = KeylessPass(
+                    reader, other, plan, reach, self.throttle, resting=self._resting
+                )
                 yield from found.keyless_steps(keyless)
             elif derived:
                 tables = self._spec.addresses.tables
@@ -169,7 +171,7 @@ class Verification:
                 yield from found.steps(truth, lambda _: frozenset())
             else:
                 waiting = partial(quarantined.keys, other, plan)
-                truth_of_source = SourceTruth(reader, plan, reach, self.pace)
+                truth_of_source = SourceTruth(reader, plan, reach, self.throttle)
                 yield from found.steps(truth_of_source, waiting)
             reports += found.reports()
 
@@ -184,10 +186,10 @@ class Verification:
         """
         outcomes = {store: Outcome() for store in suspects}
         with self._session() as reader, self._session() as other:
-            reach = Reach(other, self.pace, deadline_s=self._deadline_s, resting=self._resting)
-            truth = SourceTruth(reader, plan, reach, self.pace)
+            reach = Reach(other, self.throttle, deadline_s=self._deadline_s, resting=self._resting)
+            truth = SourceTruth(reader, plan, reach, self.throttle)
             waiting = partial(quarantined.keys, other, plan)
-            rounds = Rounds(plan, truth, ComparedStores(sinks), reach, self.pace, waiting)
+            rounds = Rounds(plan, truth, ComparedStores(sinks), reach, self.throttle, waiting)
             for found in rounds.judged(suspects):
                 for store, outcome in found.items():
                     outcomes[store].add(outcome)

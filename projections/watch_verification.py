@@ -18,12 +18,12 @@ import structlog
 
 from cdc.errors import CdcError
 from cdc.postgres import session
-from projections.errors import NotCaughtUpError, ProjectionError
+from projections.common.throttle import Throttle
+from projections.errors import NotCaughtUpError, ProjectionError, VerificationError
 from projections.fault import kind_and_place
 from projections.published import Published
 from projections.verification import ledger
 from projections.verification.checks import Checks, job_runs
-from projections.verification.pace import Pace
 from projections.verify import DEADLINE_S, Verification
 from projections.view import Store
 from projections.view_report import ViewReport
@@ -75,7 +75,7 @@ class BackgroundVerification:
         deadline_s: float = DEADLINE_S,
     ) -> None:
         self._bound = bound
-        self._pace = Pace(budget, stop)
+        self._throttle = Throttle(budget, stop, error=VerificationError)
         self._budget = budget
         self._stop = stop
         self._deadline_s = deadline_s
@@ -98,7 +98,7 @@ class BackgroundVerification:
         """Verifies the view that was not looked at for the longest time; returns what was found."""
         spec = self._bound()
         verification = Verification(
-            spec, self._pace, deadline_s=self._deadline_s, uncompared=_tell_uncompared
+            spec, self._throttle, deadline_s=self._deadline_s, uncompared=_tell_uncompared
         )
         with session.connect(spec.source_dsn) as connection:
             seen = {(v.view, v.store): v.looked_at for v in ledger.read(connection, spec.source)}
@@ -128,9 +128,9 @@ class BackgroundVerification:
         plan = plans[chosen[0]]
         reports: list[ViewReport] = []
         steps = verification.steps(plan, sorted(places[chosen]), reports)
-        self._pace.rest(0)
+        self._throttle.rest(0)
         for _ in steps:
-            self._pace.step()
+            self._throttle.step()
             if self._stop.is_set():
                 break
         if self._stop.is_set():

@@ -1,53 +1,32 @@
-"""Pace and progress of a replay: how much of the time it takes, and how far it is."""
+"""Progress of a replay: how far it is, and what ends it when it is told to stop."""
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from projections.errors import ReplayError, ReplayStoppedError
+from projections.errors import ReplayStoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from projections.common.throttle import Throttle
+
 TOLD_EVERY_S: Final = 0.5
-_WORK_MIN_S: Final = 0.01
 _DELIVERED_WEIGHT: Final = 20
 """A record that is delivered takes about so many times as long as one that is looked at."""
 
 
-class Pace:
-    """Keeps work to a share of the time.
+def rest(throttle: Throttle) -> None:
+    """Ends a step of a replay.
 
-    Args:
-        share: Of the time that passes, 1 for all of it.
-        stopped: Set when the work is to end.
+    Raises:
+        ReplayStoppedError: It was told to stop.
     """
-
-    def __init__(self, share: float = 1.0, stopped: threading.Event | None = None) -> None:
-        if not 0 < share <= 1:
-            raise ReplayError("a share of the time lies between 0 and 1", detail=str(share))
-        self._share = share
-        self._stopped = threading.Event() if stopped is None else stopped
-        self._since = time.monotonic()
-
-    def rest(self) -> None:
-        """Waits as long as the work since the last rest asks for.
-
-        Raises:
-            ReplayStoppedError: It was told to stop.
-        """
-        worked_s = time.monotonic() - self._since
-        rest_s = worked_s * (1 - self._share) / self._share
-        if rest_s > 0 and worked_s < _WORK_MIN_S:
-            rest_s = 0.0  # comes with what follows
-        else:
-            self._since += worked_s
-        if self._stopped.wait(rest_s) if rest_s else self._stopped.is_set():
-            raise ReplayStoppedError("the replay was stopped", hint="it goes on where it was")
-        self._since += rest_s
+    throttle.step()
+    if throttle.stopped:
+        raise ReplayStoppedError("the replay was stopped", hint="it goes on where it was")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ from cdc.snapshot.reads import WholeRead
 from cdc.table import ColumnKind
 from projections import sweeps
 from projections.archive_pin import pinned
+from projections.common.throttle import Throttle
 from projections.delivery import Delivery
-from projections.errors import ArchiveMissingError
+from projections.errors import ArchiveMissingError, ReplayError
 from projections.replay import completeness
 from projections.replay.archive_scan import ArchiveScan
 from projections.replay.ordered import OrderedRecords
-from projections.replay.pace import Meter, Pace
+from projections.replay.pace import Meter, rest
 from projections.replay.records import COLUMNS, records
 from projections.replay.selection import select
 from projections.replay.survey import Survey, Taken, flags
@@ -205,7 +206,7 @@ class _Run:
         self._sinks = [_Opened(target) for target in targets]
         self._lanes = list(self._made_lanes())
         self._steps = list(self._made_steps())
-        self._pace = Pace(options.share, options.stopped)
+        self._throttle = Throttle(options.share, options.stopped, error=ReplayError)
         self._meter = Meter(options.progress)
         through = options.through
         if state is not None:
@@ -267,7 +268,7 @@ class _Run:
     def _looked_at(self, rows: int) -> None:
         self._meter.looked_at += rows
         self._meter.tell()
-        self._pace.rest()
+        rest(self._throttle)
 
     def _selected(self) -> int | None:
         """Finds the rows that are within bounds, and takes no others; returns how many there are.
@@ -313,7 +314,7 @@ class _Run:
                     yield [part]
                 else:
                     self._meter.skip(part.num_rows)
-                    self._pace.rest()
+                    rest(self._throttle)
             return
         fold = self._survey.folds[step.fold]
         if fold.truncate_row >= 0 and not first:
@@ -373,7 +374,7 @@ class _Run:
                 keys.append(piece.column("key"))
                 self._meter.delivered += piece.num_rows
                 self._meter.tell()
-                self._pace.rest()
+                rest(self._throttle)
         for lane in step.lanes:
             lane.delivery.finish()
             self._set_aside(lane)
@@ -383,7 +384,7 @@ class _Run:
             # the newest record of a key says nothing by itself: only a read can tell
             left = self._left_keys.setdefault(step.fold, set())
             left.update(chain.from_iterable(each.to_pylist() for each in keys))
-        self._pace.rest()
+        rest(self._throttle)
 
     def _set_aside(self, lane: _Lane) -> None:
         delivery, target = lane.delivery, lane.target

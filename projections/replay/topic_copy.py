@@ -20,6 +20,7 @@ from cdc.change_event import EPOCH_HEADER
 from projections import view_versions
 from projections.archive import Archive
 from projections.replay.archive_scan import ArchiveScan
+from projections.replay.pace import rest
 from projections.replay.survey import Taken, flags, integers
 from projections.view_versions import VersionState
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from cdc.broker.compacted import CompactedTopic, SecondLook
     from projections.common.offsets import Offsets
+    from projections.common.throttle import Throttle
     from projections.replay.fold import Flags
-    from projections.replay.pace import Pace
     from projections.spec import JobSpec
 
 RECORDS_AT_ONCE: Final = 50_000
@@ -145,13 +146,16 @@ class TopicCopy:
             return None
 
     def make(
-        self, topic: CompactedTopic, pace: Pace, told: Callable[[int], None] = lambda _: None
+        self,
+        topic: CompactedTopic,
+        throttle: Throttle,
+        told: Callable[[int], None] = lambda _: None,
     ) -> Copied:
         """Copies a topic up to the ends that it was described with; begins anew.
 
         Args:
             topic: The topic.
-            pace: What it is held to.
+            throttle: What it is held to.
             told: Is told how many records were copied, now and then.
 
         Raises:
@@ -162,15 +166,15 @@ class TopicCopy:
         self.remove()
         archive, count = Archive(self.archive), 0
         archive.ends({})  # it is there even if the topic has nothing
-        for records in _portions(compacted.read(self._bootstrap, topic), topic, pace):
+        for records in _portions(compacted.read(self._bootstrap, topic), topic, throttle):
             ends: dict[tuple[str, int], int] = {}
             for record in records:
                 ends[topic.name, record.partition] = record.offset + 1
             archive.append([_batch(records)], ends, {topic.name: topic.identity})
             count += len(records)
             told(count)
-            pace.rest()
-        looks = compacted.look_again(self._bootstrap, topic, pace.rest)
+            rest(throttle)
+        looks = compacted.look_again(self._bootstrap, topic, lambda: rest(throttle))
         gone = superseded(ArchiveScan(self.archive, [topic.name]), looks)
         ends_of = {number: end for number, (_, end) in topic.bounds.items()}
         copied = Copied(topic.name, topic.identity, ends_of, count, gone)
@@ -237,7 +241,7 @@ def _folder(spec: JobSpec) -> Path:
 
 
 def _portions(
-    coming: Iterator[Sequence[Any]], topic: CompactedTopic, pace: Pace
+    coming: Iterator[Sequence[Any]], topic: CompactedTopic, throttle: Throttle
 ) -> Iterator[list[Any]]:
     """Records before the ends of their partitions, as many together as are written at once."""
     waiting: list[Any] = []
@@ -246,7 +250,7 @@ def _portions(
         if len(waiting) >= RECORDS_AT_ONCE:
             yield waiting
             waiting = []
-        pace.rest()
+        rest(throttle)
     if waiting:
         yield waiting
 

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from projections.common.throttle import Throttle
     from projections.plan import ViewPlan
     from projections.row_part import RowPart
     from projections.sinks.sink import Sink
-    from projections.verification.pace import Pace
     from projections.verification.reach import Reach
     from projections.view import Store
 
@@ -57,7 +57,7 @@ class KeylessPass:
         other: Another session with the source, in autocommit.
         plan: The view.
         reach: Of its source.
-        pace: Of the verification.
+        throttle: Of the verification.
         resting: Nothing is written, and all is applied.
 
     Attributes:
@@ -73,7 +73,7 @@ class KeylessPass:
         other: psycopg.Connection[Any],
         plan: ViewPlan,
         reach: Reach,
-        pace: Pace,
+        throttle: Throttle,
         *,
         resting: bool,
     ) -> None:
@@ -84,7 +84,7 @@ class KeylessPass:
         self._other = other
         self._plan = plan
         self._reach = reach
-        self._pace = pace
+        self._throttle = throttle
         self._resting = resting
         self._expected: Counter[bytes] = Counter()
         self._through = Lsn(0)
@@ -137,9 +137,9 @@ class KeylessPass:
     def _await(self, point: read_point.ReadPoint) -> bool:
         waited_s = 0.0
         while not point.reached():
-            if waited_s > _WRITERS_S or self._pace.stopped:
+            if waited_s > _WRITERS_S or self._throttle.stopped:
                 return False
-            self._pace.rest(0.01)
+            self._throttle.rest(0.01)
             waited_s += 0.01
         return True
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
 
     from cdc.lsn import Lsn
+    from projections.common.throttle import Throttle
     from projections.plan import ViewPlan
     from projections.spec import StoreAddresses
     from projections.verification.keyless import KeylessPass
-    from projections.verification.pace import Pace
     from projections.verification.reach import Reach
     from projections.verification.stores import ComparedStores
     from projections.verification.truth import Truth
@@ -41,7 +41,7 @@ class ViewPass:
         plan: The view.
         stores: In which it is compared; those that fail are left out.
         reach: Of its source.
-        pace: Of the verification.
+        throttle: Of the verification.
         addresses: Where the stores are.
 
     Attributes:
@@ -53,14 +53,14 @@ class ViewPass:
         plan: ViewPlan,
         stores: ComparedStores,
         reach: Reach,
-        pace: Pace,
+        throttle: Throttle,
         addresses: StoreAddresses,
     ) -> None:
         self.outcomes = {store: Outcome() for store in stores}
         self._plan = plan
         self._stores = stores
         self._reach = reach
-        self._pace = pace
+        self._throttle = throttle
         self._tables = addresses.tables
         self._through: Lsn | None = None
         self._rows = self._withheld = 0
@@ -91,7 +91,7 @@ class ViewPass:
             for store in self._stores:
                 with self._stores.each(store):
                     yield from self._sifted(store, source, suspects)
-        rounds = Rounds(self._plan, truth, self._stores, self._reach, self._pace, waiting)
+        rounds = Rounds(self._plan, truth, self._stores, self._reach, self._throttle, waiting)
         for found in rounds.judged(suspects):
             for store, outcome in found.items():
                 self.outcomes[store].add(outcome)

@@ -14,7 +14,7 @@ from projections.errors import NotCaughtUpError, VerificationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from projections.verification.pace import Pace
+    from projections.common.throttle import Throttle
     from projections.view import Store
 
     Place = tuple[str, Store]
@@ -28,7 +28,7 @@ class Reach:
 
     Args:
         connection: To the source, in autocommit.
-        pace: Of the verification.
+        throttle: Of the verification.
         deadline_s: Longest wait, seconds.
         resting: Nothing is written, and all is applied: there is nothing to wait for.
     """
@@ -36,13 +36,13 @@ class Reach:
     def __init__(
         self,
         connection: psycopg.Connection[Any],
-        pace: Pace,
+        throttle: Throttle,
         *,
         deadline_s: float,
         resting: bool = False,
     ) -> None:
         self._connection = connection
-        self._pace = pace
+        self._throttle = throttle
         self._deadline_s = deadline_s
         self._resting = resting
 
@@ -81,11 +81,11 @@ class Reach:
         while True:
             reached = self.positions()
             behind = {each for each in places if each not in reached or reached[each] < lsn}
-            if self._pace.stopped:
+            if self._throttle.stopped:
                 return set()
             if not behind or time.monotonic() > deadline:
                 return behind
-            self._pace.rest(POLL_S)
+            self._throttle.rest(POLL_S)
 
     def late(self, behind: Iterable[Place], lsn: Lsn) -> NotCaughtUpError:
         """Returns the error of what is behind."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from cdc.lsn import Lsn
+    from projections.common.throttle import Throttle
     from projections.plan import ViewPlan
-    from projections.verification.pace import Pace
     from projections.verification.reach import Reach
     from projections.verification.stores import ComparedStores
     from projections.verification.truth import Truth
@@ -74,7 +74,7 @@ class Rounds:
         truth: What it should have.
         stores: Its stores; those that fail are left out.
         reach: Of its source.
-        pace: Of the verification.
+        throttle: Of the verification.
         waiting: Tells which keys wait in quarantine, of a store.
     """
 
@@ -84,7 +84,7 @@ class Rounds:
         truth: Truth,
         stores: ComparedStores,
         reach: Reach,
-        pace: Pace,
+        throttle: Throttle,
         waiting: Callable[[Store], Container[str]],
     ) -> None:
         self._waiting = waiting
@@ -92,7 +92,7 @@ class Rounds:
         self._truth = truth
         self._stores = stores
         self._reach = reach
-        self._pace = pace
+        self._throttle = throttle
         self._columns = [plan.schema.by_name[name] for name in plan.keys]
         self._shown = [c.name for c in plan.schema.columns if c.name not in plan.absent]
 
@@ -112,7 +112,7 @@ class Rounds:
             for number in range(1, ROUNDS_MAX + 1):
                 found, part = self._round(part, last=number == ROUNDS_MAX)
                 yield found
-                if not any(part.values()) or self._pace.stopped:
+                if not any(part.values()) or self._throttle.stopped:
                     break
 
     @staticmethod
@@ -144,7 +144,7 @@ class Rounds:
             return {}, left
         seen = self._truth.settle()
         rows, position = self._truth.of_keys(keys)
-        self._pace.step()
+        self._throttle.step()
         self._await(first, position)
         found: dict[Store, Outcome] = {}
         for store, before in first.items():
@@ -164,7 +164,7 @@ class Rounds:
                         outcome.note(Finding(key, Verdict.QUARANTINED, held.version))
                     elif verdict is not Verdict.EQUAL:
                         self._note(outcome, key, verdict, row, held)
-        self._pace.step()
+        self._throttle.step()
         return found, left
 
     def _await(self, stores: Iterable[Store], position: Lsn) -> None:

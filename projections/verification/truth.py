@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdc.lsn import Lsn
+    from projections.common.throttle import Throttle
     from projections.plan import ViewPlan
     from projections.published import TableVersion
     from projections.row_part import RowPart
-    from projections.verification.pace import Pace
     from projections.verification.reach import Reach
 
     Document = Mapping[str, Any]
@@ -75,16 +75,16 @@ class SourceTruth:
         connection: From `source_rows.session_of`.
         plan: The view; its rows have keys.
         reach: Of its source.
-        pace: Of the verification.
+        throttle: Of the verification.
     """
 
     def __init__(
-        self, connection: psycopg.Connection[Any], plan: ViewPlan, reach: Reach, pace: Pace
+        self, connection: psycopg.Connection[Any], plan: ViewPlan, reach: Reach, throttle: Throttle
     ) -> None:
         self._connection = connection
         self._plan = plan
         self._reach = reach
-        self._pace = pace
+        self._throttle = throttle
         self._columns = [plan.schema.by_name[name] for name in plan.keys]
         self._rows = SourceRows(connection, plan)
 
@@ -128,9 +128,9 @@ class SourceTruth:
                 xid: pid for xid, pid in waited_for.items() if xid in now and pid not in idle
             }
             if waited_for:
-                if time.monotonic() > deadline or self._pace.stopped:
+                if time.monotonic() > deadline or self._throttle.stopped:
                     return False
-                self._pace.rest(0.01)
+                self._throttle.rest(0.01)
         return True
 
     def of_keys(self, keys: Sequence[str]) -> tuple[dict[str, Document], Lsn]:

@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from cdc.lsn import Lsn
 from projections import positions
 from projections.change import RowChange
+from projections.common.throttle import Throttle
 from projections.errors import (
     NotCaughtUpError,
     RepairRefusedError,
@@ -28,7 +29,6 @@ from projections.search.engine import SearchEngine
 from projections.sinks.open import open_sink
 from projections.sinks.search import index_name
 from projections.verification import ledger, truth
-from projections.verification.pace import Pace
 from projections.verify import Verification, verify
 from projections.view import Store
 from projections.view_report import Verdict
@@ -418,7 +418,7 @@ def test_a_store_that_ends_amid_a_comparison_is_left_out_from_there_on(
             sink.apply(things, [RowChange((300,), 1 << 60, None, 1)])
     left_out: list[Uncompared] = []
     reports: list[ViewReport] = []
-    verification = Verification(spec, Pace(), uncompared=left_out.append)
+    verification = Verification(spec, Throttle(), uncompared=left_out.append)
     steps = verification.steps(things, sorted(Store), reports)
     with pytest.MonkeyPatch.context() as patch:
         settle = truth.SourceTruth.settle

@@ -29,13 +29,13 @@ from cdc.snapshot.reads import Read
 from cdc.table import TableSchema
 from projections.archive_pin import pinned, pinned_versions
 from projections.change import _LENT, Applied
+from projections.common.throttle import Throttle
 from projections.delivery import Delivery, Held
 from projections.errors import ArchiveIncompleteError, ReplayStoppedError
 from projections.expectation.expectation import expect
 from projections.plan import ROW_ID_COLUMN, HistoryPlan
 from projections.record import Record
 from projections.replay import archive_scan, ordered, replay
-from projections.replay.pace import Pace
 from projections.replay.task import ReplayOptions, ReplayState, Target
 from projections.sinks.memory import MemorySink
 
@@ -435,12 +435,12 @@ def test_progress_is_told_and_ends_at_the_whole(tmp_path: Path) -> None:
 
 
 def test_a_share_of_the_time_is_kept() -> None:
-    pace = Pace(0.5)
+    throttle = Throttle(0.5)
     began = time.monotonic()
     while time.monotonic() - began < 0.1:
         pass
 
-    pace.rest()
+    throttle.step()
 
     assert 0.2 <= time.monotonic() - began < 0.4
 

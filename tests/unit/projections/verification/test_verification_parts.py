@@ -1,4 +1,4 @@
-"""Parts of verification that need no server: keys as texts, sieve, pace, what is refused."""
+"""Parts of verification that need no server: keys as texts, sieve, throttle, what is refused."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from headwater.cli import verification
 from headwater.errors import UnhealthyError, UsageError
 from projections.archive import DAY
 from projections.change import ReadSpan, RowChange
+from projections.common.throttle import Throttle
 from projections.documents import decoded_key, key_text, key_values, source_key
 from projections.errors import RepairRefusedError, VerificationError
 from projections.fault import Fault
@@ -34,7 +35,6 @@ from projections.row_part import RowPart
 from projections.sinks.sink import Holding
 from projections.sinks.warehouse import WarehouseSink
 from projections.spec import JobSpec
-from projections.verification.pace import Pace
 from projections.verification.rounds import KEYS_AT_ONCE, Rounds
 from projections.verification.sieve import Side, differing
 from projections.verification.staleness import with_staleness
@@ -123,30 +123,30 @@ def test_the_sieve_has_more_rows_than_it_keeps_in_memory_and_no_file_by_a_name(
         assert [] == list(tmp_path.iterdir())
 
 
-def test_a_pace_pauses_for_what_the_budget_leaves_to_others() -> None:
-    pace, began = Pace(0.25), time.monotonic()
+def test_a_throttle_pauses_for_what_the_budget_leaves_to_others() -> None:
+    throttle, began = Throttle(0.25), time.monotonic()
     for _ in range(3):
         until = time.monotonic() + 0.02
         while time.monotonic() < until:
             pass
-        pace.step()
+        throttle.step()
 
     assert time.monotonic() - began >= 3 * 0.08
     for budget in (0.0, 1.5, -1.0):
         with pytest.raises(VerificationError, match="share of the time"):
-            Pace(budget)
+            Throttle(budget, error=VerificationError)
 
 
-def test_a_pace_that_is_stopped_pauses_no_more() -> None:
+def test_a_throttle_that_is_stopped_pauses_no_more() -> None:
     stop = threading.Event()
-    pace = Pace(0.001, stop)
+    throttle = Throttle(0.001, stop)
     stop.set()
     time.monotonic()
     began = time.monotonic()
-    pace.step()
-    pace.rest(20)
+    throttle.step()
+    throttle.rest(20)
 
-    assert pace.stopped
+    assert throttle.stopped
     assert time.monotonic() - began < 5
 
 
@@ -198,7 +198,7 @@ def test_rounds_judge_what_holds_still_and_give_up_what_does_not() -> None:
     del rows["4"]
     reach: Any = SimpleNamespace(behind=lambda *_: set())
     truth, stores = _Truth(rows), ComparedStores({Store.CACHE: store})  # type: ignore[dict-item]
-    made: Any = Rounds(plan, truth, stores, reach, Pace(), lambda _: {"5"})  # type: ignore[arg-type]
+    made: Any = Rounds(plan, truth, stores, reach, Throttle(), lambda _: {"5"})  # type: ignore[arg-type]
 
     found = [outcomes[Store.CACHE] for outcomes in made.judged({Store.CACHE: [*rows, "4"]})]
 

@@ -1,0 +1,59 @@
+"""Throttle: work takes at most a share of the time, so that others have the rest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from projections.errors import ProjectionError
+
+_PAUSE_MAX_S: Final = 30.0
+"""However long a step took: what is kept open at a store does not wait for much longer."""
+
+_WORK_MIN_S: Final = 0.01
+"""A pause for less work than this comes with the next one."""
+
+
+class Throttle:
+    """Pauses after each step for as long as the share of the time asks.
+
+    Args:
+        share: Of the time that may be worked, above 0 and up to 1.
+        stop: Ends all pauses, and the work with them.
+        error: What a share that is out of range is refused with.
+    """
+
+    def __init__(
+        self,
+        share: float = 1.0,
+        stop: threading.Event | None = None,
+        *,
+        error: type[ProjectionError] = ProjectionError,
+    ) -> None:
+        if not 0 < share <= 1:
+            raise error("work takes a share of the time, above 0 and up to 1", detail=f"{share:g}")
+        self._share = share
+        self._stop = stop or threading.Event()
+        self._since = time.monotonic()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is to be done."""
+        return self._stop.is_set()
+
+    def step(self) -> None:
+        """Ends a step: pauses, if the share asks for that."""
+        worked_s = time.monotonic() - self._since
+        pause_s = min(_PAUSE_MAX_S, worked_s * (1 / self._share - 1))
+        if pause_s > 0 and worked_s < _WORK_MIN_S:
+            return
+        if pause_s > 0:
+            self._stop.wait(pause_s)
+        self._since = time.monotonic()
+
+    def rest(self, seconds: float) -> None:
+        """Waits for something else; that is no work."""
+        began = time.monotonic()
+        self._stop.wait(seconds)
+        self._since += time.monotonic() - began
