@@ -10,9 +10,9 @@ import orjson
 
 from cdc.table import ColumnKind
 from projections.cache_options import ROWS, CacheLayout, Pattern
+from projections.definition.columns import VERSION_COLUMN
 from projections.documents import key_part
 from projections.errors import UnholdableValueError
-from projections.plan import VERSION_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

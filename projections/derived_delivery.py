@@ -18,9 +18,9 @@ from deltalake.exceptions import DeltaError
 
 from cdc.lsn import Lsn
 from projections.change import Applied, Refused
+from projections.definition.columns import VERSION_COLUMN
 from projections.derived_form import DerivedForm, derived_plan, misnamed
 from projections.errors import FeedLostError, SinkUnavailableError
-from projections.plan import VERSION_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,10 @@ import pyarrow as pa
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import encoder
 from projections.change import RowChange
+from projections.definition.columns import VERSION_COLUMN
 from projections.documents import NULL_TEXT, key_text
 from projections.errors import PlanError, UnholdableValueError
-from projections.plan import VERSION_COLUMN, Nested, ViewPlan
+from projections.plan import Nested, ViewPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

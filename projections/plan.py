@@ -9,11 +9,18 @@ from msgspec import structs
 
 from cdc.table import ColumnKind, TableSchema
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
+from projections.definition.columns import (
+    BEGUN_COLUMN,
+    DELETED_FIELD,
+    HISTORY_BOOKKEEPING,
+    HISTORY_COLUMNS,
+    ROW_ID_COLUMN,
+    VERSION_COLUMN,
+)
 from projections.errors import PlanError
 from projections.event_form import KEY, STORED, EventForm
 from projections.expectation.expectation import OnFail
 from projections.expectation.inspection import Inspection, types_of
-from projections.search.fields import DELETED_FIELD
 from projections.search.options import DERIVED
 from projections.shape import TableShapes
 from projections.view import (
@@ -35,28 +42,6 @@ if TYPE_CHECKING:
     from projections.search.options import SearchOptions
     from projections.view import HistoryColumns, MirrorView, View
 
-VERSION_COLUMN = "_version"
-"""Column or field in which every store keeps `ChangePosition.version` beside a row."""
-
-ROW_ID_COLUMN = "_row_id"
-"""Key of a mirror whose table has no key: the row's place in the source's order, as text."""
-
-
-HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current", "recorded_from", "recorded_to")
-"""Columns that a history has beside those of its table."""
-
-HISTORY_BOOKKEEPING = ("_recorded_version", "_last_version", "_last_at")
-"""Columns of a history that are of use to Headwater alone."""
-
-BEGUN_COLUMN = "_headwater_begun"
-"""Of a mirror whose rows say when they were inserted: the version of the newest insert or delete of
-their key that is known."""
-
-BEGUN_AT_COLUMN = "_headwater_begun_at"
-"""Of a remembered delete, when the key's row was inserted, if the view only left it out."""
-
-BOOKKEEPING = (*HISTORY_BOOKKEEPING, BEGUN_COLUMN)
-"""Columns of tables that are of use to Headwater alone, beside the version."""
 
 _TIMES = (ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ)
 

@@ -16,8 +16,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from projections import binding, derived_versions, view_versions
+from projections.definition.columns import BOOKKEEPING, VERSION_COLUMN
 from projections.errors import PlanError, SinkUnavailableError
-from projections.plan import BOOKKEEPING, VERSION_COLUMN
 from projections.published import Published
 from projections.sinks.arrow import table_schema
 from projections.sinks.history_form import HistoryForm

@@ -17,8 +17,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
+from projections.definition.columns import BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.errors import SinkUnavailableError
-from projections.plan import BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.sinks.plain import plain
 
 if TYPE_CHECKING:

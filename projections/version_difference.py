@@ -34,9 +34,9 @@ from deltalake.exceptions import DeltaError
 from cdc.table import ColumnKind, TableSchema
 from cdc.values import decode
 from projections import store_turn
+from projections.definition.columns import BOOKKEEPING, HISTORY_COLUMNS, ROW_ID_COLUMN
 from projections.documents import key_text
 from projections.errors import SinkUnavailableError, VersionBehindError
-from projections.plan import BOOKKEEPING, HISTORY_COLUMNS, ROW_ID_COLUMN
 from projections.published import Published
 from projections.sinks.arrow import decoded_rows
 from projections.sinks.open import open_sink

@@ -15,7 +15,7 @@ from headwater.errors import UsageError
 from headwater.former import FormerViews
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
-from projections.plan import (
+from projections.definition.columns import (
     BEGUN_AT_COLUMN,
     BEGUN_COLUMN,
     HISTORY_COLUMNS,

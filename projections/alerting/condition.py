@@ -14,9 +14,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from projections.definition.columns import VERSION_COLUMN
 from projections.documents import key_text
 from projections.errors import AlertConditionError
-from projections.plan import VERSION_COLUMN
 from projections.published import Published
 
 if TYPE_CHECKING:

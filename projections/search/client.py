@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
+from projections.definition.columns import DELETED_FIELD
 from projections.errors import NoIndexError, SearchQueryError, SinkUnavailableError
 from projections.search.condition import Condition
 from projections.search.engine import NOT_FOUND, EngineRefusedError, SearchEngine
-from projections.search.fields import DELETED_FIELD, fields_of, listed
+from projections.search.fields import fields_of, listed
 from projections.search.request import SearchQuery, correction_body, search_body, suggest_body
 
 if TYPE_CHECKING:

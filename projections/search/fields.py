@@ -6,13 +6,12 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from projections.definition.columns import DELETED_FIELD
 from projections.errors import SearchFieldError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-DELETED_FIELD: Final = "_deleted"
-"""Field that marks the lasting memory of a delete where it shares an index with live rows."""
 
 KIND: Final = "kind"
 BOOST: Final = "boost"

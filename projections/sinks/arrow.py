@@ -13,8 +13,13 @@ import pyarrow.compute as pc
 
 from cdc.table import Column, ColumnKind
 from cdc.values import word_of
+from projections.definition.columns import (
+    BEGUN_AT_COLUMN,
+    BEGUN_COLUMN,
+    ROW_ID_COLUMN,
+    VERSION_COLUMN,
+)
 from projections.errors import UnholdableValueError
-from projections.plan import BEGUN_AT_COLUMN, BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.row_part import RowPart
 from projections.view import ChangeTime
 

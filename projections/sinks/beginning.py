@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 from msgspec import structs
 
-from projections.plan import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
+from projections.definition.columns import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
 from projections.sinks.arrow import table_schema
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import msgspec
 from projections.cache_options import CacheLayout
 from projections.cache_row import DIGITS, PREFIX, CacheForm, form_text
 from projections.change import Applied, Refused, completed_version, may_complete
+from projections.definition.columns import VERSION_COLUMN
 from projections.documents import DocumentForm
 from projections.errors import (
     NoStoredRowError,
@@ -16,7 +17,6 @@ from projections.errors import (
     SinkUnavailableError,
     UnholdableValueError,
 )
-from projections.plan import VERSION_COLUMN
 from projections.row_part import parts
 from projections.sinks.cache_server import BESIDE, CacheServer, Keys, told_apart
 from projections.sinks.sink import Holding

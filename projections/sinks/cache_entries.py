@@ -9,7 +9,7 @@ import redis
 from projections.cache_beside import WORDS, Entry
 from projections.cache_options import CacheLayout
 from projections.cache_row import COUNTER, DIGITS, LEADERBOARD, LOOKUP, PREFIX
-from projections.plan import VERSION_COLUMN
+from projections.definition.columns import VERSION_COLUMN
 from projections.sinks.cache_server import CacheServer, told_apart
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.derivation.errors import DuplicateKeyError
 from projections.errors import SinkUnavailableError
-from projections.plan import VERSION_COLUMN
-from projections.search.fields import DELETED_FIELD
 from projections.sinks.lock import WriterLock
 from projections.sinks.table import CONFIGURATION, FEED, HOOKS, maintain, quoted
 

@@ -11,9 +11,9 @@ from deltalake.exceptions import DeltaError
 
 from cdc.values import encoder
 from projections.change import Applied, RowChange
+from projections.definition.columns import VERSION_COLUMN
 from projections.errors import UnholdableValueError
 from projections.history import history
-from projections.plan import VERSION_COLUMN
 from projections.row_part import parts
 from projections.sinks.arrow import keys_table
 from projections.sinks.history_batch import Batch, Marks, Stored

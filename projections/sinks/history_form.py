@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.change import RowChange
+from projections.definition.columns import VERSION_COLUMN
 from projections.history import HistoryChange, HistoryState, Rule
-from projections.plan import VERSION_COLUMN
 from projections.sinks.arrow import arrow_type, column_array, decoded_rows, keys_table
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.change import read
+from projections.definition.columns import VERSION_COLUMN
 from projections.history import HistoryChange
-from projections.plan import VERSION_COLUMN
 from projections.sinks.history_form import INSERTED, LIVE, told
 
 if TYPE_CHECKING:

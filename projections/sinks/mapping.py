@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.table import ColumnKind
+from projections.definition.columns import DELETED_FIELD
 from projections.errors import PlanError
-from projections.search.fields import BOOST, DELETED_FIELD, KIND
+from projections.search.fields import BOOST, KIND
 from projections.search.options import Keyword, Stored, Text
 
 if TYPE_CHECKING:

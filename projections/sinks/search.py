@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from projections.change import Applied, Refused, completed_version, may_complete
+from projections.definition.columns import DELETED_FIELD
 from projections.documents import DocumentForm
 from projections.errors import (
     IndexLostError,
@@ -21,7 +22,6 @@ from projections.errors import (
 )
 from projections.row_part import parts
 from projections.search.engine import NOT_FOUND, READ_DOCUMENTS, EngineRefusedError, SearchEngine
-from projections.search.fields import DELETED_FIELD
 from projections.sinks.bulk import PATIENCE_S, TOO_LARGE, BulkSender
 from projections.sinks.mapping import LIVE, index_body
 from projections.sinks.remap import remap, spare_of

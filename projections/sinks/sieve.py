@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from projections.definition.columns import DELETED_FIELD
 from projections.errors import ViewHaltedError
 from projections.expectation.condition import Type
 from projections.expectation.expectation import Expectation, OnFail
 from projections.expectation.inspection import Inspection
-from projections.search.fields import DELETED_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from projections.search.fields import DELETED_FIELD
+from projections.definition.columns import DELETED_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

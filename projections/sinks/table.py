@@ -15,8 +15,8 @@ from cdc.table import ColumnKind
 from cdc.values import encoder
 from projections.change import Applied, Refused, RowChange, completed_version, may_complete
 from projections.decode import missing_values
+from projections.definition.columns import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
 from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
-from projections.plan import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
 from projections.published import KEPT_HOURS, promised
 from projections.row_part import ROWS_AT_ONCE, shown
 from projections.sinks import beginning

@@ -19,9 +19,10 @@ from msgspec import structs
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import encoder
 from projections.change import Applied, RowChange
+from projections.definition.columns import ROW_ID_COLUMN
 from projections.errors import NoStoredRowError
 from projections.latest import latest
-from projections.plan import ROW_ID_COLUMN, ViewPlan
+from projections.plan import ViewPlan
 from projections.view import Store
 
 if TYPE_CHECKING:

@@ -15,14 +15,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.derivation.errors import ViewQueryError
 from projections.derivation.nearness import columns_in_order
 from projections.derivation.strategy import Keyed
 from projections.errors import ProjectionError, QueryFailedError
 from projections.fault import Fault, FaultError
-from projections.plan import VERSION_COLUMN
 from projections.published import TableVersion
-from projections.search.fields import DELETED_FIELD
 from projections.sinks.derived_table import DerivedTable, settled
 from projections.sinks.sieve import Sieve
 from projections.spark.derivation.affected_keys import gathered

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
+from projections.definition.columns import BOOKKEEPING, VERSION_COLUMN
 from projections.measure import quoted
-from projections.plan import BOOKKEEPING, VERSION_COLUMN
 from projections.sinks.plain import plain
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from projections.definition.columns import DELETED_FIELD
 from projections.derivation.errors import DuplicateKeyError
-from projections.search.fields import DELETED_FIELD
 from projections.view_report import Verdict
 
 if TYPE_CHECKING:

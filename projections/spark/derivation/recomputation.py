@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import TimestampType
 
+from projections.definition.columns import DELETED_FIELD
 from projections.derivation.strategy import ordered
 from projections.measure import quoted
-from projections.search.fields import DELETED_FIELD
 from projections.spark.derivation.affected_keys import named
 from projections.spark.derivation.analysis import keyed, only_known
 from projections.spark.derivation.comparison import differences

@@ -22,13 +22,14 @@ from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.registry import EventTypes
 from projections import view_definition
 from projections.declaration import events, mirror, source
+from projections.definition.columns import BEGUN_COLUMN
 from projections.delivery import Delivery, Held
 from projections.errors import DeclarationError, PlanError
 from projections.event_window import Tumbling
 from projections.expectation.expectation import Expectation, OnFail
 from projections.lateness import Late
 from projections.measure import Measures
-from projections.plan import BEGUN_COLUMN, plan_views
+from projections.plan import plan_views
 from projections.record import Record
 from projections.replay import replay
 from projections.replay.task import Target

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from cdc.table import TableName
 from headwater import query
-from projections.plan import VERSION_COLUMN
+from projections.definition.columns import VERSION_COLUMN
 from projections.search.engine import SearchEngine
 from projections.view import HistoryColumns, MirrorView, Store
 from tests.fix_capture import reading

@@ -13,8 +13,8 @@ from cdc.snapshot import reads
 from cdc.table import TableName
 from projections import view_shapes
 from projections.binding import Binding, bind, resume
+from projections.definition.columns import ROW_ID_COLUMN
 from projections.errors import PlanError, ViewPausedError
-from projections.plan import ROW_ID_COLUMN
 from projections.shape import Fitting
 from projections.view import HistoryColumns, MirrorView, SchemaPolicy, Store
 

@@ -23,12 +23,13 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.cache_beside import Beside
 from projections.cache_options import CacheOptions
 from projections.change import RowChange
+from projections.definition.columns import ROW_ID_COLUMN
 from projections.derived_delivery import DerivedDelivery
 from projections.derived_form import derived_plan
 from projections.documents import DocumentForm
 from projections.expectation.expectation import expect
 from projections.latest import latest
-from projections.plan import ROW_ID_COLUMN, ViewPlan
+from projections.plan import ViewPlan
 from projections.published import Published
 from projections.sinks.cache import CacheSink
 from projections.sinks.cache_entries import MEMBERS_AT_ONCE, entries

@@ -24,8 +24,9 @@ from cdc.lsn import Lsn
 from cdc.snapshot.reads import Read
 from cdc.table import TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER
+from projections.definition.columns import ROW_ID_COLUMN
 from projections.errors import MomentUnreadableError
-from projections.plan import ROW_ID_COLUMN, HistoryPlan
+from projections.plan import HistoryPlan
 from projections.record import Record
 from projections.replay import replay
 from projections.replay.as_of import Known, former

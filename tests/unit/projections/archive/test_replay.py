@@ -30,10 +30,11 @@ from cdc.table import TableSchema
 from projections.archive_pin import pinned, pinned_versions
 from projections.change import _LENT, Applied
 from projections.common.throttle import Throttle
+from projections.definition.columns import ROW_ID_COLUMN
 from projections.delivery import Delivery, Held
 from projections.errors import ArchiveIncompleteError, ReplayStoppedError
 from projections.expectation.expectation import expect
-from projections.plan import ROW_ID_COLUMN, HistoryPlan
+from projections.plan import HistoryPlan
 from projections.record import Record
 from projections.replay import archive_scan, ordered, replay
 from projections.replay.task import ReplayOptions, ReplayState, Target

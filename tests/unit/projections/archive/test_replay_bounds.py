@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableSchema, Treatment
+from projections.definition.columns import ROW_ID_COLUMN
 from projections.delivery import Delivery
 from projections.errors import BoundsError
-from projections.plan import ROW_ID_COLUMN, HistoryPlan
+from projections.plan import HistoryPlan
 from projections.record import Record
 from projections.replay import archive_scan, replay
 from projections.replay.archive_scan import ArchiveScan

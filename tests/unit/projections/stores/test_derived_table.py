@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.search.fields import DELETED_FIELD
+from projections.definition.columns import DELETED_FIELD
 from projections.sinks.derived_table import DerivedTable, settled
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from projections.definition.columns import DELETED_FIELD
 from projections.published import Published, TableVersion
-from projections.search.fields import DELETED_FIELD
 from projections.sinks.derived_table import DerivedTable
 from projections.view import DerivedView, Store
 from projections.view_state import kept, states

@@ -17,9 +17,10 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
 from projections import store_turn, table_difference, version_difference
 from projections.change import RowChange
+from projections.definition.columns import ROW_ID_COLUMN
 from projections.event_form import KEY, EventForm
 from projections.expectation.expectation import Expectation, OnFail, deletes
-from projections.plan import ROW_ID_COLUMN, EventsPlan, HistoryPlan, ViewPlan
+from projections.plan import EventsPlan, HistoryPlan, ViewPlan
 from projections.published import Published
 from projections.sinks.memory import MemorySink
 from projections.sinks.warehouse import WarehouseSink

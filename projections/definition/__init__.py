@@ -1,0 +1,1 @@
+"""Definition: what a user declares. Imports no library that reaches outside."""
