@@ -27,8 +27,8 @@ from projections.forgetting.certificate import BEYOND_REACH, Certificate, Erased
 from projections.forgetting.erasure import Erasure
 from projections.forgetting.raw_search import Searched, search_files
 from projections.forgetting.unreached import unreached
-from projections.replay.topic_copy import remove_left
 from projections.scratch import remove_abandoned
+from projections.topic_rebuild import remove_left
 from projections.view_versions import VersionState
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from projections.errors import (
     ReplayError,
 )
 from projections.filling import note_swept, targets, whole_reads
-from projections.replay import topic_copy, topic_origin
+from projections.replay import topic_origin
 from projections.replay.noting import Noting
 from projections.replay.pace import ReplayProgress
 from projections.replay.rate import share_of
 from projections.replay.replay import replay
 from projections.replay.task import ReplayOptions
-from projections.replay.topic_copy import TopicCopy
-from projections.view_versions import Replayed
+from projections.replay.topic_copy import TopicCopy, copies_folder
+from projections.view_versions import Replayed, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def fill(
         RebuildRefusedError: Too much time has passed since it was begun.
         SinkError: A store refuses everything or cannot be reached.
     """
-    topic_copy.remove_left(connection, spec)
+    remove_left(connection, spec)
     _TopicRebuild(connection, spec, version, plan, filling).run()
 
 
@@ -189,3 +189,20 @@ class _TopicRebuild:
         seconds = round(before.seconds + took_s, 1)
         replayed = Replayed(ends, progress, records, seconds, share, until=self.until)
         view_versions.note_replayed(self.connection, self.spec.source, self.version.place, replayed)
+
+
+def remove_left(connection: Connection, spec: JobSpec) -> None:
+    """Removes copies that whoever was killed has left: all but those of versions being filled.
+
+    Args:
+        connection: To the source.
+        spec: The job.
+    """
+    folder = copies_folder(spec)
+    # before it is asked whose they are: a version is noted before its copy is begun, so that none
+    # of a rebuild that begins meanwhile is taken for one that was left
+    places = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    versions = view_versions.read(connection, spec.source) if places else ()
+    filled = {each.place for each in versions if each.state is VersionState.BUILDING}
+    for place in sorted(places - filled):
+        TopicCopy(spec, place).remove()

@@ -17,18 +17,14 @@ import pyarrow.compute as pc
 
 from cdc.broker import compacted
 from cdc.change_event import EPOCH_HEADER
-from projections import view_versions
 from projections.archive import Archive
 from projections.replay.archive_scan import ArchiveScan
 from projections.replay.pace import rest
 from projections.replay.survey import Taken, flags, integers
-from projections.view_versions import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from psycopg import Connection
 
     from cdc.broker.compacted import CompactedTopic, SecondLook
     from projections.common.offsets import Offsets
@@ -130,7 +126,7 @@ class TopicCopy:
     """
 
     def __init__(self, spec: JobSpec, place: str) -> None:
-        self._folder = _folder(spec) / place
+        self._folder = copies_folder(spec) / place
         self._bootstrap = spec.bootstrap
 
     @property
@@ -189,23 +185,6 @@ class TopicCopy:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def remove_left(connection: Connection[Any], spec: JobSpec) -> None:
-    """Removes copies that whoever was killed has left: all but those of versions being filled.
-
-    Args:
-        connection: To the source.
-        spec: The job.
-    """
-    folder = _folder(spec)
-    # before it is asked whose they are: a version is noted before its copy is begun, so that none
-    # of a rebuild that begins meanwhile is taken for one that was left
-    places = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    versions = view_versions.read(connection, spec.source) if places else ()
-    filled = {each.place for each in versions if each.state is VersionState.BUILDING}
-    for place in sorted(places - filled):
-        TopicCopy(spec, place).remove()
-
-
 def superseded(scan: ArchiveScan, looks: Mapping[int, SecondLook]) -> list[Superseded]:
     """Returns the keys of which copied records are not there any more at a second look.
 
@@ -236,7 +215,8 @@ def superseded(scan: ArchiveScan, looks: Mapping[int, SecondLook]) -> list[Super
     return [Superseded(number, key, offset) for (number, key), offset in sorted(found.items())]
 
 
-def _folder(spec: JobSpec) -> Path:
+def copies_folder(spec: JobSpec) -> Path:
+    """Returns the folder of a source's copies."""
     return spec.home / _FOLDER / spec.source
 
 

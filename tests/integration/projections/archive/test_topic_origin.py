@@ -24,8 +24,9 @@ from projections.errors import ArchiveIncompleteError, RebuildRefusedError, Repl
 from projections.filling import Filling
 from projections.record import Record
 from projections.replay import topic_origin
-from projections.replay.topic_copy import TopicCopy, remove_left
+from projections.replay.topic_copy import TopicCopy
 from projections.spec import JobSpec
+from projections.topic_rebuild import remove_left
 from projections.view import HistoryColumns, MirrorView, Store
 from projections.view_versions import Replayed
 from tests.waiting import wait_until
