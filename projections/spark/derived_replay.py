@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from projections.derivation.errors import DuplicateKeyError, ViewQueryError
 from projections.errors import QueryFailedError, ViewHaltedError
 from projections.published import PublishedVersion, TableVersion
-from projections.spark.derivation.comparison import counted, wrong
+from projections.spark.compare_derived import counted, wrong
 from projections.spark.derived import DerivedKeeper, query_fault
 from projections.spark.session import session_beside
 from projections.spark.table_versions import TableVersions
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.spark.derivation.comparison import Counts
+    from projections.spark.compare_derived import Counts
     from projections.spec import JobSpec
     from projections.view import DerivedView
 

@@ -13,7 +13,7 @@ from projections.documents import DocumentForm
 from projections.errors import FunctionLostError, PlanError
 from projections.fault import Fault
 from projections.published import Published
-from projections.spark.derivation.comparison import counted, require_unique, wrong
+from projections.spark.compare_derived import counted, require_unique, wrong
 from projections.spark.derived import DerivedKeeper
 from projections.spark.session import session_beside
 from projections.spark.table_versions import TableVersions

@@ -387,7 +387,7 @@ def test_a_query_without_its_keys_is_refused(spark: SparkSession, keys: tuple[st
 def test_a_key_that_is_not_unique_is_named_and_its_example_is_kept_out_of_the_text(
     spark: SparkSession,
 ) -> None:
-    from projections.spark.derivation.comparison import require_unique
+    from projections.spark.compare_derived import require_unique
 
     rows = spark.sql("SELECT * FROM VALUES (4711, NULL), (4711, NULL), (3, 'x') AS t(id, part)")
     require_unique(rows.where("id = 3"), ["id", "part"], "card")
@@ -400,7 +400,8 @@ def test_a_key_that_is_not_unique_is_named_and_its_example_is_kept_out_of_the_te
 
 
 def test_a_whole_result_is_compared_with_what_is_stored(spark: SparkSession) -> None:
-    from projections.spark.derivation.comparison import counted, differences, wrong
+    from projections.spark.compare_derived import counted, wrong
+    from projections.spark.derivation.comparison import differences
 
     # maps, and maps within lists and structs, are equal in whatever order their keys are
     nested = "array(v) AS l, map(1, v, 2, NULL) AS m, array(struct(map('a', map(v, id)) AS n)) AS d"
