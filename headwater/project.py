@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from headwater.errors import UsageError
 from headwater.runtime.home import Home, read_json, write_atomically
 from headwater.settings import DEFAULT_FILE, HOME_FOLDER, load
-from projections.declaration import load as load_declarations
+from projections.registry import load as load_declarations
 
 if TYPE_CHECKING:
     from headwater.settings import Settings
-    from projections.declaration import Declarations
+    from projections.registry import Declarations
     from projections.view import Source
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "globalshop" / DEFAULT_FILE

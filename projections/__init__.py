@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from projections.declaration import Declarations, source
+from projections.declaration import source
 from projections.errors import ProjectionError
 from projections.plan import ViewPlan
+from projections.registry import Declarations
 from projections.view import EventsRef, EventsView, MirrorView, Source, Store, TableRef
 
 __all__ = [

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from projections.alert import Alert, Channel, Recent
-from projections.declaration import checked, collected
 from projections.errors import DeclarationError
 from projections.event_window import duration
+from projections.registry import checked, collected
 from projections.view import DerivedView, EventsView, MirrorView
 
 if TYPE_CHECKING:

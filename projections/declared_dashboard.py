@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from projections.dashboard import PANELS_MAX, Dashboard, Panel
-from projections.declaration import collected
 from projections.errors import DeclarationError
+from projections.registry import collected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

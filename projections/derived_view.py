@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from projections.cache_options import DEFAULT_OPTIONS
-from projections.declaration import checked, collected, searched, stores_of
+from projections.declaration import searched, stores_of
 from projections.errors import DeclarationError
 from projections.event_form import KEY
 from projections.event_window import END, START, keys_of
@@ -16,6 +16,7 @@ from projections.extent import MATCH_START, of_pattern, of_window, span_of
 from projections.lateness import Late, added, fixed
 from projections.measure import Measures, quoted
 from projections.pattern import PatternQuery
+from projections.registry import checked, collected
 from projections.relations import relations
 from projections.standing_query import Percolation
 from projections.view import DerivedView, EventsView, MirrorView, Store

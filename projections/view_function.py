@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from projections.declaration import load
 from projections.errors import DeclarationError
 from projections.function_slice import UntoldError, sliced
+from projections.registry import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ _EDIT: Final = """
 
 from dataclasses import replace as _replace
 
-from projections.declaration import collected as _collected
+from projections.registry import collected as _collected
 
 _views = _collected().views
 _view = _views[{view!r}]

@@ -24,7 +24,7 @@ from headwater.demo.options import DemoOptions
 from headwater.panels.answers import Answers
 from headwater.panels.server import DashboardServer
 from projections.alerting import ledger
-from projections.declaration import load
+from projections.registry import load
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

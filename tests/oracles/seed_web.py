@@ -13,8 +13,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from headwater import query
-from projections.declaration import load
 from projections.published import Published
+from projections.registry import load
 from projections.sinks.table import FEED
 from projections.spec import JobSpec
 

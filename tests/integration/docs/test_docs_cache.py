@@ -18,8 +18,8 @@ import redis
 from cdc.postgres import catalog
 from headwater.cli import main
 from projections.change import RowChange
-from projections.declaration import load
 from projections.plan import plan_views
+from projections.registry import load
 from projections.sinks.cache import CacheSink
 from tests.support.project_text import cache_project
 

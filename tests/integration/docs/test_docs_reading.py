@@ -23,8 +23,8 @@ from headwater.cli import main
 from headwater.position_header import HEADER
 from projections import positions
 from projections.change import RowChange
-from projections.declaration import load
 from projections.plan import plan_views
+from projections.registry import load
 from projections.sinks.cache import CacheSink
 from projections.view import Store
 from tests.support.project_text import cache_project

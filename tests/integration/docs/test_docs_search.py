@@ -14,8 +14,8 @@ import pytest
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.cli import main
 from projections.change import RowChange
-from projections.declaration import load
 from projections.plan import plan_views
+from projections.registry import load
 from projections.sinks.search import SearchSink
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from headwater import query
 from headwater.supply.jars import ensure
-from projections.declaration import load
 from projections.published import Published
+from projections.registry import load
 from projections.sinks.table import FEED
 from projections.spark.deriver import Deriver
 from projections.spark.session import session_of_batches, start_session

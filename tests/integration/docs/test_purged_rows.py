@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater import query
 from projections.change import RowChange
-from projections.declaration import load
 from projections.plan import HistoryPlan, ViewPlan
 from projections.published import Published
+from projections.registry import load
 from projections.sinks.history import HistorySink
 from projections.spec import JobSpec
 from projections.view import Store

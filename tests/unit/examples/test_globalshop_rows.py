@@ -7,7 +7,7 @@ import random
 from examples.globalshop.ledger import Ledger, Notes
 from examples.globalshop.seed import _make_rows
 from headwater.demo.shipped import workloads
-from projections.declaration import load
+from projections.registry import load
 from projections.view import ARCHIVED_EVENTS, Store
 
 

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from projections.alert import Message
-from projections.declaration import load
+from projections.registry import load
 
 PAGE = Path(__file__).parents[3] / "docs" / "alerts.md"
 

@@ -21,12 +21,12 @@ from cdc.lsn import Lsn
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.view_replay import boundary
 from projections.change import RowChange
-from projections.declaration import load
 from projections.derivation.errors import DuplicateKeyError
 from projections.errors import ViewHaltedError
 from projections.plan import plan_views
 from projections.published import Published
 from projections.record import Record
+from projections.registry import load
 from projections.replay.archive_scan import ArchiveScan
 from projections.replay.as_of import former
 from projections.replay.commits import Commits, Moment

@@ -14,12 +14,12 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.supply.jars import ensure
-from projections.declaration import load
 from projections.derivation.errors import DuplicateKeyError
 from projections.event_window import Session, Sliding
 from projections.measure import Measures
 from projections.plan import plan_views
 from projections.published import Published
+from projections.registry import load
 from projections.sinks.table import FEED
 from projections.spark.derived_impact import unfit
 from projections.spark.derived_verification import verify_derived

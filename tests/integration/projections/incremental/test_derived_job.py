@@ -14,8 +14,8 @@ from psycopg.rows import dict_row
 
 from headwater import query
 from projections.cache_reader import CacheReader
-from projections.declaration import load
 from projections.published import Published
+from projections.registry import load
 from projections.search.client import Searcher
 from projections.search.request import SearchQuery
 from projections.spark.derived_verification import verify_derived

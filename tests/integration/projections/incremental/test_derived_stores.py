@@ -11,8 +11,8 @@ import pytest
 
 from cdc.lsn import Lsn
 from projections import positions
-from projections.declaration import load
 from projections.errors import SinkUnavailableError
+from projections.registry import load
 from projections.search.engine import SearchEngine
 from projections.sinks.cache_server import CacheServer
 from projections.view import Store

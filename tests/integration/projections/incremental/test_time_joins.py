@@ -17,10 +17,10 @@ from fix_log import KEYS, PLAN, TOPIC, Source, numbered
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater import query
 from projections.change import RowChange
-from projections.declaration import load
 from projections.delivery import Delivery, Held
 from projections.plan import HistoryPlan, ViewPlan
 from projections.published import Published
+from projections.registry import load
 from projections.sinks.history import HistorySink
 from projections.sinks.table import FEED
 from projections.spec import JobSpec

@@ -12,9 +12,9 @@ import pytest
 import redis
 from deltalake import DeltaTable, write_deltalake
 
-from projections.declaration import load
 from projections.errors import RepairRefusedError
 from projections.published import Published
+from projections.registry import load
 from projections.repair import repair
 from projections.search.engine import SearchEngine
 from projections.spark.derived_verification import verify_derived

@@ -10,12 +10,12 @@ import pytest
 
 from headwater import query
 from projections import derived_rebuild, derived_versions, rebuild, switch, view_versions
-from projections.declaration import load
 from projections.errors import (
     RebuildRefusedError,
     VersionBehindError,
     VersionUnknownError,
 )
+from projections.registry import load
 from projections.spark.derived_verification import verify_derived
 from projections.view_versions import VersionState
 from tests.support.order_writes import readers, writing

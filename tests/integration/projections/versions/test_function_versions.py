@@ -14,9 +14,9 @@ from cdc.postgres import own_schema
 from headwater.platform import Platform
 from headwater.project import open_project
 from projections import derived_versions, function_versions, view_versions
-from projections.declaration import load
 from projections.function_slice import digest_of
 from projections.function_versions import KeptFunction
+from projections.registry import load
 from projections.view_definition import ChangeKind, encoded
 from projections.view_function import ViewFunction, part_told
 from projections.view_versions import VersionState

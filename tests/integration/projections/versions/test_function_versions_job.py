@@ -19,8 +19,8 @@ from projections import (
     switch,
     view_versions,
 )
-from projections.declaration import load
 from projections.errors import FunctionLostError, RebuildRefusedError, VersionBehindError
+from projections.registry import load
 from projections.spark.derived_verification import verify_derived
 from projections.view_function import part_told
 from projections.view_versions import VersionState

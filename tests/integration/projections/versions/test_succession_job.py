@@ -12,8 +12,8 @@ from headwater.platform import Platform
 from headwater.project import open_project
 from headwater.versions import Versions
 from projections import succession, view_versions
-from projections.declaration import load
 from projections.errors import VersionDiffersError
+from projections.registry import load
 from projections.view_versions import VersionState
 from tests.support.version_steps import built, connected
 from tests.waiting import LONG_S, wait_until

@@ -14,7 +14,6 @@ from headwater import query
 from headwater.job_report import JobReport
 from projections import positions, view_versions, withdrawal
 from projections.cache_reader import CacheReader
-from projections.declaration import load
 from projections.errors import (
     CacheUnknownError,
     SinkUnavailableError,
@@ -22,6 +21,7 @@ from projections.errors import (
     VersionUnknownError,
 )
 from projections.published import Published, stable_path
+from projections.registry import load
 from projections.search.client import Searcher
 from projections.search.engine import SearchEngine
 from projections.view_versions import VersionState

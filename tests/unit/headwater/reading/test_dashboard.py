@@ -20,9 +20,9 @@ from headwater.cli import main
 from headwater.panels.answers import ROWS_MAX, Answers
 from headwater.panels.server import DashboardServer, PortTakenError
 from projections.dashboard import Bars, Dashboard, Line, Number, Rows
-from projections.declaration import load
 from projections.errors import DeclarationError
 from projections.published import Published
+from projections.registry import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

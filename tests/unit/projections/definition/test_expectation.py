@@ -13,7 +13,6 @@ from fix_log import KEYS, PLAN, TABLE, TOPIC, Source, numbered
 
 from cdc.table import TableName
 from headwater import expect, source, view
-from projections.declaration import load
 from projections.delivery import Delivery
 from projections.errors import (
     ConditionError,
@@ -26,6 +25,7 @@ from projections.expectation.expectation import deletes
 from projections.expectation.inspection import Inspection
 from projections.expectation.syntax import parse
 from projections.plan import plan_views
+from projections.registry import load
 from projections.sinks.memory import MemorySink
 from projections.sinks.sieve import Sieve
 

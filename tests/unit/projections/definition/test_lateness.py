@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections.declaration import load
 from projections.errors import DeclarationError
+from projections.registry import load
 from projections.view import Store
 
 if TYPE_CHECKING:

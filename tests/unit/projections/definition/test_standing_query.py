@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.declaration import load
 from projections.errors import DeclarationError, StandingQueryError
+from projections.registry import load
 from projections.standing_query import (
     ANYTHING,
     DEPTH_MAX,

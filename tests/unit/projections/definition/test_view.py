@@ -11,13 +11,14 @@ import pytest
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
-from projections.declaration import events, load, mirror, source
+from projections.declaration import events, mirror, source
 from projections.definition.columns import ROW_ID_COLUMN, VERSION_COLUMN
 from projections.errors import DeclarationError, PlanError
 from projections.event_form import KEY, STORED
 from projections.expectation.expectation import expect
 from projections.explanation import explain
 from projections.plan import Facts, HistoryPlan, facts_of, plan_views
+from projections.registry import load
 from projections.search.options import SearchOptions, Text
 from projections.view import EVENT_TABLES, EVENTS, EventsView, Store
 from projections.view_function import ViewFunction

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from cdc.table import TableName
 from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
-from projections.declaration import load
 from projections.errors import DefinitionUnreadableError
 from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling, Window
 from projections.expectation.expectation import Expectation, OnFail, deletes
 from projections.extent import of_window, span_of
 from projections.pattern import Pattern, PatternQuery, Step
+from projections.registry import load
 from projections.search.options import Keyword, SearchOptions, Stored, Text
 from projections.standing_query import Percolation
 from projections.view import (

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from cdc.table import Column, ColumnKind, TableSchema
 from projections.cache_options import CacheOptions
-from projections.declaration import load
 from projections.event_window import Session, Sliding
 from projections.expectation.expectation import expect
 from projections.explanation import explain, explain_derived
 from projections.extent import of_window
 from projections.plan import ViewPlan, plan_views
+from projections.registry import load
 from projections.view import DerivedView, Store
 
 GLOBALSHOP = Path(__file__).parents[4] / "examples" / "globalshop" / "views.py"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import cloudpickle
 
-from projections.declaration import load
 from projections.derivation.errors import ViewQueryError
 from projections.errors import FunctionLostError
 from projections.function_versions import KeptFunction, in_place, with_function
+from projections.registry import load
 from projections.spark.derived import definition_of
 from projections.view_definition import decoded, encoded
 from projections.view_function import ViewFunction, part_told
