@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from projections.errors import ProjectionError
     from projections.expectation.expectation import Expectation
     from projections.expectation.inspection import Inspection
-    from projections.plan import ViewPlan
+    from projections.plan import EventsPlan, ViewPlan
     from projections.record import Record
     from projections.sinks.sink import Sink
 
@@ -266,12 +266,12 @@ class _ViewDelivery:
         if events is None:
             return changes
         try:
-            return events.changes(changes)
+            return of_events(events, changes)
         except EventUnreadableError:
             readable: list[RowChange] = []
         for change in changes:
             try:
-                readable += events.changes([change])
+                readable += of_events(events, [change])
             except EventUnreadableError as error:
                 self._fail(change, error)
         return readable
@@ -458,6 +458,22 @@ class _ViewDelivery:
 _NO_PLACE: Final = (1 << 31, 0)
 _NOTHING: Final = Held()
 _BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
+
+
+def of_events(events: EventsPlan, stored: Sequence[RowChange]) -> list[RowChange]:
+    """Returns the changes of a view of events that changes of the log's tables come to.
+
+    Raises:
+        EventUnreadableError: An event cannot be read.
+    """
+    found = []
+    for change in stored:
+        row = change.row
+        if row is None:
+            found.append(change)
+        elif row["type"] in events.form.names:
+            found.append(structs.replace(change, row=events.form.row(row)))
+    return found
 
 
 def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from cdc.table import ColumnKind, TableSchema
 from projections.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.definition.columns import (
@@ -33,11 +31,10 @@ from projections.view import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from cdc.schema_change.shape import TableHistory
     from cdc.table import Column, TableName
-    from projections.change import RowChange
     from projections.expectation.expectation import Expectation
     from projections.search.options import SearchOptions
     from projections.view import HistoryColumns, MirrorView, View
@@ -70,21 +67,6 @@ class EventsPlan:
 
     form: EventForm
     tables: Mapping[str, TableSchema]
-
-    def changes(self, stored: Sequence[RowChange]) -> list[RowChange]:
-        """Returns the changes of the view that changes of the log's tables come to.
-
-        Raises:
-            EventUnreadableError: An event cannot be read.
-        """
-        found = []
-        for change in stored:
-            row = change.row
-            if row is None:
-                found.append(change)
-            elif row["type"] in self.form.names:
-                found.append(structs.replace(change, row=self.form.row(row)))
-        return found
 
 
 @dataclass(frozen=True, slots=True)
