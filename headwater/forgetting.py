@@ -29,7 +29,7 @@ from projections.forgetting.raw_search import Searched, search_files
 from projections.forgetting.unreached import unreached
 from projections.scratch import remove_abandoned
 from projections.topic_rebuild import remove_left
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -13,12 +13,12 @@ from cdc.postgres import own_schema
 from cdc.upkeep.difference import Difference, Part
 from headwater.errors import UsageError
 from projections import binding, derived_versions, function_versions, view_versions
+from projections.definition_diff import ChangeKind
 from projections.errors import VerificationError, ViewPausedError
 from projections.published import Published, stable_path
 from projections.spec import FUNCTIONS
 from projections.view import DerivedView, Store
-from projections.view_definition import ChangeKind
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -36,7 +36,7 @@ from projections.errors import (
 from projections.fault import Fault
 from projections.filling import Filling
 from projections.view import DerivedView
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from projections.succession import Succession
     from projections.version_difference import VersionDifference
     from projections.view import AnyView, View
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

@@ -18,7 +18,7 @@ from projections.replay.noting import Noting, state_of
 from projections.replay.rate import share_of
 from projections.replay.replay import replay
 from projections.replay.task import Had, ReplayOptions
-from projections.view_versions import Replayed
+from projections.view_version import Replayed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from projections.filling import Filling
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from projections import checkpoint, positions, rebuild, sweeps, view_versions
 from projections.archive_pin import pinned
 from projections.change import Applied
+from projections.definition_diff import ChangeKind
 from projections.errors import RebuildEarlyError, RebuildRefusedError, RebuildStoppedError
 from projections.filling import AT_ONCE, archived, whole_reads
 from projections.quarantine import ledger
@@ -35,8 +36,7 @@ from projections.replay.survey import Taken
 from projections.replay.task import ReplayOptions, Target
 from projections.sinks.checked import CheckedSink
 from projections.sinks.open import open_sink
-from projections.view_definition import ChangeKind
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     import threading
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from projections.replay.task import Replayed
     from projections.spec import JobSpec
     from projections.view import Store, View
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

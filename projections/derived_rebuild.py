@@ -19,7 +19,7 @@ from projections.published import Published
 from projections.rebuild import DISK_SPARE, RebuildPlan
 from projections.view import DerivedView, Store
 from projections.view_state import rows_at
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     import psycopg
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from projections.published import PublishedVersion
     from projections.spec import JobSpec
     from projections.version_difference import VersionDifference
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

@@ -12,10 +12,10 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final
 
 from projections import function_versions, view_versions
+from projections.definition_diff import ChangeKind
 from projections.errors import DefinitionUnreadableError, RebuildRefusedError
 from projections.view import DerivedView
-from projections.view_definition import ChangeKind
-from projections.view_versions import KEPT, VersionState
+from projections.view_version import KEPT, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

@@ -21,10 +21,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from projections import view_versions
+from projections.definition_diff import is_function
 from projections.errors import FunctionLostError
 from projections.function_slice import MADE, digest_of
 from projections.view import DerivedView
-from projections.view_definition import is_function
 from projections.view_function import ViewFunction, part_told
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from cdc.postgres import session
 from projections import positions, view_versions
 from projections.errors import RecordsLostError
 from projections.fault import Fault
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
     from projections.view import Store
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
 _log = structlog.get_logger(__name__)
 

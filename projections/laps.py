@@ -15,7 +15,7 @@ from projections.replay import reach
 if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.spec import JobSpec
-    from projections.view_versions import Replayed
+    from projections.view_version import Replayed
 
 FEW: Final = 2_000
 """So many records are not worth a lap: the job reads them in less time than it needs to begin."""

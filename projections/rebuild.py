@@ -43,7 +43,7 @@ from projections.replay.topic_copy import TopicCopy
 from projections.replay.unread_events import refuse_unread
 from projections.sinks.open import open_sink
 from projections.sinks.room import rooms
-from projections.view_versions import KEPT, VersionState
+from projections.view_version import KEPT, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from projections.sinks.room import Room
     from projections.spec import JobSpec
     from projections.view import AnyView, View
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from projections.spec import JobSpec
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
 
 class Showing(Protocol):

@@ -17,12 +17,12 @@ from deltalake.exceptions import DeltaError
 
 from projections import binding, derived_versions, view_versions
 from projections.definition.columns import BOOKKEEPING, VERSION_COLUMN
+from projections.definition_diff import ChangeKind
 from projections.errors import PlanError, SinkUnavailableError
 from projections.published import Published
 from projections.sinks.arrow import table_schema
 from projections.sinks.history_form import HistoryForm
 from projections.view import DerivedView
-from projections.view_definition import ChangeKind
 from projections.view_function import part_told
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from projections.published import TableVersion
     from projections.spec import JobSpec
     from projections.view import AnyView
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
     Columns = tuple[Mapping[str, Any], ...]

@@ -28,7 +28,7 @@ from projections.errors import (
 from projections.showing import in_order, show, shows, stores_of
 from projections.version_behind import refuse_behind
 from projections.view import Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from projections.errors import ProjectionError
     from projections.spec import JobSpec
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

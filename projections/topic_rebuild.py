@@ -29,7 +29,7 @@ from projections.replay.rate import share_of
 from projections.replay.replay import replay
 from projections.replay.task import ReplayOptions
 from projections.replay.topic_copy import TopicCopy, copies_folder
-from projections.view_versions import Replayed, VersionState
+from projections.view_version import Replayed, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from projections.replay.topic_copy import Copied
     from projections.spec import JobSpec
     from projections.view import View
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

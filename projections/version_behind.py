@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from projections.published import PublishedVersion
     from projections.spec import JobSpec
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdc.table import Column
+    from projections.definition_diff import DefinitionChange
     from projections.plan import ViewPlan
     from projections.sinks.sink import Sink
     from projections.spec import JobSpec
-    from projections.view_definition import DefinitionChange
 
 EXAMPLES: Final = 10
 _VALID_FROM, _, _CURRENT, _RECORDED_FROM, _ = HISTORY_COLUMNS

@@ -14,21 +14,26 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 from psycopg.types.json import Jsonb
 
 from projections import view_definition
+from projections.definition_diff import ChangeKind, DefinitionChange, difference
 from projections.errors import VersionBusyError
 from projections.fault import Fault
-from projections.view import DerivedView, EventsView
-from projections.view_definition import ChangeKind
+from projections.view_version import (
+    KEPT,
+    Replayed,
+    VersionState,
+    ViewVersion,
+    replayed_of_json,
+    replayed_to_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from cdc.table import TableName
     from projections.common.offsets import Offsets
@@ -105,120 +110,6 @@ _UNLOCK: Final = (
 _GONE: Final = "SELECT to_regclass(quote_ident(%s) || '.' || quote_ident(%s)) IS NULL"
 
 
-class VersionState(StrEnum):
-    """What a version is to its view.
-
-    =========  =======================================  ================================
-    state      who sets it                              what follows
-    =========  =======================================  ================================
-    building   a rebuild that begins                    joining, dropped
-    joining    a rebuild that has replayed the archive  held; building if it came too late
-    held       the job, once it is in every store       current, dropped
-    current    the first; a switch                      former
-    former     a switch away from it                    current, dropped
-    dropped    a person                                 nothing
-    =========  =======================================  ================================
-    """
-
-    BUILDING = "building"  # filled from the archive; the job does not keep it yet
-    JOINING = "joining"  # filled; the job takes it over where the archive has ended
-    HELD = "held"  # kept by the job, read by nobody
-    CURRENT = "current"  # kept, and what readers see
-    FORMER = "former"  # kept, and what readers saw before
-    DROPPED = "dropped"  # gone
-
-
-KEPT: Final = frozenset(
-    {VersionState.JOINING, VersionState.HELD, VersionState.CURRENT, VersionState.FORMER}
-)
-"""States of versions that the job keeps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """How far a version has been filled from the archive.
-
-    Attributes:
-        ends: Offset after the last record of each partition that it has.
-        progress: What the replay goes on with; None once it is done.
-        records: Records that were taken, but for those of laps.
-        seconds: How long that took.
-        share: Of that time, how much it took at most, above 0 to 1; None where nobody noted it.
-        archive: The version of the archive that has no other records than it has, and what tells
-            its files; None until it has come to an end of the archive.
-        laps: How often it was brought up to where the archive was by then.
-        until: Until when every change since `ends` is in the topic that it was filled from, seconds
-            since 1970: the job has to take it over by then. None of what the archive has filled.
-    """
-
-    ends: Offsets
-    progress: Mapping[str, Any] | None = None
-    records: int = 0
-    seconds: float = 0.0
-    share: float | None = None
-    archive: tuple[int, str] | None = None
-    laps: int = 0
-    until: float | None = None
-
-    @property
-    def from_topic(self) -> bool:
-        """Whether it was filled from the compacted topic of its table."""
-        return self.until is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ViewVersion:
-    """A version of a view.
-
-    Attributes:
-        view: The view.
-        number: From 1.
-        place: The name under which it is kept in every store.
-        state: What it is to the view.
-        definition: What it was made for, as `view_definition.encoded` has it.
-        reasons: What of the definition differs from the version before.
-        bounds: What of the log it was filled with; None for all of it.
-        replayed: How far it was filled; None of one that was never filled from the archive.
-        fault: Why it cannot go on; None if it can.
-        switching: Whether readers are being moved to it.
-        made_at: When it was made.
-        changed_at: When its state changed last.
-    """
-
-    view: str
-    number: int
-    place: str
-    state: VersionState
-    definition: Any
-    reasons: tuple[str, ...] = ()
-    bounds: Mapping[str, Any] | None = None
-    replayed: Replayed | None = None
-    fault: Fault | None = None
-    switching: bool = False
-    made_at: datetime | None = None
-    changed_at: datetime | None = None
-
-    @property
-    def derived(self) -> bool:
-        """Whether its view is made from others."""
-        return isinstance(view_definition.decoded(self.definition), DerivedView)
-
-    def declared(self, among: Iterable[AnyView] = ()) -> AnyView:
-        """Returns the view that the job keeps for it.
-
-        Args:
-            among: Declared views: of one of events, its registry is that of its own version.
-
-        Raises:
-            DefinitionUnreadableError: Its definition cannot be read.
-        """
-        found = view_definition.decoded(self.definition)
-        same = next((view for view in among if view.name == self.view), None)
-        if isinstance(found, EventsView) and isinstance(same, EventsView):
-            found = replace(found, events=replace(found.events, registry=same.events.registry))
-        return replace(found, name=self.place)
-
-
 def ready(connection: Connection) -> bool:
     """Tells whether there is a place for them: there is none before the first capture."""
     row = connection.execute(_READY).fetchone()
@@ -283,16 +174,14 @@ def register(connection: Connection, source: str, declared: Iterable[AnyView]) -
     return differing
 
 
-def changed(
-    connection: Connection, known: ViewVersion, view: AnyView
-) -> view_definition.DefinitionChange:
+def changed(connection: Connection, known: ViewVersion, view: AnyView) -> DefinitionChange:
     """Says how a declared view differs from what a version was made for."""
 
     def gone(table: TableName) -> bool:
         row = connection.execute(_GONE, (table.schema, table.name)).fetchone()
         return bool(row and row[0])
 
-    return view_definition.difference(view_definition.decoded(known.definition), view, gone=gone)
+    return difference(view_definition.decoded(known.definition), view, gone=gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +289,7 @@ def move(
 
 def note_replayed(connection: Connection, source: str, place: str, replayed: Replayed) -> None:
     """Notes how far a version has been filled."""
-    connection.execute(_REPLAYED, (Jsonb(_to_json(replayed)), source, place))
+    connection.execute(_REPLAYED, (Jsonb(replayed_to_json(replayed)), source, place))
 
 
 def note_fault(connection: Connection, source: str, place: str, fault: Fault | None) -> None:
@@ -496,35 +385,7 @@ def _version(*row: Any) -> ViewVersion:
         definition,
         tuple(reasons),
         bounds,
-        None if replayed is None else _of_json(replayed),
+        None if replayed is None else replayed_of_json(replayed),
         None if fault is None else Fault(**fault),
         *rest,
-    )
-
-
-def _to_json(replayed: Replayed) -> dict[str, Any]:
-    ends = [[topic, number, offset] for (topic, number), offset in replayed.ends.items()]
-    said = {
-        "records": replayed.records,
-        "seconds": replayed.seconds,
-        "share": replayed.share,
-        "archive": replayed.archive,
-        "laps": replayed.laps,
-        "until": replayed.until,
-    }
-    return {"ends": ends, "progress": replayed.progress, **said}
-
-
-def _of_json(said: Mapping[str, Any]) -> Replayed:
-    ends = {(topic, number): offset for topic, number, offset in said["ends"]}
-    archive = said.get("archive")
-    return Replayed(
-        ends,
-        said["progress"],
-        said["records"],
-        said["seconds"],
-        said.get("share"),
-        None if archive is None else (archive[0], archive[1]),
-        said.get("laps", 0),
-        said.get("until"),
     )

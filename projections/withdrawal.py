@@ -15,13 +15,13 @@ from projections import derived_versions, function_versions, showing, store_turn
 from projections.errors import VersionError, VersionUnknownError
 from projections.replay.topic_copy import TopicCopy
 from projections.view import Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     import psycopg
 
     from projections.spec import JobSpec
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

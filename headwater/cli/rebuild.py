@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from projections.rebuild import RebuildPlan
     from projections.replay.bounds import Bounds
     from projections.replay.pace import ReplayProgress
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
 _SHARE = 0.5
 """Half of a core: live views are hardly slower beside it."""

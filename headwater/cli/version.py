@@ -16,7 +16,7 @@ from headwater.project import open_project, settings_file
 if TYPE_CHECKING:
     from headwater.versions import Switched, Versions
     from projections.version_difference import VersionDifference
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
 View = Annotated[str, typer.Argument(help="The view.")]
 Number = Annotated[

@@ -28,7 +28,7 @@ from headwater.versions import Versions
 from projections import view_versions
 from projections.errors import VersionBehindError, VersionBusyError
 from projections.view import MirrorView
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headwater.demo.workload import Probe
     from headwater.platform import Platform
     from projections.version_difference import VersionDifference
-    from projections.view_versions import Replayed, ViewVersion
+    from projections.view_version import Replayed, ViewVersion
 
 SWITCHES: Final = 20
 KILLED_EVERY: Final = 4

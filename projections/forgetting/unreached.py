@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from projections import positions, view_shapes, view_versions
 from projections.errors import DefinitionUnreadableError
 from projections.view import DerivedView, MirrorView, kept_in
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
     from projections.spec import JobSpec
     from projections.view import AnyView
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
     Connection = psycopg.Connection[Any]
 

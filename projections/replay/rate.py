@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from projections.view import AnyView
-    from projections.view_versions import Replayed, ViewVersion
+    from projections.view_version import Replayed, ViewVersion
 
 _CHANGES_PER_S: Final = 20_000
 """What a rebuild takes of a small machine's time where none of its kind was ever measured."""

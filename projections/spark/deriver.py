@@ -29,7 +29,7 @@ from projections.spark.follower import Follower
 from projections.spark.table_versions import TableVersions
 from projections.verification.renewal import Renewals
 from projections.view import Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ from cdc.table import TableName
 from projections import newcomers, rebuild, sweeps, view_versions
 from projections.sinks.open import open_sink
 from projections.view import HistoryColumns, MirrorView, Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from tests.fix_capture import reading
 from tests.oracles import rebuild_workload
 from tests.oracles.rebuild_workload import TRACKED, Row, State, Workload, in_short

@@ -19,7 +19,7 @@ from projections import rebuild, view_versions
 from projections.archive import archive_lock
 from projections.sinks.open import open_sink
 from projections.view import MirrorView, Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from tests.fix_capture import reading
 from tests.fix_compaction import await_compacted, compacting
 from tests.oracles import rebuild_workload

@@ -33,7 +33,7 @@ from projections.sinks.cache import CacheSink
 from projections.sinks.history import HistorySink
 from projections.sinks.search import SearchSink
 from projections.view import Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from tests.support.version_steps import connected
 
 if TYPE_CHECKING:

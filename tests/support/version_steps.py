@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from projections.spec import JobSpec
     from projections.version_difference import VersionDifference
     from projections.view import View
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
 
 PERIOD_S = 0.03

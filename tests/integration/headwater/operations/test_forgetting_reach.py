@@ -23,7 +23,7 @@ from projections.forgetting.unreached import unreached
 from projections.spark.progress import JobState, JobStatus
 from projections.spec import PausedView
 from projections.view import Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from projections.replay.topic_copy import TopicCopy
 from projections.spec import JobSpec
 from projections.topic_rebuild import remove_left
 from projections.view import HistoryColumns, MirrorView, Store
-from projections.view_versions import Replayed
+from projections.view_version import Replayed
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from fix_capture import Captured
 
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

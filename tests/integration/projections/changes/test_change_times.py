@@ -17,6 +17,7 @@ from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.registry import EventTypes
 from projections import view_definition
 from projections.declaration import events, mirror, source
+from projections.definition_diff import ChangeKind, difference
 from projections.delivery import Delivery, Held
 from projections.errors import DeclarationError, PlanError
 from projections.event_form import ENVELOPE, KEY
@@ -24,7 +25,6 @@ from projections.plan import plan_views
 from projections.record import Record
 from projections.sinks.table import TableSink
 from projections.view import EVENT_TABLES, EVENTS, ChangeTime, EventsRef, EventsView, Store
-from projections.view_definition import ChangeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -207,7 +207,7 @@ def test_a_view_of_events_without_times_is_the_one_that_it_was() -> None:
     assert view_definition.decoded(kept) == view_definition.decoded(view_definition.encoded(plain))
     assert "a0196204a929b1a5" == view_definition.digest(plain)  # as earlier versions noted it
     assert view_definition.digest(plain) != view_definition.digest(noted())
-    change = view_definition.difference(plain, noted(), gone=lambda _: False)
+    change = difference(plain, noted(), gone=lambda _: False)
     assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
 
 
@@ -215,7 +215,7 @@ def test_another_time_asks_for_another_version_of_the_view() -> None:
     plain = mirror("things", source("shop", tables=["public.things"]).things)
     timed = replace(plain, times=TIMES)
 
-    change = view_definition.difference(plain, timed, gone=lambda _: False)
+    change = difference(plain, timed, gone=lambda _: False)
 
     assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
     assert timed == view_definition.decoded(view_definition.encoded(timed))

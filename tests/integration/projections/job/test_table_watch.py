@@ -17,7 +17,7 @@ from projections.binding import bind
 from projections.spec import JobSpec
 from projections.table_watch import TableWatch
 from projections.view import DerivedView, MirrorView, Store
-from projections.view_versions import Replayed, VersionState
+from projections.view_version import Replayed, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from projections.errors import (
 )
 from projections.registry import load
 from projections.spark.derived_verification import verify_derived
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from tests.support.order_writes import readers, writing
 from tests.support.version_steps import connected, switched
 from tests.waiting import LONG_S, wait_until
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from projections.spec import JobSpec
     from projections.version_difference import VersionDifference
     from projections.view import DerivedView
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 

@@ -14,12 +14,13 @@ from cdc.postgres import own_schema
 from headwater.platform import Platform
 from headwater.project import open_project
 from projections import derived_versions, function_versions, view_versions
+from projections.definition_diff import ChangeKind
 from projections.function_slice import digest_of
 from projections.function_versions import KeptFunction
 from projections.registry import load
-from projections.view_definition import ChangeKind, encoded
+from projections.view_definition import encoded
 from projections.view_function import ViewFunction, part_told
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from projections.view_versions import Replayed, ViewVersion
+    from projections.view_version import Replayed, ViewVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from projections.errors import ReplayStoppedError
 from projections.filling import Filling
 from projections.replay import reach, replay
 from projections.view import HistoryColumns, MirrorView, Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from tests.support.version_steps import compared, connected
 from tests.waiting import LONG_S, wait_until
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from projections.replay.pace import ReplayProgress
     from projections.spec import JobSpec
     from projections.view import View
-    from projections.view_versions import Replayed, ViewVersion
+    from projections.view_version import Replayed, ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 

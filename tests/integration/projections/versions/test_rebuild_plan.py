@@ -38,6 +38,7 @@ from projections.sinks.search import SearchSink
 from projections.spec import JobSpec
 from projections.version_difference import compare_versions
 from projections.view import EventsRef, EventsView, MirrorView, Store
+from projections.view_version import Replayed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,7 +196,7 @@ def test_a_plan_reckons_with_the_last_rebuild_of_the_view_and_the_share_that_it_
     connection.execute("ANALYZE")
     planned = rebuild.plan_rebuild(connection, spec, PLACED, "source")
     begun = rebuild.begin(connection, spec, PLACED, planned, 0)
-    replayed = view_versions.Replayed({}, None, 6000, 2.0, 0.5)
+    replayed = Replayed({}, None, 6000, 2.0, 0.5)
     view_versions.note_replayed(connection, spec.source, begun.place, replayed)
 
     again = rebuild.plan_rebuild(connection, spec, PLACED, "source")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from projections.spec import JobSpec
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 

@@ -14,7 +14,7 @@ from headwater.versions import Versions
 from projections import succession, view_versions
 from projections.errors import VersionDiffersError
 from projections.registry import load
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from tests.support.version_steps import built, connected
 from tests.waiting import LONG_S, wait_until
 

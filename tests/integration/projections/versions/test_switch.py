@@ -29,13 +29,13 @@ from projections.search.engine import SearchEngine
 from projections.sinks.search import index_name
 from projections.spec import JobSpec
 from projections.view import MirrorView, Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

@@ -16,7 +16,7 @@ from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from projections import positions, view_versions
 from projections.view import Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from projections.watch_verification import BackgroundVerification
 from tests.support.project_text import cache_project
 

@@ -39,7 +39,7 @@ from projections.filling import Filling
 from projections.replay.bounds import Bounds
 from projections.search.client import Searcher
 from projections.view import MirrorView, Store
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from tests.support.version_steps import Reader, built, compared, connected, filled, switched
 from tests.waiting import LONG_S, wait_until
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from projections.spec import JobSpec
-    from projections.view_versions import ViewVersion
+    from projections.view_version import ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 

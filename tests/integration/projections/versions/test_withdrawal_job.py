@@ -24,7 +24,7 @@ from projections.published import Published, stable_path
 from projections.registry import load
 from projections.search.client import Searcher
 from projections.search.engine import SearchEngine
-from projections.view_versions import VersionState
+from projections.view_version import VersionState
 from tests.fix_capture import reading
 from tests.support.version_steps import built, connected, switched
 from tests.waiting import LONG_S, wait_until

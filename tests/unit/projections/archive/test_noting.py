@@ -15,7 +15,7 @@ from projections.replay.pace import ReplayProgress
 from projections.replay.task import Had, ReplayState
 from projections.table_difference import TableDifference
 from projections.version_difference import VersionDifference
-from projections.view_versions import Replayed, VersionState, ViewVersion
+from projections.view_version import Replayed, VersionState, ViewVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -37,7 +37,7 @@ from projections.replay.topic_origin import KEEPS_MIN_S, Known, lacks, unfit
 from projections.sinks.memory import MemorySink
 from projections.spec import JobSpec
 from projections.view import ChangeTime, HistoryColumns, MirrorView, Store
-from projections.view_versions import Replayed, VersionState, ViewVersion
+from projections.view_version import Replayed, VersionState, ViewVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cdc.table import TableName
 from eventstore.registry import EventTypes
 from projections.cache_options import CacheOptions
+from projections.definition_diff import ChangeKind, difference
 from projections.errors import DefinitionUnreadableError
 from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling, Window
 from projections.expectation.expectation import Expectation, OnFail, deletes
@@ -32,7 +33,7 @@ from projections.view import (
     SchemaPolicy,
     Store,
 )
-from projections.view_definition import ChangeKind, decoded, difference, digest, encoded
+from projections.view_definition import decoded, digest, encoded
 from projections.view_function import part_told, told_of
 
 if TYPE_CHECKING:

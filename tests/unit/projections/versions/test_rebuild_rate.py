@@ -12,7 +12,7 @@ from cdc.table import TableName
 from projections import view_definition
 from projections.replay.rate import rate_of, share_of
 from projections.view import HistoryColumns, MirrorView, Store
-from projections.view_versions import Replayed, VersionState, ViewVersion
+from projections.view_version import Replayed, VersionState, ViewVersion
 
 if TYPE_CHECKING:
     from projections.view import AnyView

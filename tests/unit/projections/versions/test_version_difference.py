@@ -18,6 +18,7 @@ from eventstore.registry import EventTypes
 from projections import store_turn, table_difference, version_difference
 from projections.change import RowChange
 from projections.definition.columns import ROW_ID_COLUMN
+from projections.definition_diff import ChangeKind, DefinitionChange
 from projections.event_form import KEY, EventForm
 from projections.expectation.expectation import Expectation, OnFail, deletes
 from projections.plan import EventsPlan, HistoryPlan, ViewPlan
@@ -27,7 +28,6 @@ from projections.sinks.warehouse import WarehouseSink
 from projections.spec import JobSpec
 from projections.version_difference import VersionDifference, compare_versions
 from projections.view import EVENTS, Store
-from projections.view_definition import ChangeKind, DefinitionChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
