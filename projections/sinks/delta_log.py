@@ -15,27 +15,25 @@ from projections.errors import TableTornError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.plan import ViewPlan
 
-
-def refuse_torn(root: Path, plan: ViewPlan, *, every: bool = False) -> None:
+def refuse_torn(root: Path, view: str, *, every: bool = False) -> None:
     """Refuses the tables of a view whose log is torn.
 
     Args:
         root: Folder of the tables.
-        plan: The view.
+        view: The view.
         every: Whether every commit since the last checkpoint is read, not the newest alone.
 
     Raises:
         TableTornError: One is.
     """
-    for name in (plan.name, f"{plan.name}.deleted"):
+    for name in (view, f"{view}.deleted"):
         found = torn(root / name, every=every)
         if found is not None:
             raise TableTornError(
-                f"view {plan.name}: the log of its table is torn",
+                f"view {view}: the log of its table is torn",
                 detail=f"{name}/_delta_log: {found}",
-                hint=f"headwater down; move tables/{plan.name} and tables/{plan.name}.deleted away;"
+                hint=f"headwater down; move tables/{view} and tables/{view}.deleted away;"
                 " headwater up reads the view's table anew",
             )
 

@@ -42,7 +42,7 @@ class WarehouseSink:
         Raises:
             TableTornError: The log of one is torn.
         """
-        refuse_torn(self._root, plan)
+        refuse_torn(self._root, plan.name)
         self._of(plan).prepare(plan)
 
     def mark(self, plan: ViewPlan) -> str | None:
@@ -66,7 +66,7 @@ class WarehouseSink:
         try:
             return self._of(plan).apply(plan, changes)
         except SinkUnavailableError:
-            refuse_torn(self._root, plan, every=True)
+            refuse_torn(self._root, plan.name, every=True)
             raise
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
