@@ -18,8 +18,6 @@ from projections.errors import VersionBusyError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from projections.view import Store
-
 MOVE_WAIT_S: Final = 60.0
 """How long somebody who moves readers waits for batches that are under way."""
 
@@ -29,7 +27,7 @@ _UNSHARE: Final = f"SELECT pg_advisory_unlock_shared({_KEY})"
 _TAKE: Final = f"SELECT pg_advisory_xact_lock({_KEY})"
 
 
-def of_derived(store: Store) -> str:
+def of_derived(store: str) -> str:
     """Returns the turn that views made from others have in a store."""
     return f"derived {store}"
 

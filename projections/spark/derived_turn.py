@@ -14,21 +14,19 @@ from projections import store_turn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from projections.spec import JobSpec
-    from projections.view import Store
-
 
 class DerivedTurn:
     """The turn of views made from others in one store, held by a session that stays open.
 
     Args:
-        spec: The job.
+        dsn: Of the source.
+        source: Its name.
         store: The store.
     """
 
-    def __init__(self, spec: JobSpec, store: Store) -> None:
-        self._dsn = spec.source_dsn
-        self._source = spec.source
+    def __init__(self, dsn: str, source: str, store: str) -> None:
+        self._dsn = dsn
+        self._source = source
         self._turn = store_turn.of_derived(store)
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None

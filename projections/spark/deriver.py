@@ -91,7 +91,7 @@ class Deriver(Attendant):
         self._versions = TableVersions(session, tables)
         self._versions_of_few = TableVersions(batches, tables)
         self.keepers = [self._keeper(view) for view in spec.derived]
-        self._turn = DerivedTurn(spec, Store.TABLE)
+        self._turn = DerivedTurn(spec.source_dsn, spec.source, Store.TABLE)
         self._joining: dict[str, DerivedView] = {}
         self._made: Mapping[str, TableVersion] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)

@@ -169,7 +169,7 @@ class Follower(Attendant):
         self._store = store
         self._views = [view for view in spec.derived if store in view.to]
         self._published = Published(spec.addresses.tables, spec.source)
-        self._turn = DerivedTurn(spec, store)
+        self._turn = DerivedTurn(spec.source_dsn, spec.source, store)
         self._file = delivered_file(spec, store)
         self._had = delivered(spec, store)
         self._renewals = Renewals(spec)
