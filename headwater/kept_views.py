@@ -336,9 +336,7 @@ class KeptViews:
             view for view in spec.derived if not views or view.name.partition(".")[0] in views
         )
         if derived and (not stores or "table" in stores):
-            from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
-
-            reports += verify_derived(replace(spec, derived=derived), uncompared)
+            reports += _verify_derived(replace(spec, derived=derived), uncompared)
         with self._site.connect() as connection:
             ledger.publish(connection, spec.source, reports)
         return reports
@@ -359,7 +357,7 @@ class KeptViews:
         """
         from projections.repair import repair  # noqa: PLC0415
 
-        return repair(self._site.capture_spec(), self.job_spec(), reports, say=say)
+        return repair(self._site.capture_spec(), self.job_spec(), reports, _verify_derived, say=say)
 
     def _kept(self) -> dict[str, ViewPlan]:
         """Versions of views by their places, and by a view's name the one that readers see."""
@@ -375,6 +373,15 @@ class KeptViews:
 
     def _declared_derived(self) -> list[DerivedView]:
         return list(self._site.project.declarations.derived.values())
+
+
+def _verify_derived(
+    spec: JobSpec, uncompared: Callable[[Uncompared], None] | None = None
+) -> list[ViewReport]:
+    # here and not above: it loads Spark
+    from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
+
+    return verify_derived(spec, uncompared)
 
 
 def _without(

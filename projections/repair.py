@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from projections.view import DerivedView
     from projections.view_report import Finding, ViewReport
 
+    VerifyDerived = Callable[[JobSpec], list[ViewReport]]
+
 RENEWAL_S: Final = 600.0
 """Longest wait for a view made from others: it is computed whole, and all its rows are given."""
 
@@ -122,10 +124,11 @@ def refuse(spec: JobSpec, report: ViewReport) -> None:
         )
 
 
-def repair(
+def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited for
     capture: CaptureSpec,
     spec: JobSpec,
     reports: Sequence[ViewReport],
+    verify_derived: VerifyDerived,
     *,
     deadline_s: float = DEADLINE_S,
     say: Callable[[str], None] = lambda _: None,
@@ -136,6 +139,7 @@ def repair(
         capture: How the source is captured.
         spec: The job.
         reports: Of a verification; those in which nothing is wrong are passed over.
+        verify_derived: Compares the tables of views that are made from others; that takes Spark.
         deadline_s: Longest wait for a read, and for a view to have it, seconds.
         say: Is told each step.
 
@@ -158,7 +162,9 @@ def repair(
             wrong[report.view][report.store] = _repairable(report)
     found: list[Repaired] = []
     for name, of_view in made.items():
-        found += _made_anew(spec, derived[name], of_view, max(deadline_s, RENEWAL_S), say)
+        found += _made_anew(
+            spec, derived[name], of_view, verify_derived, max(deadline_s, RENEWAL_S), say
+        )
     plans = {plan.name: plan for plan in spec.plans}
     for view, by_store in wrong.items():
         plan = plans[view]
@@ -228,10 +234,11 @@ def _judged_again(
     return repaired
 
 
-def _made_anew(
+def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
     spec: JobSpec,
     view: DerivedView,
     reports: Sequence[ViewReport],
+    verify_derived: VerifyDerived,
     deadline_s: float,
     say: Callable[[str], None],
 ) -> list[Repaired]:
@@ -244,7 +251,7 @@ def _made_anew(
     said = ", ".join(sorted(stores))
     say(f"{view.name}: the job makes it whole at its next boundary, in {said}")
     _await_renewal(spec, renewals, asked, deadline_s)
-    again = {report.store: report for report in _verified_again(spec, view, stores)}
+    again = {report.store: report for report in _verified_again(spec, view, stores, verify_derived)}
     repaired = []
     for report in reports:
         left = again.get(report.store)
@@ -271,12 +278,12 @@ def _await_renewal(spec: JobSpec, renewals: Renewals, asked: Renewal, deadline_s
         time.sleep(_POLL_S)
 
 
-def _verified_again(spec: JobSpec, view: DerivedView, stores: set[Store]) -> list[ViewReport]:
+def _verified_again(
+    spec: JobSpec, view: DerivedView, stores: set[Store], verify_derived: VerifyDerived
+) -> list[ViewReport]:
     beside = stores - {Store.TABLE}
     found = verify(spec, views=[view.name], stores=beside) if beside else []
     if Store.TABLE in stores:
-        from projections.spark.derived_verification import verify_derived  # noqa: PLC0415
-
         found += verify_derived(replace(spec, derived=(view,)))
     return found
 

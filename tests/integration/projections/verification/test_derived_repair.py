@@ -116,7 +116,7 @@ def test_damage_of_a_view_made_from_others_is_named_and_repaired_by_the_job(
         (each.key, each.verdict) for each in found[by_kind, Store.SEARCH].findings
     }
 
-    done = repair(captured.spec, job.bound(), list(found.values()))
+    done = repair(captured.spec, job.bound(), list(found.values()), verify_derived)
 
     assert found.keys() == {(each.view, each.store) for each in done}
     assert [(0, each.asked) for each in done] == [(each.wrong, each.cured) for each in done]
@@ -128,7 +128,7 @@ def test_damage_of_a_view_made_from_others_is_named_and_repaired_by_the_job(
     damage_index(job, by_kind)
     bad = [each for each in found.values() if each.view == by_kind]
     with pytest.raises(RepairRefusedError, match="no job runs"):
-        repair(captured.spec, stopped(job), bad)
+        repair(captured.spec, stopped(job), bad, verify_derived)
     Renewals(job.spec).ask(by_kind, [Store.SEARCH])
     job.start()
     job.wait(lambda _: Renewals(job.spec).of_view(by_kind) is None)

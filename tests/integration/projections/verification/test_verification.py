@@ -28,6 +28,7 @@ from projections.repair import repair
 from projections.search.engine import SearchEngine
 from projections.sinks.open import open_sink
 from projections.sinks.search import index_name
+from projections.spark.derived_verification import verify_derived
 from projections.verification import ledger, truth
 from projections.verify import Verification, verify
 from projections.view import Store
@@ -161,7 +162,7 @@ def test_constant_writes_raise_no_alarm_and_what_is_wrong_is_found_and_repaired(
         assert (1, 0) == (found["visits", Store.TABLE].missing, found["visits", Store.TABLE].extra)
 
         things = [report for report in found.values() if report.view.endswith("_things")]
-        repaired = repair(captured.spec, kept.spec, things)
+        repaired = repair(captured.spec, kept.spec, things, verify_derived)
 
         cured = {each.store: (each.asked, each.cured, each.left) for each in repaired}
         assert cured == {
@@ -171,7 +172,7 @@ def test_constant_writes_raise_no_alarm_and_what_is_wrong_is_found_and_repaired(
         }
         assert [("visits", Store.TABLE)] == list(wrong(verify(kept.spec)))
         with pytest.raises(RepairRefusedError) as refused:
-            repair(captured.spec, kept.spec, [found["visits", Store.TABLE]])
+            repair(captured.spec, kept.spec, [found["visits", Store.TABLE]], verify_derived)
         assert "resnapshot public.visits" in str(refused.value.hint)
     assert 0 == sum(report.moving for report in at_rest(kept))
 
