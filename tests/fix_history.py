@@ -16,6 +16,7 @@ from projections.plan import HistoryPlan, ViewPlan
 from projections.sinks.history_check import HistoryCheck
 from projections.sinks.history_form import HistoryForm
 from projections.view import Store
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from projections.history import HistoryState
 
 EPOCH = 1 << 56
-SLOW = settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 PRICES = TableSchema(
     TableName("public", "prices"),
     (
@@ -38,6 +34,15 @@ PRICES = TableSchema(
     ),
     ("id",),
 )
+
+
+def slowly() -> settings:
+    """Settings of property tests each of whose examples writes tables."""
+    return settings(
+        max_examples=examples(20),
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
 
 
 def prices(*, by_sequence: bool = False, left_out: str | None = None) -> ViewPlan:

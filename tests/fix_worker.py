@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--all-seeds", action="store_true", help="kill Connect at all seeded points, not at some"
-    )
-
-
 class Worker:
     """A worker; its group has no other, so it is alone with its connectors."""
 

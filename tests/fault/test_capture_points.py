@@ -26,6 +26,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fix_seeds import Rotation
     from fix_worker import Worker
     from psycopg import Connection
 
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.fault]
 LEDGER = TableName("public", "ledger")
 PAIRS = TableName("public", "pairs")
 SEEDS: Final = range(20)
-SEEDS_PER_RUN: Final = 6
+SEEDS_PER_RUN: Final = 2
 COPIED: Final = 4_000
 
 
@@ -242,11 +243,9 @@ def spec(database: str, kafka_bootstrap: str, worker: Worker) -> Iterator[Captur
 
 
 def test_all_is_equal_after_each_kill(
-    spec: CaptureSpec, worker: Worker, request: pytest.FixtureRequest
+    spec: CaptureSpec, worker: Worker, rotation: Rotation
 ) -> None:
-    chosen = list(SEEDS)
-    if not request.config.getoption("--all-seeds"):
-        chosen = sorted(random.SystemRandom().sample(SEEDS, SEEDS_PER_RUN))
+    chosen = rotation.of(SEEDS, SEEDS_PER_RUN)
     print(f"seeds {chosen}")  # noqa: T201
     fold = Fold(spec)
     with ExitStack() as stack:

@@ -63,28 +63,22 @@ def processes() -> ForkServerContext:
     return multiprocessing.get_context("forkserver")
 
 
-@pytest.fixture
-def seed(request: pytest.FixtureRequest) -> int:
-    """That of the order of tests, which pytest prints."""
-    return int(request.config.getoption("randomly_seed", None) or 3)
-
-
 def test_a_rebuilt_view_equals_the_live_one_whatever_is_killed(
     capture: Callable[..., Captured],
     view_job: Callable[..., ViewJob],
     database: str,
     processes: ForkServerContext,
-    seed: int,
+    run_seed: int,
 ) -> None:
     """Whether large values are logged with a row that comes under another key is chance, too."""
-    chance = Random(seed)  # noqa: S311  # no secret
+    chance = Random(run_seed)  # noqa: S311  # no secret
     logged = bool(chance.getrandbits(1))
-    workload = Workload(database, Random(f"writes {seed}"), logged=logged)  # noqa: S311
+    workload = Workload(database, Random(f"writes {run_seed}"), logged=logged)  # noqa: S311
     workload.begin()
     captured = capture("things")
     job = view_job(captured, views=declared(captured.spec.name))
     workload.read = partial(_ask, captured, job)
-    with told(seed, job), connected(job.spec) as connection, reading(captured):
+    with told(run_seed, job), connected(job.spec) as connection, reading(captured):
         assert {} == view_versions.register(connection, job.spec.source, job.spec.views)
         job.start()
         assert [] == job.catch_up()

@@ -134,7 +134,7 @@ class Children:
         )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.rotating("seed", range(4))
 def test_the_view_equals_the_log_however_often_subscribers_are_killed(ledger, tmp_path, seed):
     sent = tmp_path / "sent"
     children = Children("subscribe", ledger.dsn, str(sent))
@@ -182,7 +182,7 @@ def finish(sent: Path):
     return handle
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.rotating("seed", range(3))
 def test_processes_repeat_no_command_and_lose_none_however_often_their_manager_is_killed(
     ledger, seed
 ):

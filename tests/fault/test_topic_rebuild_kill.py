@@ -85,16 +85,10 @@ class Paused(Workload):
             self.gate.acquire()
 
 
-@pytest.fixture
-def seed(request: pytest.FixtureRequest) -> int:
-    """That of the order of tests, which pytest prints."""
-    return int(request.config.getoption("randomly_seed", None) or 3)
-
-
 def test_a_version_filled_from_a_compacted_topic_equals_the_live_one_whatever_is_killed(
-    capture: Callable[..., Captured], view_job: Callable[..., ViewJob], database: str, seed: int
+    capture: Callable[..., Captured], view_job: Callable[..., ViewJob], database: str, run_seed: int
 ) -> None:
-    chance = Random(f"writes {seed}")  # noqa: S311  # no secret
+    chance = Random(f"writes {run_seed}")  # noqa: S311  # no secret
     workload = Paused(database, chance, logged=bool(chance.getrandbits(1)))
     workload.begin()
     captured = capture("things", retention={THINGS: Retention.parse("latest", HOUR_MS)})

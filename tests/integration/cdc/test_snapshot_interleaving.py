@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from fix_seeds import examples
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from psycopg import errors
@@ -153,7 +154,7 @@ def admin(database: str) -> Iterator[psycopg.Connection]:
 
 
 @settings(
-    max_examples=120,
+    max_examples=examples(120),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

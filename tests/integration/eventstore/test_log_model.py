@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pytest
+from fix_seeds import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -373,7 +374,7 @@ def test_postgres_and_memory_answer_alike_whatever_is_asked(pg_log):
     run_state_machine_as_test(
         lambda: LogMachine(pg_log),
         settings=settings(
-            max_examples=150,
+            max_examples=examples(150),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -213,5 +214,5 @@ class Partition(RuleBasedStateMachine):
 
 TestPartition = Partition.TestCase
 TestPartition.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, report_multiple_bugs=False
+    max_examples=examples(200), stateful_step_count=50, deadline=None, report_multiple_bugs=False
 )

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
+from fix_seeds import examples
 from fix_stored import STREAM, TENANT, stored
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -173,7 +174,7 @@ anything = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(good)
 @example(Everything(amount=Decimal("1.10"), amounts=frozenset({Decimal("-0"), Decimal("1E+5")})))
 @example(Everything(real=-0.0, number=2**63 - 1, span=timedelta(days=-1, microseconds=1)))
@@ -188,7 +189,7 @@ def test_every_value_of_the_declared_types_reads_back_exactly(event):
     json.loads(new.data)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.sampled_from(sorted(Everything.__dataclass_fields__)), anything)
 @example("real", 5)
 @example("amount", 1.5)
@@ -209,7 +210,7 @@ def test_a_value_of_any_other_kind_reads_back_exactly_or_is_refused(name, value)
     assert shown(event) == shown(read) if refused is None else refused.startswith(name)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.dictionaries(texts, anything, max_size=3))
 @example({"a": float("nan")})
 @example({"a": "\0"})

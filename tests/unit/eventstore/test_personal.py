@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from fix_seeds import examples
 from fix_stored import STREAM, TENANT, stored
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -358,7 +359,7 @@ def test_no_two_lists_of_parts_are_bound_to_the_same(one, other):
     assert (unambiguous(*one) == unambiguous(*other)) == (one == other)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), st.booleans())
 def test_every_personal_value_reads_back_until_it_is_forgotten(email, forgotten):
     ring = MemoryKeyRing()

@@ -10,6 +10,7 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -225,7 +226,7 @@ OUTSIDE = {
 }
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(st.sampled_from([*OUTSIDE, "see", "see", PAYMENT, COLLECTION]), max_size=25))
 def test_whatever_comes_first_every_order_ends_with_its_goods_and_its_money_in_one_place(steps):
     world = World()

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from fix_archive import archived
 from fix_log import PLAN, TABLE, TOPIC, Source, envelope, groups, numbered, sources
+from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from fix_seeds import Rotation
     from pyspark.sql import SparkSession
 
     from projections.plan import ViewPlan
@@ -118,10 +120,10 @@ LIVES = {
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
 def test_the_first_commit_is_that_of_the_newest_insert_in_whatever_order_records_come(
-    tmp_path: Path, life: list[Told]
+    tmp_path: Path, life: list[Told], rotation: Rotation
 ) -> None:
     plan = replace(FIRST, expectations=(DRAFTS,))
-    for number, order in enumerate(permutations(life)):
+    for number, order in enumerate(rotation.of(permutations(life))):
         table = Table(tmp_path / str(number), plan)
         for place, each in enumerate(order):
             table.take([each.record])
@@ -132,7 +134,9 @@ def test_the_first_commit_is_that_of_the_newest_insert_in_whatever_order_records
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_duplicates_and_the_bounds_of_batches_make_no_difference(
@@ -166,7 +170,9 @@ def test_duplicates_and_the_bounds_of_batches_make_no_difference(
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(log=sources(whole_rows=True), data=st.data())
 def test_a_view_that_follows_and_one_that_is_rebuilt_say_what_the_log_says(

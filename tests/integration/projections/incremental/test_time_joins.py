@@ -162,7 +162,7 @@ def some_clicks(random: Random, people: Sequence[int], moments: Iterable[int]) -
     return clicks | {random.randint(1, 30): None for _ in range(3)}
 
 
-SEEDS = pytest.mark.parametrize("seed", [1, 2])
+SEEDS = pytest.mark.rotating("seed", [1, 2])
 
 
 @SEEDS

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 import redis
 from deltalake import DeltaTable
+from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -146,7 +147,7 @@ _changes = st.lists(
 
 
 @settings(
-    max_examples=80,
+    max_examples=examples(80),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from fix_history import EPOCH, PRICES, SLOW, gone, price, prices, stored, unlike
+from fix_history import EPOCH, PRICES, gone, price, prices, slowly, stored, unlike
 from fix_log import PLAN, TOPIC, Source, numbered, sources
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +98,7 @@ def pieces(data: st.DataObject, records: Sequence[Record]) -> list[Sequence[Reco
 
 
 @pytest.mark.parametrize("tracked", [("note",), COLUMNS], ids=["one column", "all columns"])
-@SLOW
+@slowly()
 @given(source=sources(whole_rows=True), data=st.data())
 def test_any_order_and_any_batches_end_in_the_states_of_the_log(
     tmp_path: Path, tracked: tuple[str, ...], source: Source, data: st.DataObject
@@ -160,7 +160,7 @@ def without(row: Mapping[str, object] | None, name: str) -> dict[str, object]:
     return {column: value for column, value in (row or {}).items() if column != name}
 
 
-@SLOW
+@slowly()
 @given(source=sources(), data=st.data())
 def test_unchanged_values_are_those_of_the_row_before(
     tmp_path: Path, source: Source, data: st.DataObject
@@ -179,7 +179,7 @@ def test_unchanged_values_are_those_of_the_row_before(
     assert {key: encoder(PLAN.schema)(row) for key, row in source.rows.items()} == now
 
 
-@SLOW
+@slowly()
 @given(data=st.data())
 def test_rows_with_times_of_their_own_end_in_the_same_states_in_any_order(
     tmp_path: Path, data: st.DataObject

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from fix_history import EPOCH, SLOW, gone, price, prices, stored, unlike
+from fix_history import EPOCH, gone, price, prices, slowly, stored, unlike
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -149,7 +149,7 @@ def tables(draw: st.DrawFn) -> Table:
     return found
 
 
-@SLOW
+@slowly()
 @given(table=tables(), data=st.data())
 def test_states_end_by_what_was_true_whatever_comes_when(
     tmp_path: Path, table: Table, data: st.DataObject

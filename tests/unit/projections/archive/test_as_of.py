@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable
 from fix_archive import archived, compacted
 from fix_log import PLAN, TOPIC
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,7 +201,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PART_RECORDS", 5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(log=logs(), data=st.data())
 def test_rows_are_those_of_the_transactions_that_had_committed(
     log: Log, data: st.DataObject
@@ -225,7 +226,7 @@ def test_rows_are_those_of_the_transactions_that_had_committed(
             assert rows == rows_of(by_time.tables)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(log=logs(), data=st.data())
 def test_a_history_has_the_states_that_were_known_then(log: Log, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(log.commits) - 2))

@@ -21,6 +21,7 @@ import pytest
 from deltalake import DeltaTable
 from fix_archive import SENT_AT, archived, compacted
 from fix_log import LEAN, PLAN, TABLE, TOPIC, Source, envelope, groups, numbered, sources
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,7 +155,7 @@ def rows_of(sink: MemorySink, plan: ViewPlan = PLAN) -> dict[Any, Any]:
     return {row["id"]: row for row in sink.documents(plan)}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(source=sources(), data=st.data())
 def test_a_mirror_ends_as_its_source(source: Source, data: st.DataObject) -> None:
     records = with_reads_and_repeats(source, data)
@@ -168,7 +169,7 @@ def test_a_mirror_ends_as_its_source(source: Source, data: st.DataObject) -> Non
     assert source.rows == rows_of(sink)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(records=topics(), data=st.data())
 def test_a_mirror_comes_to_what_live_delivery_makes_of_the_same_records(
     records: list[Record], data: st.DataObject
@@ -184,7 +185,7 @@ def test_a_mirror_comes_to_what_live_delivery_makes_of_the_same_records(
     assert state_of(expected, plan, waits) == state_of(sink, plan, waits)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(records=topics(), data=st.data())
 def test_a_history_is_given_every_change_and_a_table_without_a_key_every_row(
     records: list[Record], data: st.DataObject
@@ -203,7 +204,7 @@ def test_a_history_is_given_every_change_and_a_table_without_a_key_every_row(
     assert expected.given == sink.given
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(source=sources(), data=st.data())
 def test_a_replay_that_is_killed_anywhere_goes_on_and_ends_the_same(
     source: Source, data: st.DataObject

@@ -15,6 +15,7 @@ import orjson
 import pytest
 from fix_archive import SENT_AT, archived
 from fix_log import PLAN, TABLE, TOPIC, Source, envelope, numbered, sources
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,7 +89,7 @@ def texts(*numbers: int) -> frozenset[str]:
     return frozenset(f'{{"id": {number}}}' for number in numbers)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(source=sources(), data=st.data())
 def test_rows_that_a_store_has_lost_are_again_what_they_were_and_all_others_stay(
     source: Source, data: st.DataObject

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from fix_archive import archived, compacted
 from fix_log import LEAN, PLAN, TOPIC, Source, envelope, numbered, sources
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,7 +96,7 @@ def grown(
             yield end
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(source=sources(), data=st.data())
 def test_a_mirror_that_is_filled_in_laps_ends_as_its_source(
     source: Source, data: st.DataObject
@@ -111,7 +112,7 @@ def test_a_mirror_that_is_filled_in_laps_ends_as_its_source(
     assert source.rows == rows_of(sink)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(records=topics(), data=st.data())
 def test_laps_come_to_what_one_replay_and_live_delivery_of_the_same_batches_come_to(
     records: list[Record], data: st.DataObject
@@ -145,7 +146,7 @@ def live_behind(
     return {each.key for each in delivery.waiting}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(records=topics(), data=st.data())
 def test_a_history_is_given_every_change_once_in_its_order(
     records: list[Record], data: st.DataObject
@@ -190,7 +191,7 @@ def states_of(tables: Path, but: set[str]) -> list[Any]:
     return [row for row in found if orjson.dumps({"id": row["id"]}).decode() not in but]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(source=sources(), data=st.data())
 def test_a_lap_that_is_killed_anywhere_goes_on_within_it(
     source: Source, data: st.DataObject

@@ -18,6 +18,7 @@ import orjson
 import pytest
 from fix_archive import archived
 from fix_log import LEAN, PLAN, TABLE, TOPIC, Source, envelope, groups, numbered, sources
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,7 +119,7 @@ def copied(folder: Path, log: Log, cleanable: int, end: int, chance: Any) -> Cop
     return Copied(TOPIC, "first", {0: end}, len(records), gone)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(source=sources(), plan=st.sampled_from([PLAN, LEAN]), data=st.data())
 def test_a_mirror_filled_while_its_topic_is_compacted_ends_as_its_source(
     source: Source, plan: ViewPlan, data: st.DataObject

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from fix_log import LEAN, PLAN, TABLE, TOPIC, Source, groups, numbered, sources
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,7 +109,7 @@ def batches(data: st.DataObject, records: Sequence[Record]) -> list[Sequence[Rec
     return [records[a:b] for a, b in zip(starts, [*ends, len(records)], strict=True)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(source=sources(whole_rows=True), data=st.data())
 def test_whole_rows_end_as_the_source_in_any_order(source: Source, data: st.DataObject) -> None:
     last = len(source.states) - 1
@@ -124,7 +125,7 @@ def test_whole_rows_end_as_the_source_in_any_order(source: Source, data: st.Data
     assert (expected(source), {}) == (job.rows(), job.waiting)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(source=sources(), data=st.data())
 def test_rows_with_unchanged_values_end_as_the_source_in_the_order_of_their_partition(
     source: Source, data: st.DataObject
@@ -145,7 +146,7 @@ def test_rows_with_unchanged_values_end_as_the_source_in_the_order_of_their_part
     assert (expected(source), {}) == (job.rows(), job.waiting)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(source=sources(), data=st.data())
 def test_a_whole_topic_taken_again_changes_nothing(source: Source, data: st.DataObject) -> None:
     records = _topic(source, data)
@@ -166,7 +167,7 @@ def test_a_whole_topic_taken_again_changes_nothing(source: Source, data: st.Data
     assert all(after[key][0] > before[key][0] for key in changed & before.keys())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(source=sources(), data=st.data())
 def test_what_cannot_be_read_holds_up_its_own_key_until_the_row_is_read(
     source: Source, data: st.DataObject
@@ -199,7 +200,7 @@ def test_what_cannot_be_read_holds_up_its_own_key_until_the_row_is_read(
     assert (expected(source), {}) == (job.rows(), job.waiting)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(source=sources(), data=st.data())
 def test_a_read_of_the_whole_table_repairs_what_was_lost(
     source: Source, data: st.DataObject
@@ -241,7 +242,7 @@ def left_out(key: int, row: Any) -> bool:
     return not (row["note"][-1] in "24" or key == 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(source=sources(whole_rows=True), data=st.data())
 def test_a_view_has_the_newest_row_of_a_key_if_that_is_as_expected(
     source: Source, data: st.DataObject
@@ -268,7 +269,7 @@ def test_a_view_has_the_newest_row_of_a_key_if_that_is_as_expected(
     assert (wanted, {}) == (job.rows(), job.waiting)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(source=sources(), data=st.data())
 def test_rows_that_were_left_out_come_back_whole(source: Source, data: st.DataObject) -> None:
     records = _topic(source, data)
@@ -292,7 +293,7 @@ def test_rows_that_were_left_out_come_back_whole(source: Source, data: st.DataOb
     assert (wanted, {}) == (job.rows(), job.waiting)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(source=sources(), data=st.data())
 def test_what_becomes_of_a_column_that_is_left_out_never_matters(
     source: Source, data: st.DataObject

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -317,7 +318,7 @@ BEGUN = "A = [1]\nB = [2]\nC = [3]\nD = [4]\ndef put(x):\n    x.append(0)\n" + "
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     before=st.lists(statements, max_size=8),
     after=st.lists(statements, max_size=8),

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from fix_archive import archived, compacted
 from fix_log import PLAN, TOPIC, Source, numbered, sources
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,7 +151,7 @@ def test_a_text_is_found_wherever_a_piece_of_a_file_ends(
         assert ["with"] == search_files(folder, texts).found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(source=sources(), data=st.data())
 def test_an_archive_without_a_key_is_replayed_into_all_others(
     source: Source, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

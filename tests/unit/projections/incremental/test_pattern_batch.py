@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ def real(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_each_group_has_the_matches_of_its_rows_alone(data: st.DataObject) -> None:
     pattern = data.draw(patterns())

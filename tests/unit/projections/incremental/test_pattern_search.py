@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def matches(pattern: Pattern, given_rows: Sequence[Event]) -> list[Match]:
     return list(searched(pattern, episode(pattern, given_rows), Effort(1_000_000, REFUSED)))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_what_is_looked_up_is_what_is_found_by_going_from_row_to_row(data: st.DataObject) -> None:
     pattern = data.draw(patterns())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +38,7 @@ keys = st.tuples(
 batches = st.dictionaries(keys, st.none() | st.integers(0, 9), max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(first=batches, following=st.lists(batches, max_size=4))
 def test_rows_are_found_by_all_columns_of_their_key(
     first: dict[Any, Any],
@@ -57,7 +58,7 @@ def test_rows_are_found_by_all_columns_of_their_key(
         assert len(expected) == len(found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(rows=batches, unless_there=st.lists(keys, unique=True, max_size=6))
 def test_what_is_deleted_unless_its_key_has_a_row_is_so_only_without_one(
     rows: dict[Any, Any], unless_there: list[Any]

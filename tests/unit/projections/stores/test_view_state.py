@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ def write(root: Path, batch: dict[int, int | None], number: int) -> None:
     DerivedTable(root, "v", ("window_start",)).write(given, number, anew=number == 0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(batches=BATCHES)
 def test_rows_and_times_are_those_of_the_version(
     batches: list[dict[int, int | None]], tmp_path_factory: pytest.TempPathFactory

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fix_seeds import examples
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -127,7 +128,7 @@ def _judged(world: World, parts: tuple[list[str], ...], *, settles: bool = True)
     return judge(first, document(row), world.held(), seen=settles)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(_acts, st.tuples(_acts, _acts, _acts, _acts), st.booleans())
 def test_a_view_that_is_right_is_never_told_as_wrong(
     before: list[str], parts: tuple[list[str], ...], settles: bool
@@ -141,7 +142,7 @@ def test_a_view_that_is_right_is_never_told_as_wrong(
     assert verdict in {Verdict.EQUAL, Verdict.MOVING}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_acts, _damages)
 def test_a_view_that_is_wrong_is_told_as_such_once_its_row_holds_still(
     before: list[str], damage: str
@@ -169,7 +170,7 @@ def test_a_view_that_is_wrong_is_told_as_such_once_its_row_holds_still(
         assert expected == verdict
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_acts, st.tuples(_acts, _acts, _acts, _acts))
 def test_what_is_told_as_equal_was_equal_to_the_source_at_the_snapshot(
     before: list[str], parts: tuple[list[str], ...]
