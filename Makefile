@@ -32,8 +32,8 @@ every-test:
 	@$(PY) -m pytest $(PARALLEL) -m 'not soak' --require-integration --session-timeout=3000 \
 	    --cov --cov-report=term:skip-covered --durations=15
 
-soak: setup ## the long tests that `make test` leaves out (SHARD=1/4: a part of them)
-	@$(PY) -m pytest $(PARALLEL) -m soak --timeout=2400 --durations=15
+soak: setup ## every test with every seed, the long ones too (SHARD=2/6: one of six parts)
+	@$(PY) -m pytest $(PARALLEL) --matrix=full --shard=$(or $(SHARD),1/1) --timeout=2400 --durations=15
 
 lint: environment ## style, types, module contracts
 	@$(PY) -m ruff check .
