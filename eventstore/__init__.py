@@ -94,6 +94,7 @@ from eventstore.errors import (
     UpcastError,
     WaitTimeoutError,
     WrongExpectedVersionError,
+    WrongKindError,
 )
 from eventstore.event import Appended, IntegrationEvent
 from eventstore.expected_version import ANY, NO_STREAM, STREAM_EXISTS
@@ -156,6 +157,7 @@ __all__ = [
     "UpcastError",
     "WaitTimeoutError",
     "WrongExpectedVersionError",
+    "WrongKindError",
     "aggregate",
     "event",
     "evolves",

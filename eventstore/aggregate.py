@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast, dataclass_transform, overload
 
+from eventstore.callables import check_function, check_result
 from eventstore.decider import Decider
 from eventstore.errors import UndeclaredError
 
@@ -90,6 +91,7 @@ def aggregate(
     Raises:
         UndeclaredError: The class cannot be made without arguments, a method does not say what it
             takes, two methods take the same, or a command has no such attribute.
+        WrongKindError: A method, or `identity`, is async.
     """
 
     def declare(cls: type[_T]) -> type[_T]:
@@ -143,6 +145,7 @@ def _evolved(state: Any, event: object, methods: Mapping[type, Callable[..., Any
     if following is None:
         return state
     if following.__class__ is not state.__class__:
+        check_result(f"{getattr(method, '__qualname__', 'evolves')}", following)
         raise UndeclaredError(
             f"a method of {type(state).__qualname__} returns something else than the next state",
             detail=f"{type(following).__qualname__} for event {type(event).__qualname__}",
@@ -192,6 +195,7 @@ def _check_initial_state(cls: type) -> None:
 
 def _marked(mark: str, given: tuple[Any, ...]) -> Any:
     if len(given) == 1 and isinstance(given[0], types.FunctionType):
+        check_function(f"{given[0].__qualname__}", given[0])
         setattr(given[0], mark, ())
         return given[0]
     if not given or not all(isinstance(each, type) for each in given):
@@ -200,6 +204,7 @@ def _marked(mark: str, given: tuple[Any, ...]) -> Any:
         )
 
     def mark_method(method: _F) -> _F:
+        check_function(f"{getattr(method, '__qualname__', 'a method')}", method)
         setattr(method, mark, given)
         return method
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from eventstore.appending import Terms, wanted_of
+from eventstore.callables import check_log
 from eventstore.context import NO_CONTEXT, occurrences
 from eventstore.expected_version import ANY, check_expected_version
 from eventstore.handling import ATTEMPTS_MAX, Handled
@@ -60,6 +61,7 @@ class AsyncEventStore:
 
     Raises:
         UndeclaredError: Two deciders take the same command.
+        WrongKindError: The log, the registry or the key ring is a class or of another kind.
         NameRefusedError: The tenant cannot have this name.
     """
 
@@ -73,6 +75,7 @@ class AsyncEventStore:
         keyring: KeyRing | None = None,
         unknown: UnknownPolicy = UnknownPolicy.HALT,
     ) -> None:
+        check_log(log, asynchronous=True)
         self.log: Final = log
         self.codec: Final = codec_of(types, keyring)
         self.unknown: Final = UnknownPolicy(unknown)

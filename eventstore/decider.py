@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
+from eventstore.callables import check_function, check_result
 from eventstore.context import listed
 from eventstore.errors import NameRefusedError, UndeclaredError
 from eventstore.names import check_category, check_stream
@@ -67,6 +68,8 @@ class Decider(Generic[C, E, S]):
                     f"decider {self.category} needs a {what} of 1 or more",
                     detail=f"{number!r:.80}",
                 )
+        for what in ("decide", "evolve", "initial_state", "stream_id"):
+            check_function(f"{what} of decider {self.category}", getattr(self, what))
         commands = tuple(self.commands)
         if not all(isinstance(command, type) for command in commands):
             raise UndeclaredError(f"the commands of decider {self.category} are classes")
@@ -98,14 +101,22 @@ class Decider(Generic[C, E, S]):
 
         Raises:
             Rejected: The domain's rules refuse the command.
+            WrongKindError: `decide` returned something to be awaited.
         """
-        return listed(self.decide(command, state))
+        events = self.decide(command, state)
+        check_result(f"decide of decider {self.category}", events)
+        return listed(events)
 
     def fold(self, state: S, events: Iterable[E]) -> S:
-        """Returns the state after further events."""
+        """Returns the state after further events.
+
+        Raises:
+            WrongKindError: `evolve` returned something to be awaited.
+        """
         evolve = self.evolve
         for event in events:
             state = evolve(state, event)
+        check_result(f"evolve of decider {self.category}", state)
         return state
 
 

@@ -10,6 +10,7 @@ EventStoreError
 ├── Rejected                     HW-E013  the command is refused by the domain's own rules
 ├── AccessRefusedError           HW-E014  the database's role may not act for this tenant
 ├── UndeclaredError              HW-E020  a type, version, command or decider is not declared
+│   └── WrongKindError           HW-E023  an async function, a class or another kind was handed over
 ├── UpcastError                  HW-E021  a stored event cannot be brought to the latest version
 ├── SubjectKeyError              HW-E022  a personal field cannot be encrypted or decrypted
 ├── CheckpointBeyondHeadError    HW-E030  a checkpoint is ahead of the log: a restore is suspected
@@ -121,6 +122,12 @@ class UndeclaredError(EventStoreError):
     """An event type, a version of it, a command or a decider is not declared."""
 
     code = "HW-E020"
+
+
+class WrongKindError(UndeclaredError):
+    """Something of the wrong kind was handed over: an async function, a class, another log."""
+
+    code = "HW-E023"
 
 
 class UpcastError(EventStoreError):

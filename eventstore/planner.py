@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from eventstore.appending import appending
+from eventstore.callables import check_function, check_instance
 from eventstore.context import NO_CONTEXT, check_instant
 from eventstore.decider import Decider, decider_of
 from eventstore.errors import UndeclaredError
@@ -39,7 +40,15 @@ AnyDecider = Decider[Any, Any, Any]
 
 
 def codec_of(types: EventTypes, keyring: KeyRing | None) -> Codec:
-    """Returns the codec of a store."""
+    """Returns the codec of a store.
+
+    Raises:
+        WrongKindError: The registry or the key ring is a class, or of another kind.
+    """
+    check_instance("the registry of event types", types, ("named", "of"))
+    if keyring is not None:
+        check_instance("the key ring", keyring, ("key_of",))
+        check_function("key_of of the key ring", keyring.key_of)
     from eventstore.codec import Codec  # noqa: PLC0415  # loads cryptography
 
     return Codec(types, keyring)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
+from eventstore.callables import check_function
 from eventstore.errors import UndeclaredError
 from eventstore.names import check_type
 from eventstore.personal import personal_types
@@ -134,6 +135,8 @@ class EventTypes:
             return made
 
         _check_version(check_type(name), version)
+        if tags is not None:
+            check_function(f"tags of event {name}", tags)
         return declare
 
     def untyped(self, name: str, *, version: int = 1, public: bool = False) -> EventType:
@@ -163,6 +166,7 @@ class EventTypes:
         _check_version(check_type(name), from_version)
 
         def declare(function: _F) -> _F:
+            check_function(f"the upcaster from version {from_version} of {name}", function)
             if (name, from_version) in self._upcasters:
                 raise UndeclaredError(
                     f"two upcasters take version {from_version} of {name}",

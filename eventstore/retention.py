@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eventstore.compaction import Refusal, StreamFold
     from eventstore.event import StoredEvent
 
-    Export = Callable[[Sequence[StoredEvent]], None]
+    Export = Callable[[Sequence[StoredEvent]], object]
     """Takes events before they are dropped. It may be given the same ones again."""
 
 
@@ -134,6 +134,7 @@ class Retention(Protocol):
 
         Raises:
             CompactionError: The fold is of another category or tenant.
+            WrongKindError: The export is async: nothing would be exported.
         """
         ...
 

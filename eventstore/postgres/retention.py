@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from eventstore.callables import check_function, check_result
 from eventstore.compaction import EVENTS_MAX, Refusal
 from eventstore.errors import CompactionError
 from eventstore.event import StoredEvent
@@ -84,6 +85,8 @@ class PostgresRetention:
                 f"streams of {rule.category} are not folded by {fold.decider.category}",
                 detail=f"tenant {tenant}, fold for tenant {fold.tenant}",
             )
+        if export is not None:
+            check_function("the export of retention", export)
         report = RetentionReport()
         with connected(self._dsn) as connection:
             if rule.compact_closed_after is not None:
@@ -165,7 +168,7 @@ class _Dropping:
             if not events:
                 return 0
             if self._export is not None:
-                self._export(events)
+                check_result("the export of retention", self._export(events))
             self._connection.execute(_DROP, (*place, events[-1].stream_position))
         return len(events)
 

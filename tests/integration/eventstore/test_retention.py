@@ -11,7 +11,7 @@ import pytest
 from fix_counters import ORIGINALS, STREAM, Added, Doubled, Named, Streams
 
 from eventstore.compaction import CompactionPolicy
-from eventstore.errors import CompactionError, WrongExpectedVersionError
+from eventstore.errors import CompactionError, WrongExpectedVersionError, WrongKindError
 from eventstore.event import (
     SNAPSHOT_TYPE,
     AppendRequest,
@@ -221,6 +221,24 @@ def test_an_export_that_fails_drops_nothing(streams: Streams, keeper: PostgresRe
     with pytest.raises(OSError, match="4"):
         apply(keeper, DROP, drop_archived=True, export=full)
 
+    assert 4 == len(streams.read(ORIGINALS))
+
+
+def test_an_export_that_would_never_run_drops_nothing(
+    streams: Streams, keeper: PostgresRetention
+) -> None:
+    streams.append(*map(Added, range(4)))
+    streams.compact(4)
+    sealed(streams)
+
+    async def archive(events: Sequence[StoredEvent]) -> None:
+        raise OSError(len(events))
+
+    with pytest.raises(WrongKindError, match="export"):
+        apply(keeper, DROP, drop_archived=True, export=archive)
+    report = apply(keeper, DROP, drop_archived=True, export=lambda *given: archive(*given))
+
+    assert [WrongKindError] == [type(refusal.error) for refusal in report.refused]
     assert 4 == len(streams.read(ORIGINALS))
 
 
