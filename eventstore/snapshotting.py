@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 import structlog
 
+from eventstore.callables import check_result
 from eventstore.errors import EventRefusedError, EventStoreError, UndeclaredError, UpcastError
 from eventstore.event import SNAPSHOT_TYPE, StoredEvent
 from eventstore.exactness import fault_of
@@ -132,7 +133,11 @@ def decode_state(decider: Decider[Any, Any, S], data: bytes) -> S:
 
 def state_at(decider: Decider[Any, Any, S], base: Base) -> S:
     """Returns the state where a fold begins, its own copy each time."""
-    return decider.initial_state() if base.state is None else decode_state(decider, base.state)
+    if base.state is not None:
+        return decode_state(decider, base.state)
+    state = decider.initial_state()
+    check_result(f"initial_state of decider {decider.category}", state)
+    return state
 
 
 @lru_cache(maxsize=1024)

@@ -234,9 +234,12 @@ def test_an_export_that_would_never_run_drops_nothing(
     async def archive(events: Sequence[StoredEvent]) -> None:
         raise OSError(len(events))
 
+    def returning(events: Sequence[StoredEvent]) -> object:
+        return archive(events)
+
     with pytest.raises(WrongKindError, match="export"):
         apply(keeper, DROP, drop_archived=True, export=archive)
-    report = apply(keeper, DROP, drop_archived=True, export=lambda *given: archive(*given))
+    report = apply(keeper, DROP, drop_archived=True, export=returning)
 
     assert [WrongKindError] == [type(refusal.error) for refusal in report.refused]
     assert 4 == len(streams.read(ORIGINALS))
