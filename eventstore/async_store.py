@@ -190,9 +190,11 @@ class AsyncEventStore:
         """See `EventStore.read`."""
         return self.read_all(replace(part, query=query))
 
-    async def read_boundary(self, query: Query) -> tuple[list[RecordedEvent], Condition]:
+    async def read_boundary(
+        self, query: Query, *, connection: Any = None
+    ) -> tuple[list[RecordedEvent], Condition]:
         """See `EventStore.read_boundary`."""
-        found = await self.log.read_boundary(self.tenant, query)
+        found = await self.log.read_boundary(self.tenant, query, connection=connection)
         return list(map(self._planner.recorded, found.events)), Condition(query, found.after)
 
     async def wait_for(self, token: Token, timeout_s: float) -> None:

@@ -9,6 +9,7 @@ EventStoreError
 ├── ConditionFailedError         HW-E012  an event came in that the decision had not seen
 ├── Rejected                     HW-E013  the command is refused by the domain's own rules
 ├── AccessRefusedError           HW-E014  the database's role may not act for this tenant
+├── IsolationRefusedError        HW-E015  a decision across streams in a transaction with a snapshot
 ├── UndeclaredError              HW-E020  a type, version, command or decider is not declared
 │   └── WrongKindError           HW-E023  an async function, a class or another kind was handed over
 ├── UpcastError                  HW-E021  a stored event cannot be brought to the latest version
@@ -116,6 +117,12 @@ class AccessRefusedError(EventStoreError):
     """The database's role may not act for this tenant, or not do this at all."""
 
     code = "HW-E014"
+
+
+class IsolationRefusedError(EventStoreError):
+    """A decision across streams cannot be held in a REPEATABLE READ or SERIALIZABLE transaction."""
+
+    code = "HW-E015"
 
 
 class UndeclaredError(EventStoreError):

@@ -145,6 +145,9 @@ class EventLog(Protocol):
             IdempotencyConflictError: The key was used for another payload, whatever the expected
                 version says.
             ConditionFailedError: An event matches the condition.
+            IsolationRefusedError: There is a condition, and the transaction keeps one snapshot
+                (REPEATABLE READ, SERIALIZABLE), which would hide such an event. A stream's version
+                and an idempotency key are held there, too: who loses gets ContentionError.
             StoreUnavailableError: Its kinds say whether a repetition can help.
         """
         ...
@@ -195,11 +198,20 @@ class EventLog(Protocol):
         """Returns what was done under an idempotency key; None if nothing was."""
         ...
 
-    def read_boundary(self, tenant: str, query: Query) -> Boundary:
+    def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """Reads what a decision across streams depends on, with the position to append after.
 
         Waits for writers that are about to add events with the same tags, and for no others. Every
         item of the query needs a tag.
+
+        Args:
+            tenant: Whose.
+            query: Which events.
+            connection: See `append`; sees what that transaction has appended, and makes writers of
+                the same tags wait until it ends.
+
+        Raises:
+            IsolationRefusedError: The transaction keeps one snapshot.
         """
         ...
 
@@ -268,7 +280,7 @@ class AsyncEventLog(Protocol):
         """See `EventLog.result_of`."""
         ...
 
-    async def read_boundary(self, tenant: str, query: Query) -> Boundary:
+    async def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """See `EventLog.read_boundary`."""
         ...
 

@@ -229,8 +229,9 @@ class MemoryEventLog:
         with self._lock:
             return self._by_key.get((tenant, key))
 
-    def read_boundary(self, tenant: str, query: Query) -> Boundary:
+    def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """See `EventLog.read_boundary`."""
+        _refuse_transaction(connection)
         Condition(query, after=0)  # refuses what no condition could hold
         with self._lock:
             events = list(_matching(self._log, tenant, query))
@@ -346,9 +347,9 @@ class AsyncMemoryEventLog:
         """See `EventLog.result_of`."""
         return self.log.result_of(tenant, key, connection=connection)
 
-    async def read_boundary(self, tenant: str, query: Query) -> Boundary:
+    async def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """See `EventLog.read_boundary`."""
-        return self.log.read_boundary(tenant, query)
+        return self.log.read_boundary(tenant, query, connection=connection)
 
     async def snapshot(
         self, tenant: str, stream: str, fold: str, *, through: int | None = None

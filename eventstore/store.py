@@ -125,6 +125,8 @@ class EventStore:
             WrongExpectedVersionError: The stream is not where the writer thought.
             IdempotencyConflictError: The key was used for other events.
             ConditionFailedError: An event matches the condition.
+            IsolationRefusedError: A condition in a transaction that is REPEATABLE READ or
+                SERIALIZABLE.
             EventRefusedError: An event would not read back as it was given.
             BatchRefusedError: There are no events, too many, or they contradict each other.
             StoreUnavailableError: The database did not do it now.
@@ -277,17 +279,24 @@ class EventStore:
         """
         return self.read_all(replace(part, query=query))
 
-    def read_boundary(self, query: Query) -> tuple[list[RecordedEvent], Condition]:
+    def read_boundary(
+        self, query: Query, *, connection: Any = None
+    ) -> tuple[list[RecordedEvent], Condition]:
         """Reads what a decision across streams depends on.
 
         Args:
             query: Each of its items names a tag.
+            connection: Of the caller's; sees what its open transaction has appended.
 
         Returns:
             The events, oldest first, and the condition to append with: it fails if an event that
             the query means came in meanwhile.
+
+        Raises:
+            IsolationRefusedError: The transaction is REPEATABLE READ or SERIALIZABLE, so it would
+                not see what others committed since it began.
         """
-        found = self.log.read_boundary(self.tenant, query)
+        found = self.log.read_boundary(self.tenant, query, connection=connection)
         return list(map(self._planner.recorded, found.events)), Condition(query, found.after)
 
     def wait_for(self, token: Token, timeout_s: float) -> None:

@@ -16,7 +16,7 @@ from eventstore.errors import (
     WrongExpectedVersionError,
 )
 from eventstore.event import Appended, AppendRequest, StoredEvent
-from eventstore.log import WHOLE_LOG, WHOLE_STREAM, Boundary
+from eventstore.log import WHOLE_LOG, WHOLE_STREAM
 from eventstore.postgres import statement
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from psycopg import AsyncConnection, AsyncCursor
 
-    from eventstore.log import LogPart, Repeated, StateSnapshot, StreamPart
+    from eventstore.log import Boundary, LogPart, Repeated, StateSnapshot, StreamPart
     from eventstore.postgres.statement import Statement
     from eventstore.query import Query
 
@@ -177,10 +177,11 @@ class AsyncPostgresEventLog:
         row = await self._row(statement.result_of(tenant, key), tenant, connection)
         return statement.known_result(row or None)
 
-    async def read_boundary(self, tenant: str, query: Query) -> Boundary:
+    async def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """See `EventLog.read_boundary`."""
-        events = await self._events(statement.read_boundary(tenant, query), tenant)
-        return Boundary(events, events[-1].global_position if events else 0)
+        asked = statement.read_boundary(tenant, query)
+        async with self._answer(asked, tenant, connection) as cursor:
+            return statement.boundary(await cursor.fetchall())
 
     async def snapshot(
         self, tenant: str, stream: str, fold: str, *, through: int | None = None

@@ -35,6 +35,9 @@ _GOODBYE: Final = ("08", "57P")  # connection lost, server or session ended
 
 EVENT_ID: Final = "uq_events_event_id"
 STREAM_POSITION: Final = "uq_events_stream_position"
+IDEMPOTENCY_KEY: Final = "pk_idempotency_keys"
+_LOST: Final = (STREAM_POSITION, IDEMPOTENCY_KEY)
+"""What a transaction with an old snapshot meets where another one was faster."""
 
 
 def violated(error: psycopg.Error) -> str | None:
@@ -49,7 +52,7 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
         error: What the driver raised.
         writing: Whether a statement that commits by itself was under way.
     """
-    if isinstance(error, CONTENTION) or violated(error) == STREAM_POSITION:
+    if isinstance(error, CONTENTION) or violated(error) in _LOST:
         return ContentionError(
             "the transaction lost against another",
             detail=type(error).__name__,

@@ -18,7 +18,7 @@ from eventstore.errors import (
     WrongExpectedVersionError,
 )
 from eventstore.event import Appended, AppendRequest, StoredEvent
-from eventstore.log import WHOLE_LOG, WHOLE_STREAM, Boundary
+from eventstore.log import WHOLE_LOG, WHOLE_STREAM
 from eventstore.postgres import statement
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from eventstore.log import LogPart, Repeated, StateSnapshot, StreamPart
+    from eventstore.log import Boundary, LogPart, Repeated, StateSnapshot, StreamPart
     from eventstore.postgres.statement import Statement
     from eventstore.query import Query
 
@@ -208,10 +208,14 @@ class PostgresEventLog:
         row = self._row(statement.result_of(tenant, key), tenant, connection)
         return statement.known_result(row or None)
 
-    def read_boundary(self, tenant: str, query: Query) -> Boundary:
+    def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """See `EventLog.read_boundary`."""
-        events = self._events(statement.read_boundary(tenant, query), tenant)
-        return Boundary(events, events[-1].global_position if events else 0)
+        asked = statement.read_boundary(tenant, query)
+        if connection is None:
+            return statement.boundary(self._answer(asked, tenant).fetchall())
+        with _translating():
+            rows = _joined_cursor(joined(connection), asked, tenant).fetchall()
+        return statement.boundary(rows)
 
     def snapshot(
         self, tenant: str, stream: str, fold: str, *, through: int | None = None

@@ -13,11 +13,12 @@ from eventstore.errors import (
     ConditionFailedError,
     EventRefusedError,
     IdempotencyConflictError,
+    IsolationRefusedError,
     WrongExpectedVersionError,
 )
 from eventstore.event import Appended, StoredEvent
 from eventstore.expected_version import NO_STREAM
-from eventstore.log import Repeated, StateSnapshot
+from eventstore.log import Boundary, Repeated, StateSnapshot
 from eventstore.query import Condition
 from eventstore.token import Token
 
@@ -80,11 +81,30 @@ _APPEND_EVENTS: Final = (
     "SELECT eventstore.append_events(%b, %b, %b::bigint, %s::text[], %s::smallint[], %s::uuid[],"
     " %s::text[], %s::text[], %s::timestamptz[], %b, %b, %b)"
 )
-_APPEND: Final = (
-    "SELECT outcome, versions, global_position, transaction_id, stream_number, actual_version"
-    " FROM eventstore.append(%s, %s::text[], %s::bigint[], %s::integer[], %s::text[],"
+_RESULT: Final = (
+    "outcome",
+    "versions",
+    "global_position",
+    "transaction_id",
+    "stream_number",
+    "actual_version",
+)
+_CALL: Final = (
+    "eventstore.append(%s, %s::text[], %s::bigint[], %s::integer[], %s::text[],"
     " %s::smallint[], %s::uuid[], %s::text[], %s::text[], %s::text[], %s::timestamptz[],"
     " %s, %s, %s, %s, %s, %s, %s, %s)"
+)
+_APPEND: Final = f"SELECT {', '.join(_RESULT)} FROM {_CALL}"  # noqa: S608
+# A condition is looked up in the statement's snapshot, under the locks of its tags. A transaction
+# that keeps one snapshot does not see what others committed since, and no unique index stands in
+# the way as it does for a stream's version. SERIALIZABLE is no better: Postgres watches conflicts
+# among serializable transactions only, and the store's own writers are none.
+_IN_VIEW: Final = (
+    "current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')"
+)
+_APPEND_IN_VIEW: Final = (
+    f"SELECT {', '.join(f'(answer).{name}' for name in _RESULT)} FROM"  # noqa: S608
+    f" (SELECT CASE WHEN {_IN_VIEW} THEN {_CALL} END AS answer OFFSET 0) AS decided"
 )
 
 _TAGGED: Final = (
@@ -164,7 +184,7 @@ def _append_anything(request: AppendRequest) -> Statement:
     types, versions, ids, data, metadata, times = _columns(events)
     key, condition = request.idempotency, request.condition
     return Statement(
-        _APPEND,
+        _APPEND_IN_VIEW if condition else _APPEND,
         (
             request.tenant,
             [append.stream for append in request.appends],
@@ -245,6 +265,7 @@ def appended(request: AppendRequest, row: Sequence[Any]) -> Appended:
         WrongExpectedVersionError: A stream is at another version.
         IdempotencyConflictError: The key was used for another payload.
         ConditionFailedError: An event matches the condition.
+        IsolationRefusedError: The transaction would not see such an event.
     """
     if len(row) == _INSERTED:
         position, transaction, _ = row
@@ -259,6 +280,8 @@ def appended(request: AppendRequest, row: Sequence[Any]) -> Appended:
 
 def _appended_anything(request: AppendRequest, row: Sequence[Any]) -> Appended:
     outcome, versions, position, transaction, number, actual = row
+    if outcome is None:
+        raise _out_of_view()
     if outcome == "wrong_version":
         raise wrong_version(request, actual, number - 1)
     if outcome == "condition_failed":
@@ -419,8 +442,30 @@ def read_boundary(tenant: str, query: Query) -> Statement:
     """
     Condition(query, 0)
     return Statement(
-        f"SELECT {_COLUMNS} FROM eventstore.read_boundary(%s, %s)",  # noqa: S608
+        f"SELECT {_IN_VIEW}, {_COLUMNS}"  # noqa: S608
+        " FROM (SELECT) AS once LEFT JOIN eventstore.read_boundary(%s, %s) ON true"
+        " ORDER BY global_position",
         (tenant, _items(query.items)),
+    )
+
+
+def boundary(rows: Sequence[Sequence[Any]]) -> Boundary:
+    """Reads the answer to `read_boundary`.
+
+    Raises:
+        IsolationRefusedError: The transaction would not see every event.
+    """
+    if not rows[0][0]:
+        raise _out_of_view()
+    events = [StoredEvent._make(row[1:]) for row in rows if row[1] is not None]
+    return Boundary(events, events[-1].global_position if events else 0)
+
+
+def _out_of_view() -> IsolationRefusedError:
+    return IsolationRefusedError(
+        "a decision across streams is made at isolation level READ COMMITTED",
+        detail="the transaction would not see events that others committed since it began",
+        hint="begin the transaction at READ COMMITTED, or leave connection out",
     )
 
 

@@ -91,9 +91,9 @@ class BlockingLog:
         """See `EventLog.result_of`."""
         return self.run(self.log.result_of(tenant, key, connection=connection))
 
-    def read_boundary(self, tenant: str, query: Query) -> Boundary:
+    def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """See `EventLog.read_boundary`."""
-        return self.run(self.log.read_boundary(tenant, query))
+        return self.run(self.log.read_boundary(tenant, query, connection=connection))
 
     def snapshot(
         self, tenant: str, stream: str, fold: str, *, through: int | None = None

@@ -12,10 +12,17 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from eventstore.errors import BatchRefusedError, ContentionError, WrongExpectedVersionError
+from eventstore.errors import (
+    BatchRefusedError,
+    ConditionFailedError,
+    ContentionError,
+    IsolationRefusedError,
+    WrongExpectedVersionError,
+)
 from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend
 from eventstore.expected_version import ANY
 from eventstore.postgres.async_log import AsyncPostgresEventLog
+from eventstore.query import Condition, tagged
 
 pytestmark = pytest.mark.integration
 
@@ -183,3 +190,143 @@ def test_two_transactions_that_append_in_opposite_order_do_not_hang(pg_log, stor
         pg_log.stream_version("default", "order-1"),
         pg_log.stream_version("default", "order-2"),
     )
+
+
+KEEPING_A_SNAPSHOT = [
+    psycopg.IsolationLevel.REPEATABLE_READ,
+    psycopg.IsolationLevel.SERIALIZABLE,
+]
+
+
+def register(user: str, after: int | None = None, key: str | None = None) -> AppendRequest:
+    event = NewEvent("user.registered", b"{}", uuid4(), datetime.now(UTC), tags=("email:a@x",))
+    condition = None if after is None else Condition(tagged("email:a@x"), after)
+    idempotency = None if key is None else Idempotency(key, b"d" * 32)
+    append = StreamAppend(user, (event,))
+    return AppendRequest((append,), condition=condition, idempotency=idempotency)
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def joining(request, pg_log, store_dsn):
+    """Appends and reads in a transaction of the caller's, by the one log or the other."""
+    if request.param == "blocking":
+        yield pg_log, lambda: psycopg.connect(store_dsn), lambda answer: answer
+        return
+    log, runner = AsyncPostgresEventLog(store_dsn), asyncio.Runner()
+    connect = psycopg.AsyncConnection.connect
+
+    class Waiting:
+        """An async connection whose methods wait."""
+
+        def __init__(self):
+            self.waiting = runner.run(connect(store_dsn))
+
+        def execute(self, *args):
+            return runner.run(self.waiting.execute(*args))
+
+        def set_isolation_level(self, level):
+            runner.run(self.waiting.set_isolation_level(level))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            runner.run(self.waiting.close())
+
+    yield log, Waiting, runner.run
+    runner.run(log.close())
+    runner.close()
+
+
+def driver(mine):
+    return getattr(mine, "waiting", mine)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("level", KEEPING_A_SNAPSHOT)
+def test_a_condition_is_never_checked_in_an_old_snapshot(joining, pg_log, level, key):
+    """Two users with one address, the second registered by a transaction that began before."""
+    log, connect, done = joining
+    _, after = pg_log.read_boundary("default", tagged("email:a@x"))
+    with connect() as mine:
+        mine.set_isolation_level(level)
+        mine.execute("SELECT 1 FROM eventstore.events")
+        pg_log.append(register("user-1", after))
+        with pytest.raises(IsolationRefusedError) as refused:
+            done(log.append(register("user-2", after, key), connection=driver(mine)))
+        mine.execute("SELECT 1")  # nothing was done, and the transaction goes on
+        mine.execute("COMMIT")
+
+    assert "HW-E015" == refused.value.code
+    assert 1 == len(pg_log.read_boundary("default", tagged("email:a@x")).events)
+
+
+@pytest.mark.parametrize("level", KEEPING_A_SNAPSHOT)
+def test_a_boundary_is_never_read_in_an_old_snapshot(joining, pg_log, level):
+    log, connect, done = joining
+    with connect() as mine:
+        mine.set_isolation_level(level)
+        mine.execute("SELECT 1 FROM eventstore.events")
+        pg_log.append(register("user-1"))
+        with pytest.raises(IsolationRefusedError):
+            done(log.read_boundary("default", tagged("email:a@x"), connection=driver(mine)))
+        mine.execute("COMMIT")
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("by_default", [True, False])
+def test_the_isolation_of_a_transaction_is_seen_however_it_was_chosen(
+    pg_log, store_dsn, level, by_default
+):
+    with psycopg.connect(store_dsn, autocommit=True) as mine:
+        if by_default:
+            mine.execute(f"SET default_transaction_isolation TO '{level}'")
+        mine.execute("BEGIN" if by_default else f"BEGIN ISOLATION LEVEL {level}")
+        with pytest.raises(IsolationRefusedError):
+            pg_log.append(register("user-1", 0), connection=mine)
+        mine.execute("ROLLBACK")
+
+
+def test_a_boundary_sees_what_its_own_transaction_has_appended(joining, pg_log):
+    log, connect, done = joining
+    with connect() as mine:
+        done(log.append(register("user-1"), connection=driver(mine)))
+        within = done(log.read_boundary("default", tagged("email:a@x"), connection=driver(mine)))
+        done(log.append(register("user-2", within.after), connection=driver(mine)))
+        with pytest.raises(ConditionFailedError):
+            done(log.append(register("user-3", within.after), connection=driver(mine)))
+        mine.execute("COMMIT")
+
+    events = pg_log.read_boundary("default", tagged("email:a@x")).events
+    assert ["user-1"] == [event.stream for event in within.events]
+    assert ["user-1", "user-2"] == [event.stream for event in events]
+
+
+@pytest.mark.parametrize("level", KEEPING_A_SNAPSHOT)
+def test_a_key_that_an_old_snapshot_does_not_show_is_used_once(joining, pg_log, level):
+    log, connect, done = joining
+    with connect() as mine:
+        mine.set_isolation_level(level)
+        mine.execute("SELECT 1 FROM eventstore.events")
+        pg_log.append(register("user-1", key="k"))
+        with pytest.raises(ContentionError):
+            done(log.append(register("user-2", key="k"), connection=driver(mine)))
+        mine.execute("ROLLBACK")
+
+    assert 0 == pg_log.stream_version("default", "user-2")
+
+
+@pytest.mark.parametrize("level", KEEPING_A_SNAPSHOT)
+@pytest.mark.parametrize("expected", [ANY, 1])
+def test_a_version_that_an_old_snapshot_shows_is_taken_once(joining, pg_log, level, expected):
+    log, connect, done = joining
+    pg_log.append(request("order-1"))
+    with connect() as mine:
+        mine.set_isolation_level(level)
+        mine.execute("SELECT 1 FROM eventstore.events")
+        pg_log.append(request("order-1"))
+        with pytest.raises(ContentionError):
+            done(log.append(request("order-1", expected), connection=driver(mine)))
+        mine.execute("ROLLBACK")
+
+    assert 2 == pg_log.stream_version("default", "order-1")
