@@ -70,13 +70,14 @@ def evolves(*given: Any) -> Any:
 
 
 @dataclass_transform()
-def aggregate(
+def aggregate(  # noqa: PLR0913  # each is one thing that a class can want
     category: str,
     *,
     identity: Identity,
     version: int = 1,
     snapshot_every: int | None = None,
     ignores: Iterable[type] = (),
+    state_name: str | None = None,
 ) -> Callable[[type[_T]], type[_T]]:
     """Makes a class a decider, which is its attribute `decider` afterwards.
 
@@ -87,6 +88,7 @@ def aggregate(
         version: See `Decider`.
         snapshot_every: See `Decider`.
         ignores: Events that do not change the state.
+        state_name: See `Decider`.
 
     Raises:
         UndeclaredError: The class cannot be made without arguments, a method does not say what it
@@ -111,6 +113,7 @@ def aggregate(
             version=version,
             snapshot_every=snapshot_every,
             state_type=made,
+            state_name=state_name,
             methods=evolving,
         )
         return made

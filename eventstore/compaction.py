@@ -30,6 +30,7 @@ from eventstore.snapshotting import (
     BEGINNING,
     decode_state,
     encode_state,
+    open_earlier_prefix,
     open_prefix,
     prefix_data,
     state_at,
@@ -162,6 +163,10 @@ class StreamFold:
         if first.type != SNAPSHOT_TYPE:
             return BEGINNING
         return open_prefix(self.codec, self.decider, first)
+
+    def base_without_originals(self, first: StoredEvent) -> Base | None:
+        """Returns where to begin where the originals are gone that `first` stands for."""
+        return open_earlier_prefix(self.codec, self.decider, first)
 
 
 class Folding:

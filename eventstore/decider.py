@@ -40,12 +40,14 @@ class Decider(Generic[C, E, S]):
         initial_state: Returns the state of a stream without events.
         commands: Classes of the commands that it decides.
         stream_id: Takes a command and returns the id part of its stream's name.
-        version: Of the fold. Raise it when `evolve` or the state's type changes: what was saved by
-            another version is not read any more.
+        version: Of the fold. Raise it when what `evolve` does changes: what was saved by another
+            version is not read any more. A change of the state's type is seen without it.
         snapshot_every: Saves the state whenever a command takes the stream past a multiple of this
             many events; None never.
         state_type: Type of the state, by which a saved one is read; what `initial_state` is
             annotated to return if not given.
+        state_name: Stands for the names of the state's class and of `evolve` in saved states. Give
+            it the old name when the class is renamed and states that it has saved must be read.
     """
 
     category: str
@@ -57,6 +59,7 @@ class Decider(Generic[C, E, S]):
     version: int = 1
     snapshot_every: int | None = None
     state_type: Any = None
+    state_name: str | None = None
 
     def __post_init__(self) -> None:
         check_category(self.category)

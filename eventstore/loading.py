@@ -91,17 +91,22 @@ def loading(
     base: Base | None = None
     found: list[StoredEvent] = []
     seen = 0
+    live: list[StoredEvent] = []
     for part in _parts(saved, at_version, as_of):
         found = yield access.read(stream, part)
+        live = live if part.archived else found
         seen = max(seen, found[-1].stream_position if found else 0)
         base = _base(access.codec, decider, saved if part.after else None, found)
         if base is not None and (at_version is None or _version(base, found) >= at_version):
             break
     if base is None or _version(base, found) < seen:
+        base, found = _without_originals(access.codec, decider, live, at_version), live
+    if base is None:
         raise CompactionError(
             f"the beginning of stream {stream} is gone",
             detail=f"it has reached {seen}, and event 1 is not there",
-            hint="it was compacted by another fold, and its archive removed",
+            hint="it was compacted by another fold, and its archive removed; "
+            "where the state's class has only another name, give state_name the old one",
         )
     version = _version(base, found)
     if at_version is not None and version < at_version:
@@ -138,6 +143,16 @@ def _base(
     if saved is not None:
         return snapshotting.believed(codec, decider, saved, first)
     return BEGINNING if first is None or first.stream_position == 1 else None
+
+
+def _without_originals(
+    codec: Codec, decider: Decider[Any, Any, Any], live: list[StoredEvent], at_version: int | None
+) -> Base | None:
+    if not live or not snapshotting.stands_for_prefix(live[0]):
+        return None
+    base = snapshotting.open_earlier_prefix(codec, decider, live[0])
+    beyond = base and at_version is not None and at_version < base.stream_position
+    return None if beyond else base
 
 
 def _version(base: Base, found: list[StoredEvent]) -> int:

@@ -14,6 +14,7 @@ from eventstore.context import NO_CONTEXT, check_instant
 from eventstore.decider import Decider, decider_of
 from eventstore.errors import UndeclaredError
 from eventstore.expected_version import ANY
+from eventstore.fold_identity import fold_name, same_fold
 from eventstore.handling import ATTEMPTS_MAX, Instruction, handling, key_of
 from eventstore.loading import State, loading
 from eventstore.names import check_stream, check_tenant
@@ -68,7 +69,7 @@ class Planner:
         tenant: Whose streams.
 
     Raises:
-        UndeclaredError: Two deciders take the same command.
+        UndeclaredError: Two deciders take the same command, or fold one category differently.
         NameRefusedError: The tenant cannot have this name.
     """
 
@@ -77,7 +78,9 @@ class Planner:
         self.tenant = check_tenant(tenant)
         self.recorded: Final = partial(RecordedEvent, codec)
         self.deciders: dict[type, AnyDecider] = {}
+        self._by_category: dict[str, AnyDecider] = {}
         for decider in map(decider_of, deciders):
+            self._check_fold(self._by_category.setdefault(decider.category, decider), decider)
             for command in decider.commands:
                 if self.deciders.setdefault(command, decider) is not decider:
                     raise UndeclaredError(f"two deciders take command {command.__qualname__}")
@@ -125,6 +128,9 @@ class Planner:
     ) -> Plan[State[S]]:
         """Plans a look at a stream's state."""
         found: Decider[Any, Any, S] = decider_of(decider)
+        own = self._by_category.get(found.category)
+        if own is not None and fold_name(own) == fold_name(found):
+            self._check_fold(own, found)  # they could not tell their saved states apart
         access = self._access(connection)
         stream = found.stream(identity)
         loaded = yield from loading(access, found, stream, at_version=at_version, as_of=as_of)
@@ -157,6 +163,17 @@ class Planner:
         """
         check_instant("as_of", part.as_of)
         return self.tenant, check_stream(stream), part
+
+    def _check_fold(self, own: AnyDecider, other: AnyDecider) -> None:
+        if same_fold(own, other):
+            return
+        names = [getattr(d.initial_state, "__qualname__", "another") for d in (own, other)]
+        raise UndeclaredError(
+            f"two deciders of category {own.category} fold its events differently",
+            detail=f"{names[0]} and {names[1]}",
+            hint="let them share evolve and initial_state; "
+            "to look at the same events in another way, give the other decider to state() only",
+        )
 
     def _access(self, connection: Any) -> Access:
         return Access(self.codec, self.tenant, connection)

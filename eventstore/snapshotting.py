@@ -10,7 +10,6 @@ and is ignored as well: folded again, those fields are redacted.
 from __future__ import annotations
 
 import hashlib
-import typing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -21,9 +20,10 @@ from eventstore.callables import check_result
 from eventstore.errors import EventRefusedError, EventStoreError, UndeclaredError, UpcastError
 from eventstore.event import SNAPSHOT_TYPE, StoredEvent
 from eventstore.exactness import fault_of
+from eventstore.fold_identity import earlier_fold_name, fold_name, state_type
 from eventstore.log import StateSnapshot
 from eventstore.personal import Redacted
-from eventstore.wire import decoder, described, encoded
+from eventstore.wire import decoded, decoder, described, encoded, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,26 +65,6 @@ class _Prefix(msgspec.Struct, frozen=True):
 _read_prefix: Final = msgspec.json.Decoder(_Prefix).decode
 
 
-def fold_name(decider: Decider[Any, Any, Any]) -> str:
-    """Returns the name and version of a decider's fold; a state of another one is not read."""
-    return f"{decider.category}/{decider.version}"
-
-
-def state_type(decider: Decider[Any, Any, S]) -> Any:
-    """Returns the type that a decider's state is read as."""
-    if decider.state_type is not None:
-        return decider.state_type
-    initial = decider.initial_state
-    if isinstance(initial, type):
-        return initial
-    try:
-        hint = typing.get_type_hints(initial, include_extras=True).get("return")
-    except (NameError, TypeError):
-        hint = None
-    # A guess that is too narrow is found out: what does not read back equal is not saved.
-    return type(initial()) if hint is None else hint
-
-
 def encode_state(decider: Decider[Any, Any, S], state: S) -> bytes:
     """Returns a state as JSON, if that reads back equal.
 
@@ -114,21 +94,28 @@ def decode_state(decider: Decider[Any, Any, S], data: bytes) -> S:
     """Returns the state that `encode_state` was given.
 
     Raises:
-        UpcastError: It does not fit the state's type any more.
+        UpcastError: It does not fit the state's type any more, or only with fields left out or
+            filled up with defaults.
         UndeclaredError: The state's type cannot be told from JSON.
     """
     read_state = _reader(decider)
     try:
         state: S = read_state(data)
+        same = decoded(written(state)) == decoded(data)
     except Exception as error:  # noqa: BLE001  # a class may check itself
-        raise UpcastError(
-            f"a saved state of {decider.category} does not fit the type of its state",
-            detail=described(error)[1]
-            if isinstance(error, msgspec.MsgspecError)
-            else type(error).__qualname__,
-            hint="raise the decider's version when the type of its state changes",
-        ) from None
+        what = described(error)[1] if isinstance(error, msgspec.MsgspecError) else None
+        raise _misfit(decider, what or type(error).__qualname__) from None
+    if not same:
+        raise _misfit(decider, "its fields are not those of the state")
     return state
+
+
+def _misfit(decider: Decider[Any, Any, Any], what: str) -> UpcastError:
+    return UpcastError(
+        f"a saved state of {decider.category} does not fit the type of its state",
+        detail=what,
+        hint="raise the decider's version when the type of its state changes",
+    )
 
 
 def state_at(decider: Decider[Any, Any, S], base: Base) -> S:
@@ -244,6 +231,29 @@ def open_prefix(codec: Codec, decider: Decider[Any, Any, Any], stored: StoredEve
     if found.fold != fold_name(decider):
         return _ignored("made by another fold", decider, stored.stream_position)
     return _opened(codec, decider, place, bytes(found.state), found.subjects)
+
+
+def open_earlier_prefix(
+    codec: Codec, decider: Decider[Any, Any, Any], stored: StoredEvent
+) -> Base | None:
+    """Returns what a `$snapshot` event holds that names no state, for a stream without originals.
+
+    Such an event was written before a fold's name had the state in it. Which decider of the
+    category made it cannot be told, so the originals go first; where they were dropped, a state
+    that fits exactly is all that is left of the stream's beginning.
+    """
+    found = _read_prefix(stored.data)
+    if found.fold != earlier_fold_name(decider):
+        return None
+    place = stored.tenant, stored.stream, stored.stream_position
+    base = _opened(codec, decider, place, bytes(found.state), found.subjects)
+    if base is not None:
+        _log.warning(
+            "aggregate snapshot of an earlier version read, its originals are gone",
+            fold=found.fold,
+            stream_position=stored.stream_position,
+        )
+    return base
 
 
 def stands_for_prefix(stored: StoredEvent | None) -> bool:

@@ -58,7 +58,7 @@ class EventStore:
         unknown: As given.
 
     Raises:
-        UndeclaredError: Two deciders take the same command.
+        UndeclaredError: Two deciders take the same command, or fold one category differently.
         WrongKindError: The log, the registry or the key ring is a class or of another kind.
         NameRefusedError: The tenant cannot have this name.
     """

@@ -43,6 +43,33 @@ def encoded(value: object) -> bytes:
         return _ordered(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
 
 
+def written(
+    value: object, keeps: Callable[[dataclasses.Field[Any], object], bool] | None = None
+) -> bytes:
+    """Returns a value as JSON, as `encoded` does, by the fields that its dataclasses have.
+
+    An object that was read from JSON has its defaults in its class; `encoded` leaves those out.
+
+    Args:
+        value: What to write.
+        keeps: Takes a field of a dataclass and its value, returns whether it is written.
+
+    Raises:
+        TypeError: See `encoded`, also for the other errors.
+    """
+    kind = value.__class__
+    if dataclasses.is_dataclass(kind):
+        found = [(field, getattr(value, field.name)) for field in dataclasses.fields(kind)]
+        kept = [(field, inner) for field, inner in found if keeps is None or keeps(field, inner)]
+        pairs = [b'"%s":%s' % (field.name.encode(), written(inner, keeps)) for field, inner in kept]
+        return b"{%s}" % b",".join(pairs)
+    if isinstance(value, list | tuple):
+        return b"[%s]" % b",".join([written(item, keeps) for item in value])
+    if isinstance(value, dict) and all(key.__class__ is str for key in value):
+        return encoded({key: msgspec.Raw(written(item, keeps)) for key, item in value.items()})
+    return encoded(value)
+
+
 def exactly(
     where: str, value: object, decode: Callable[[bytes], Any], *, path: str = ""
 ) -> tuple[bytes, Any]:

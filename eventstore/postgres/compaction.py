@@ -224,6 +224,8 @@ def _fold_and_move(
         if first is None or compacted > step.through:
             return 0  # someone else was here before, and went further
         base = fold.base_of(first)
+        if base is None and not _has_originals(connection, *place):
+            base = fold.base_without_originals(first)
         if base is not None and base.stream_position == step.through:
             return 0
         folding = Folding(fold, stream, step.through, base or BEGINNING)
@@ -243,6 +245,11 @@ def _fold_and_move(
             _add(folding, rows)
     _move(connection, (*place, first.event_id, step.through, folding.payload))
     return step.through - compacted
+
+
+def _has_originals(connection: Connection[Any], tenant: str, stream: str) -> bool:
+    with closing(_read(connection, _ORIGINALS, (tenant, stream, 0, 1))) as rows:
+        return next(rows, None) is not None
 
 
 def _add(folding: Folding, rows: Iterable[StoredEvent]) -> None:

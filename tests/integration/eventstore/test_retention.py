@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_counters import ORIGINALS, STREAM, Added, Doubled, Named, Streams
+import structlog
+from fix_counters import ORIGINALS, STREAM, Added, Counter, Doubled, Named, Streams, types
 
+from eventstore import EventStore, snapshotting
 from eventstore.compaction import CompactionPolicy
 from eventstore.errors import CompactionError, WrongExpectedVersionError, WrongKindError
 from eventstore.event import (
@@ -274,6 +276,41 @@ def test_without_its_originals_a_stream_is_compacted_further_by_the_same_fold(
     newer = replace(streams.fold.decider, version=2)
     with pytest.raises(CompactionError, match="from its first event on"):
         streams.compact(decider=newer)
+
+
+def test_a_snapshot_of_an_earlier_version_is_read_where_its_originals_are_gone(
+    streams: Streams, keeper: PostgresRetention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names no state; as long as the originals are there, they are folded instead."""
+    decider = streams.fold.decider
+    store = EventStore(streams.log, types=types, keyring=streams.ring)
+    streams.append(*map(Added, range(6)))
+    expected = streams.state()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(snapshotting, "fold_name", snapshotting.earlier_fold_name)
+        streams.compact(4)
+    sealed(streams)
+    with structlog.testing.capture_logs() as logs:
+        before = store.state(decider, "1").value
+    apply(keeper, DROP, drop_archived=True)
+    after = store.state(decider, "1")
+
+    assert ["made by another fold"] == [entry["reason"] for entry in logs]
+    assert (expected, expected, 6) == (before, after.value, after.version)
+    assert ("counter-1", 5, 1) == streams.compact(5)
+    assert expected == store.state(decider, "1").value == streams.state()
+
+
+def test_another_fold_of_a_compacted_stream_never_reads_its_snapshot(streams: Streams) -> None:
+    def largest(state: Counter, event: Added) -> Counter:
+        return replace(state, total=max(state.total, event.number))
+
+    store = EventStore(streams.log, types=types, keyring=streams.ring)
+    streams.append(*map(Added, range(5)))
+    streams.compact(4)
+
+    assert 4 == store.state(replace(streams.fold.decider, evolve=largest), "1").value.total
+    assert streams.truth() == store.state(streams.fold.decider, "1").value
 
 
 def test_keys_are_forgotten_when_they_are_old_enough(
