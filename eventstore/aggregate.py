@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast, dataclass_transform, overload
 
 from eventstore.callables import check_function, check_result
-from eventstore.decider import Decider
+from eventstore.decider import Arguments, Decider, arguments_of
 from eventstore.errors import UndeclaredError
 
 _T = TypeVar("_T")
@@ -51,7 +51,8 @@ def handles(*given: Any) -> Any:
     """Marks a method that decides commands.
 
     It takes a command and returns an event, several, or None; or yields events; or raises
-    `Rejected`. Which commands is said here, or else by the annotation of its argument.
+    `Rejected`. Which commands is said here, or else by the annotation of its argument. A further
+    argument is a tuple of the events that the command's boundary has; see `EventStore.handle`.
     """
     return _marked(_HANDLES, given)
 
@@ -115,6 +116,7 @@ def aggregate(  # noqa: PLR0913  # each is one thing that a class can want
             state_type=made,
             state_name=state_name,
             methods=evolving,
+            deciding=deciding,
         )
         return made
 
@@ -124,11 +126,20 @@ def aggregate(  # noqa: PLR0913  # each is one thing that a class can want
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AggregateDecider(Decider[Any, Any, Any]):
     methods: Mapping[type, Callable[..., Any] | None] = field(repr=False, compare=False)
+    deciding: Mapping[type, Callable[..., Any]] = field(repr=False, compare=False)
+
+    def boundary_arguments(self, command: Any) -> Arguments:
+        """See `Decider.boundary_arguments`; each method says it of its commands."""
+        method = self.deciding.get(command.__class__)
+        return Arguments.OPTIONAL if method is None else arguments_of(method, 3)
 
     def fold(self, state: Any, events: Iterable[Any]) -> Any:
         """See `Decider.fold`; copies once, not for each event."""
+        return self.fold_into(copy.deepcopy(state), events)
+
+    def fold_into(self, state: Any, events: Iterable[Any]) -> Any:
+        """See `Decider.fold_into`; copies nothing."""
         methods = self.methods
-        state = copy.deepcopy(state)
         for event in events:
             state = _evolved(state, event, methods)
         return state
@@ -157,14 +168,14 @@ def _evolved(state: Any, event: object, methods: Mapping[type, Callable[..., Any
 
 
 def _decide_of(cls: type, methods: Mapping[type, Callable[..., Any]]) -> Callable[..., Any]:
-    def decide(command: object, state: object) -> Any:
+    def decide(command: object, state: object, *seen: tuple[Any, ...]) -> Any:
         method = methods.get(command.__class__)
         if method is None:
             raise UndeclaredError(
                 f"{cls.__qualname__} does not decide this command",
                 detail=f"command {type(command).__qualname__}",
             )
-        return method(copy.deepcopy(state), command)
+        return method(copy.deepcopy(state), command, *seen)
 
     return decide
 

@@ -136,6 +136,7 @@ class AsyncEventStore:
         context: Context = NO_CONTEXT,
         connection: Any = None,
         attempts_max: int = ATTEMPTS_MAX,
+        boundary: Query | None = None,
     ) -> Handled:
         """See `EventStore.handle`."""
         return await self._run(
@@ -146,6 +147,7 @@ class AsyncEventStore:
                 context=context,
                 connection=connection,
                 attempts_max=attempts_max,
+                boundary=boundary,
             )
         )
 

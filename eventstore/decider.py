@@ -10,7 +10,10 @@ faster, so it reads no clock, no database and no random number: what it needs is
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
@@ -29,13 +32,29 @@ S = TypeVar("S")
 _ID_TYPES: Final = (str, int, UUID)
 
 
+class Arguments(Enum):
+    """Whether a function takes a further argument.
+
+    Attributes:
+        REFUSED: It cannot be called with it.
+        OPTIONAL: With or without.
+        NEEDED: It cannot be called without it.
+    """
+
+    REFUSED = "refused"
+    OPTIONAL = "optional"
+    NEEDED = "needed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decider(Generic[C, E, S]):
     """How commands to one kind of stream are decided.
 
     Attributes:
         category: Category of its streams: `order` for `order-42`.
-        decide: Takes a command and the state; returns events, or None, or raises `Rejected`.
+        decide: Takes a command and the state; returns events, or None, or raises `Rejected`. If it
+            takes a third argument, that is a tuple of the events that the boundary has which the
+            command is handled with, and without one the command is refused.
         evolve: Takes the state and an event; returns the next state and changes neither.
         initial_state: Returns the state of a stream without events.
         commands: Classes of the commands that it decides.
@@ -51,7 +70,10 @@ class Decider(Generic[C, E, S]):
     """
 
     category: str
-    decide: Callable[[C, S], Iterable[E] | E | None]
+    decide: (
+        Callable[[C, S], Iterable[E] | E | None]
+        | Callable[[C, S, tuple[Any, ...]], Iterable[E] | E | None]
+    )
     evolve: Callable[[S, E], S]
     initial_state: Callable[[], S]
     commands: tuple[type, ...]
@@ -99,14 +121,26 @@ class Decider(Generic[C, E, S]):
         """
         return self.stream(self.stream_id(command))
 
-    def decided(self, command: C, state: S) -> tuple[E, ...]:
+    def boundary_arguments(self, command: C) -> Arguments:  # noqa: ARG002  # a subclass asks
+        """Returns whether `decide` takes the events of a boundary for a command."""
+        return arguments_of(self.decide, 3)
+
+    def decided(self, command: C, state: S, seen: tuple[Any, ...] | None = None) -> tuple[E, ...]:
         """Returns the events that a command leads to, all of them; none if it changes nothing.
+
+        Args:
+            command: The command.
+            state: Of its stream.
+            seen: The events of the boundary that it is handled with; None if there is none.
 
         Raises:
             Rejected: The domain's rules refuse the command.
+            UndeclaredError: There is a boundary that `decide` does not take, or it needs one.
             WrongKindError: `decide` returned something to be awaited.
         """
-        events = self.decide(command, state)
+        check_boundary(self.boundary_arguments(command), command, given=seen is not None)
+        decide: Callable[..., Any] = self.decide
+        events = decide(command, state) if seen is None else decide(command, state, seen)
         check_result(f"decide of decider {self.category}", events)
         return listed(events)
 
@@ -121,6 +155,41 @@ class Decider(Generic[C, E, S]):
             state = evolve(state, event)
         check_result(f"evolve of decider {self.category}", state)
         return state
+
+    def fold_into(self, state: S, events: Iterable[E]) -> S:
+        """Returns the state after further events; the state before is given up for it."""
+        return self.fold(state, events)
+
+
+@lru_cache(maxsize=1024)
+def arguments_of(function: Callable[..., Any], number: int) -> Arguments:
+    """Returns whether a function takes so many arguments by position."""
+    kinds = inspect.Parameter
+    found = inspect.signature(function).parameters.values()
+    placed = [p for p in found if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    if sum(parameter.default is kinds.empty for parameter in placed) >= number:
+        return Arguments.NEEDED
+    open_ended = any(parameter.kind is kinds.VAR_POSITIONAL for parameter in found)
+    return Arguments.OPTIONAL if open_ended or len(placed) >= number else Arguments.REFUSED
+
+
+def check_boundary(arguments: Arguments, command: object, *, given: bool) -> None:
+    """Checks that a command with a boundary is decided by it, and one without needs none.
+
+    Raises:
+        UndeclaredError: A rule across streams would not be looked at.
+    """
+    name = type(command).__qualname__
+    if given and arguments is Arguments.REFUSED:
+        raise UndeclaredError(
+            f"command {name} is handled with a boundary that its decider does not look at",
+            hint="let the method, or decide, take the boundary's events as a further argument",
+        )
+    if not given and arguments is Arguments.NEEDED:
+        raise UndeclaredError(
+            f"command {name} is decided by the events of a boundary, and there is none",
+            hint="store.handle(command, boundary=tagged(...))",
+        )
 
 
 def decider_of(declared: Any) -> Decider[Any, Any, Any]:

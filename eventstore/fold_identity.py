@@ -25,7 +25,6 @@ import msgspec
 from eventstore.wire import encoded
 
 if TYPE_CHECKING:
-
     from eventstore.decider import Decider
 
 S = TypeVar("S")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -10,21 +11,28 @@ import structlog
 from eventstore import idempotency, snapshotting
 from eventstore.appending import Terms, request_of
 from eventstore.context import Occurrence
+from eventstore.decider import check_boundary
 from eventstore.errors import (
     BatchRefusedError,
+    ConditionFailedError,
     ContentionError,
+    EventRefusedError,
     EventStoreError,
+    IdempotencyConflictError,
     Rejected,
     ResultUnknownError,
     StoreUnavailableError,
+    UndeclaredError,
     WrongExpectedVersionError,
 )
 from eventstore.event import Idempotency
 from eventstore.expected_version import accepts, check_expected_version
+from eventstore.fold_identity import fold_name
 from eventstore.loading import folded, loading
 from eventstore.log import StreamPart
 from eventstore.names import check_key
 from eventstore.operation import pause_after
+from eventstore.query import Condition
 from eventstore.token import Token
 
 if TYPE_CHECKING:
@@ -32,8 +40,9 @@ if TYPE_CHECKING:
     from eventstore.decider import Decider
     from eventstore.event import Appended, AppendRequest, StoredEvent
     from eventstore.loading import Loaded
-    from eventstore.log import Repeated
+    from eventstore.log import Boundary, Repeated
     from eventstore.operation import Access, Plan
+    from eventstore.query import Query
 
 _log = structlog.get_logger(__name__)
 
@@ -70,6 +79,7 @@ class Instruction:
         key: Makes it happen once.
         context: Stored beside the events.
         attempts_max: Against faster writers.
+        boundary: Which events, of whatever streams, it is decided by besides its own stream.
     """
 
     command: Any
@@ -78,6 +88,7 @@ class Instruction:
     key: Idempotency | None
     context: Context
     attempts_max: int
+    boundary: Query | None = None
 
     def __post_init__(self) -> None:
         check_expected_version(self.expected_version)
@@ -86,6 +97,10 @@ class Instruction:
                 "a command is attempted once or more",
                 detail=f"attempts_max {self.attempts_max!r:.80}",
             )
+        if self.boundary is not None:
+            Condition(self.boundary, 0)  # refuses what no condition could hold
+        arguments = self.decider.boundary_arguments(self.command)
+        check_boundary(arguments, self.command, given=self.boundary is not None)
 
 
 def key_of(access: Access, command: object, idempotency_key: str | None) -> Idempotency | None:
@@ -118,7 +133,11 @@ def handling(access: Access, instruction: Instruction) -> Plan[Handled]:
     for attempt in range(1, instruction.attempts_max + 1):
         try:
             return (yield from _attempt(access, instruction))
-        except (WrongExpectedVersionError, StoreUnavailableError) as error:
+        except (
+            WrongExpectedVersionError,
+            ConditionFailedError,
+            StoreUnavailableError,
+        ) as error:
             if isinstance(error, ResultUnknownError):
                 unknown = error
             stopped = (
@@ -135,6 +154,8 @@ def _repeatable(error: EventStoreError, instruction: Instruction, access: Access
     if isinstance(error, WrongExpectedVersionError):
         # what the caller expects is not there, or else what was read a moment before
         return error.expected != instruction.expected_version
+    if isinstance(error, ConditionFailedError):
+        return True
     if access.connection is not None:
         return False  # the caller's transaction is broken: only the caller can run it again
     if isinstance(error, ContentionError):
@@ -151,10 +172,11 @@ def _give_up(
     if unknown is not None and isinstance(error, StoreUnavailableError):
         # the last attempt wrote nothing, but an earlier one may have
         raise unknown
-    if (
+    lost = isinstance(error, ConditionFailedError) or (
         isinstance(error, WrongExpectedVersionError)
         and error.expected != instruction.expected_version
-    ):
+    )
+    if lost:
         raise ContentionError(
             f"command {type(instruction.command).__qualname__} lost against faster writers",
             detail=f"{attempts} attempts",
@@ -167,20 +189,47 @@ def _attempt(access: Access, instruction: Instruction) -> Plan[Handled]:
     decider, key = instruction.decider, instruction.key
     stream = decider.stream_of(instruction.command)
     if key is not None and (known := (yield access.result_of(key.key))) is not None:
-        return (yield from _repeated(access, stream, key, known))
+        return (yield from _repeated(access, stream, instruction, known))
     loaded = yield from loading(access, decider, stream)
+    boundary: Boundary | None = None
+    if instruction.boundary is not None:
+        boundary = yield access.boundary(instruction.boundary)
     try:
-        events = _decided(instruction, stream, loaded)
-    except (Rejected, WrongExpectedVersionError):
+        events = _decided(access, instruction, loaded, stream, boundary)
+        if not events and key is None:
+            yield from _check_moment(access, stream, loaded, boundary)
+    except (Rejected, WrongExpectedVersionError) as error:
         # The same command may have been done between the question and the reading: then the
         # events that stand in its way are its own.
         if key is not None and (known := (yield access.result_of(key.key))) is not None:
-            return (yield from _repeated(access, stream, key, known))
+            return (yield from _repeated(access, stream, instruction, known))
+        if isinstance(error, Rejected):
+            yield from _check_moment(access, stream, loaded, boundary)
         raise
     if not events and key is None:
         return Handled((), loaded.version, Token(loaded.global_position))
-    request = _request(access, instruction, stream, events, loaded.version)
-    appended = yield access.append(request)
+    return (yield from _appending(access, instruction, stream, loaded, boundary, events))
+
+
+def _appending(  # noqa: PLR0913, PLR0917  # what was decided, and on what
+    access: Access,
+    instruction: Instruction,
+    stream: str,
+    loaded: Loaded[Any],
+    boundary: Boundary | None,
+    events: tuple[Any, ...],
+) -> Plan[Handled]:
+    decider, key = instruction.decider, instruction.key
+    request = _request(access, instruction, stream, events, loaded.version, boundary)
+    _check_evolves(access, decider, loaded, events)
+    try:
+        appended = yield access.append(request)
+    except IdempotencyConflictError:
+        # another writer was faster, perhaps with this very command in an earlier form of its digest
+        known = None if key is None else (yield access.result_of(key.key))
+        if known is None:
+            raise
+        return (yield from _repeated(access, stream, instruction, known))
     if appended.repeated and key is not None:
         return (yield from _events_of(access, stream, key, appended))
     if access.connection is None:
@@ -188,16 +237,75 @@ def _attempt(access: Access, instruction: Instruction) -> Plan[Handled]:
     return Handled(events, appended.version, appended.token)
 
 
-def _decided(instruction: Instruction, stream: str, loaded: Loaded[Any]) -> tuple[Any, ...]:
+def _decided(
+    access: Access,
+    instruction: Instruction,
+    loaded: Loaded[Any],
+    stream: str,
+    boundary: Boundary | None,
+) -> tuple[Any, ...]:
     if not accepts(instruction.expected_version, loaded.version):
         raise WrongExpectedVersionError(
             stream, expected=instruction.expected_version, actual=loaded.version
         )
-    return instruction.decider.decided(instruction.command, loaded.value)
+    seen = None if boundary is None else tuple(map(access.codec.decode, boundary.events))
+    return instruction.decider.decided(instruction.command, loaded.value, seen)
 
 
-def _request(
-    access: Access, instruction: Instruction, stream: str, events: tuple[Any, ...], version: int
+def _check_moment(
+    access: Access, stream: str, loaded: Loaded[Any], boundary: Boundary | None
+) -> Plan[None]:
+    """Checks that there was a moment at which the stream and the boundary were as they were read.
+
+    An append checks both. Where a decision appends nothing, the stream must still be what it was
+    before the boundary was read.
+    """
+    if boundary is None:
+        return
+    version = yield access.version(stream)
+    if version != loaded.version:
+        raise WrongExpectedVersionError(stream, expected=loaded.version, actual=version)
+
+
+def _check_evolves(
+    access: Access, decider: Decider[Any, Any, Any], loaded: Loaded[Any], events: tuple[Any, ...]
+) -> None:
+    """Refuses events that the decider itself could not fold: nothing would load the stream again.
+
+    They are encoded already. A method may take a list of one event into the state, and change it
+    for the next one: so several are folded as copies.
+    """
+    try:
+        decider.fold_into(loaded.value, copy.deepcopy(events) if len(events) > 1 else events)
+    except Exception:  # noqa: BLE001  # looked at below
+        _refuse_unfoldable(access, decider, loaded, events)
+
+
+def _refuse_unfoldable(
+    access: Access, decider: Decider[Any, Any, Any], loaded: Loaded[Any], events: tuple[Any, ...]
+) -> None:
+    # `decide` may have changed the state that it was given
+    state = folded(access.codec, decider, loaded.base, loaded.events)
+    for event in copy.deepcopy(events):
+        try:
+            state = decider.fold(state, (event,))
+        except Exception as error:
+            if isinstance(error, UndeclaredError):
+                raise
+            raise EventRefusedError(
+                f"decider {decider.category} cannot fold an event that it has decided",
+                detail=f"{type(error).__qualname__} for event {type(event).__qualname__}",
+                hint="nothing was stored: evolve takes every event that decide returns",
+            ) from error
+
+
+def _request(  # noqa: PLR0913, PLR0917  # what was decided, and on what
+    access: Access,
+    instruction: Instruction,
+    stream: str,
+    events: tuple[Any, ...],
+    version: int,
+    boundary: Boundary | None,
 ) -> AppendRequest:
     key = instruction.key
     ids = (
@@ -209,11 +317,20 @@ def _request(
         ]
     )
     given = [Occurrence(event, event_id) for event, event_id in zip(events, ids, strict=True)]
-    return request_of(access, [(stream, given, version)], Terms(context=instruction.context), key)
+    condition: Condition | None = None
+    if boundary is not None and instruction.boundary is not None:
+        condition = Condition(instruction.boundary, boundary.after)
+    terms = Terms(condition=condition, context=instruction.context)
+    return request_of(access, [(stream, given, version)], terms, key)
 
 
-def _repeated(access: Access, stream: str, key: Idempotency, known: Repeated) -> Plan[Handled]:
-    idempotency.check_same(known, key.digest)
+def _repeated(
+    access: Access, stream: str, instruction: Instruction, known: Repeated
+) -> Plan[Handled]:
+    key = instruction.key
+    assert key is not None  # noqa: S101  # only a command with a key is looked for
+    earlier = idempotency.earlier_digests(access.codec, access.tenant, instruction.command)
+    idempotency.check_same(known, key.digest, earlier)
     return (yield from _events_of(access, stream, key, known.appended))
 
 
@@ -266,7 +383,7 @@ def _saving(
     except Exception as error:  # noqa: BLE001  # whatever it is, the command is done
         _log.warning(
             "aggregate snapshot not saved",
-            fold=snapshotting.fold_name(decider),
+            fold=fold_name(decider),
             stream_position=version,
             error=type(error).__name__,
             code=getattr(error, "code", None),

@@ -9,6 +9,7 @@ from eventstore import snapshotting
 from eventstore.context import check_instant
 from eventstore.errors import BatchRefusedError, CompactionError, WrongExpectedVersionError
 from eventstore.expected_version import VERSION_MAX
+from eventstore.fold_identity import fold_name
 from eventstore.log import StreamPart
 from eventstore.snapshotting import BEGINNING, Base
 
@@ -87,7 +88,7 @@ def loading(
     _check_time(at_version, as_of)
     saved: StateSnapshot | None = None
     if decider.snapshot_every is not None and as_of is None and at_version != 0:
-        saved = yield access.snapshot(stream, snapshotting.fold_name(decider), at_version)
+        saved = yield access.snapshot(stream, fold_name(decider), at_version)
     base: Base | None = None
     found: list[StoredEvent] = []
     seen = 0

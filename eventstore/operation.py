@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eventstore.codec import Codec
     from eventstore.event import AppendRequest
     from eventstore.log import StateSnapshot, StreamPart
+    from eventstore.query import Query
 
 T = TypeVar("T")
 
@@ -95,6 +96,11 @@ class Access:
     def result_of(self, key: str) -> Call:
         """Asks for what was done under an idempotency key."""
         return Call("result_of", (self.tenant, key), {"connection": self.connection})
+
+    def boundary(self, query: Query) -> Call:
+        """Asks for what a decision across streams depends on."""
+        options = {} if self.connection is None else {"connection": self.connection}
+        return Call("read_boundary", (self.tenant, query), options)
 
     def snapshot(self, stream: str, fold: str, through: int | None) -> Call:
         """Asks for a saved state."""

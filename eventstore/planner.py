@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from eventstore.keyring import KeyRing
     from eventstore.log import LogPart, StreamPart
     from eventstore.operation import Plan
+    from eventstore.query import Query
     from eventstore.registry import EventTypes
 
 S = TypeVar("S")
@@ -104,6 +105,7 @@ class Planner:
         context: Context = NO_CONTEXT,
         connection: Any = None,
         attempts_max: int = ATTEMPTS_MAX,
+        boundary: Query | None = None,
     ) -> Plan[Handled]:
         """Plans a command."""
         access = self._access(connection)
@@ -114,6 +116,7 @@ class Planner:
             key_of(access, command, idempotency_key),
             context,
             attempts_max,
+            boundary,
         )
         return (yield from handling(access, instruction))
 

@@ -12,15 +12,19 @@ the expectation is said; a `when` that no `then` follows asserts nothing, and gi
 
 from __future__ import annotations
 
+import copy
 import difflib
 import pprint
 import re
 import sys
 import warnings
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from eventstore.decider import Decider, decider_of
+from eventstore.decider import Decider, check_boundary, decider_of
 from eventstore.errors import Rejected, UndeclaredError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 S = TypeVar("S")
 
@@ -49,20 +53,27 @@ class Given(Generic[S]):
         """Returns the scenario with further events that happened before."""
         return Given(self._decider, (*self._events, *events))
 
-    def when(self, command: object) -> When[S]:
+    def when(self, command: object, *, boundary: Iterable[object] | None = None) -> When[S]:
         """Returns what to say expectations of: this command is sent.
 
+        Args:
+            command: The command.
+            boundary: The events, of whatever streams, that its boundary has.
+
         Raises:
-            UndeclaredError: The decider does not take it.
+            UndeclaredError: The decider does not take it, or not with a boundary, or only with one.
         """
         if type(command) not in self._decider.commands:
             raise UndeclaredError(
                 f"decider {self._decider.category} does not take this command",
                 detail=f"command {type(command).__qualname__}",
             )
+        seen = None if boundary is None else tuple(boundary)
+        arguments = self._decider.boundary_arguments(command)
+        check_boundary(arguments, command, given=seen is not None)
         frame = sys._getframe(1)  # noqa: SLF001  # where the expectation was forgotten, if it is
         return When(
-            self._decider, self._events, command, (frame.f_code.co_filename, frame.f_lineno)
+            self._decider, self._events, command, (frame.f_code.co_filename, frame.f_lineno), seen
         )
 
     def then_state(self, expected: S) -> Given[S]:
@@ -86,11 +97,13 @@ class When(Generic[S]):
         events: tuple[Any, ...],
         command: object,
         place: tuple[str, int],
+        seen: tuple[object, ...] | None = None,
     ) -> None:
         self._decider = decider
         self._events = events
         self._command = command
         self._place: tuple[str, int] | None = place
+        self._seen = seen
 
     def then(self, *expected: object) -> Given[S]:
         """Asserts what the command leads to: exactly these events, in this order.
@@ -159,11 +172,15 @@ class When(Generic[S]):
         state, twin = (_state(self._decider, self._events) for _ in range(2))
         comparable = _same([state], [twin])
         try:
-            decided: tuple[Any, ...] | Rejected = self._decider.decided(self._command, state)
+            decided: tuple[Any, ...] | Rejected = self._decider.decided(
+                self._command, state, self._seen
+            )
         except Rejected as error:
             decided = error
         if comparable and not _same([state], [twin]):
             _fail("decide changed the state that it was given", [twin], [state])
+        if not isinstance(decided, Rejected):
+            self._decider.fold(twin, copy.deepcopy(decided))  # a store refuses what it cannot fold
         return decided
 
     def __bool__(self) -> NoReturn:

@@ -171,6 +171,7 @@ class EventStore:
         context: Context = NO_CONTEXT,
         connection: Any = None,
         attempts_max: int = ATTEMPTS_MAX,
+        boundary: Query | None = None,
     ) -> Handled:
         """Decides a command and appends the events that it leads to.
 
@@ -187,10 +188,19 @@ class EventStore:
             connection: Of the caller's, whose open transaction is joined: the state is read through
                 it, and what breaks that transaction is not tried again.
             attempts_max: How often it is decided at most.
+            boundary: Which events, of whatever streams, the decision depends on besides its own
+                stream, such as `tagged("email:ada@example.org")`; each item names a tag. The
+                method that decides gets them as a further argument. If one more came in before the
+                events are appended, the command is decided again.
 
         Raises:
             Rejected: The domain's rules refuse it, by a subclass of theirs; nothing was written.
-            UndeclaredError: No decider takes it.
+            EventRefusedError: An event would not read back as it was given, or the decider could
+                not fold it.
+            UndeclaredError: No decider takes it, it has no method for an event of its own, or the
+                boundary is missing or not looked at.
+            IsolationRefusedError: A boundary in a transaction that is REPEATABLE READ or
+                SERIALIZABLE.
             WrongExpectedVersionError: The stream is not where the caller thought.
             ContentionError: Other writers were faster each time.
             IdempotencyConflictError: The key was used for another command.
@@ -205,6 +215,7 @@ class EventStore:
                 context=context,
                 connection=connection,
                 attempts_max=attempts_max,
+                boundary=boundary,
             )
         )
 

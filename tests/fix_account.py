@@ -151,7 +151,15 @@ class HookedLog(MemoryEventLog):
         return called
 
 
-HOOKED = {"append", "read_stream", "result_of", "snapshot", "save_snapshot", "stream_version"}
+HOOKED = {
+    "append",
+    "read_boundary",
+    "read_stream",
+    "result_of",
+    "snapshot",
+    "save_snapshot",
+    "stream_version",
+}
 
 
 class BlockingStore:

@@ -1,0 +1,133 @@
+"""A command sent again under its key: the same one after a deploy, and after an upgrade."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field, make_dataclass, replace
+from decimal import Decimal
+
+import pytest
+from fix_account import Deposit, Deposited, account, types
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventstore import IdempotencyConflictError
+from eventstore.codec import Codec
+from eventstore.event import AppendRequest, Idempotency, StreamAppend
+from eventstore.idempotency import command_digest, earlier_digests, keyed_event_id
+from eventstore.memory import MemoryEventLog
+from eventstore.wire import encoded
+
+
+def test_a_deploy_that_adds_a_field_leaves_a_retry_the_same_command(make_account_store):
+    def deployed(*fields):
+        command = make_dataclass("Pay", [("account_id", str), *fields], frozen=True)
+        return command, make_account_store(
+            deciders=[account(commands=(command,), decide=lambda *_: Deposited("a", 1))]
+        )
+
+    pay, before = deployed()
+    first = before.handle(pay("a"), idempotency_key="k")
+    for added in (
+        [("note", str, field(default=""))],
+        [("parts", list[int], field(default_factory=list)), ("at", int, field(default=0))],
+        [("inner", Inner, field(default_factory=lambda: Inner(1, 2)))],
+        [("asked_at", float, field(default_factory=time.perf_counter, compare=False))],
+    ):
+        pay, after = deployed(*added)
+        second = after.handle(pay("a"), idempotency_key="k")
+        assert (True, first.version) == (second.repeated, second.version)
+
+    pay, after = deployed(("note", str, field(default="")))
+    with pytest.raises(IdempotencyConflictError):
+        after.handle(pay("a", "another"), idempotency_key="k")
+
+
+@dataclass(frozen=True)
+class Inner:
+    one: int
+    two: int = 2
+    seen_at: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Outer:
+    account_id: str
+    inner: Inner
+    parts: tuple[Inner, ...] = ()
+    named: dict[str, Inner] = field(default_factory=dict)
+    note: str | None = None
+    amount: Decimal = Decimal("1.10")
+    asked_at: float = field(default=0.0, compare=False)
+
+
+inners = st.builds(Inner, st.integers(0, 1), st.integers(1, 2), st.floats(0, 1))
+outers = st.builds(
+    Outer,
+    st.sampled_from(["a", "b"]),
+    inners,
+    st.lists(inners, max_size=1).map(tuple),
+    st.dictionaries(st.sampled_from(["x", "y"]), inners, max_size=1),
+    st.sampled_from([None, ""]),
+    st.sampled_from([Decimal("1.10"), Decimal("1.1"), Decimal(1)]),
+    st.floats(0, 1),
+)
+
+
+@settings(deadline=None)
+@given(one=outers, other=outers)
+def test_equal_commands_are_one_command_and_no_others(one, other):
+    codec = Codec(types)
+    same = command_digest(codec, "default", one) == command_digest(codec, "default", other)
+
+    assert same == (one == other and str(one.amount) == str(other.amount))
+
+
+@settings(deadline=None)
+@given(command=outers)
+def test_what_earlier_versions_stored_for_a_command_is_known(command):
+    codec = Codec(types)
+    name = b"command 5:Outer "
+    whole = hashlib.sha256(name + encoded(command)).digest()
+    known = set(earlier_digests(codec, "default", command))
+
+    assert whole in known
+    assert command_digest(codec, "default", replace(command, amount=Decimal(7))) not in known
+    if command.note is None and command.amount == Decimal(1):
+        before = {"account_id": command.account_id, "inner": command.inner}
+        before |= {"parts": command.parts, "named": command.named, "amount": command.amount}
+        text = b",".join(b'"%s":%s' % (key.encode(), encoded(v)) for key, v in before.items())
+        assert hashlib.sha256(name + b"{%s}" % text).digest() in known
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_key_of_an_earlier_version_still_names_its_command(make_account_store, account_log, when):
+    store = make_account_store()
+    command = Deposit("a", 5)
+
+    def done_by_an_earlier_version():
+        digest = hashlib.sha256(b'command 7:Deposit {"account_id":"a","amount":5,"times":1}')
+        event = store.codec.encode(
+            Deposited("a", 5),
+            tenant="default",
+            stream="account-a",
+            event_id=keyed_event_id("default", "k", 0),
+        )
+        MemoryEventLog.append(
+            account_log,
+            AppendRequest(
+                (StreamAppend("account-a", (event,)),), "default", Idempotency("k", digest.digest())
+            ),
+        )
+
+    if when == "before":
+        done_by_an_earlier_version()
+    else:
+        account_log.before["append"] = done_by_an_earlier_version
+    handled = store.handle(command, idempotency_key="k")
+
+    assert (True, (Deposited("a", 5),)) == (handled.repeated, handled.events)
+    with pytest.raises(IdempotencyConflictError):
+        store.handle(Deposit("a", 6), idempotency_key="k")
+    assert 1 == account_log.stream_version("default", "account-a")
