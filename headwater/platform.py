@@ -321,11 +321,18 @@ class Platform:
                 hint = said["hint"] or hint
             raise UnhealthyError(error.message, detail=detail, hint=hint) from None
 
-    def await_stores(self, lsn: Lsn, deadline_s: float) -> list[Uncompared]:
+    def await_stores(
+        self, lsn: Lsn, deadline_s: float, store_s: float = _STORE_S
+    ) -> list[Uncompared]:
         """Waits as `await_applied` does, but not for stores that the job cannot write.
 
+        Args:
+            lsn: The position.
+            deadline_s: Longest wait, seconds.
+            store_s: Shortest wait for a store that cannot be written, seconds.
+
         Returns:
-            What is behind in such stores once nothing else is, after half a minute at least.
+            What is behind in such stores once nothing else is.
 
         Raises:
             UnhealthyError: A view is behind after the deadline in a store that is written.
@@ -334,7 +341,7 @@ class Platform:
         began, places = time.monotonic(), self._behind(lsn)
         while places and time.monotonic() - began < deadline_s:
             faults |= {each: found for each in places if (found := self.told.fault_of(*each))}
-            if faults.keys() >= set(places) and time.monotonic() - began > _STORE_S:
+            if faults.keys() >= set(places) and time.monotonic() - began > store_s:
                 return [Uncompared(*each, faults[each]) for each in places]
             self._check_failed(but=_STORES)
             time.sleep(_POLL_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,11 +21,27 @@ if TYPE_CHECKING:
 
     from projections.fault import Fault
     from projections.repair import Repaired
+    from projections.spec import PausedView
     from projections.view import DerivedView, View
     from projections.view_report import Uncompared, ViewReport
 
 _CATCH_UP_S = 120.0
 _BUDGET = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a comparison of views with their source has come to.
+
+    Args:
+        reports: One for each view in each store that was compared.
+        left_out: What was not compared, because its store cannot be written.
+        paused: Why views stand still.
+    """
+
+    reports: Sequence[ViewReport]
+    left_out: Sequence[Uncompared] = ()
+    paused: Sequence[Fault] = ()
 
 
 def verify(
@@ -52,34 +68,69 @@ def verify(
     are compared as well. A store that does not answer is told, and the others are compared.
     """
     platform = _platform(config, home, profile)
-    paused = _check(platform, names or [], store)
+    present(gather(platform, names or [], store, budget=budget), as_json=as_json)
+
+
+def gather(
+    platform: Platform,
+    names: Sequence[str],
+    store: Store | None,
+    *,
+    budget: float = _BUDGET,
+    catch_up_s: float = _CATCH_UP_S,
+) -> Verification:
+    """Compares views with their source.
+
+    Args:
+        platform: The project's.
+        names: The views; all if there is none.
+        store: Only there; everywhere if it is None.
+        budget: Share of the time to work, above 0 and up to 1.
+        catch_up_s: How long all views are waited for that are behind, seconds.
+
+    Raises:
+        UsageError: There is no such view, or not in that store.
+        UnhealthyError: The source was never captured, all views that are named are paused, or a
+            view is still behind.
+    """
+    paused = _check(platform, names, store)
     left_out: list[Uncompared] = []
     if not names and store is None:
-        left_out += platform.await_stores(platform.current_lsn(), _CATCH_UP_S)
+        left_out += platform.await_stores(platform.current_lsn(), catch_up_s)
     reports = platform.views.verify(
-        names or [],
+        names,
         [store] if store else [],
         budget=budget,
         but={(each.view, each.store) for each in left_out},
         uncompared=left_out.append,
     )
-    _print(reports, as_json=as_json, left_out=left_out)
-    _tell_left_out(left_out)
-    if not all(report.equal for report in reports):
+    return Verification(reports, left_out, paused)
+
+
+def present(found: Verification, *, as_json: bool) -> None:
+    """Prints what a comparison has come to.
+
+    Raises:
+        UnhealthyError: A view differs, or was not compared; told to a person.
+        Exit: The same told to a program, or a view is paused: with the code of what is unhealthy.
+    """
+    _print(found.reports, as_json=as_json, left_out=found.left_out)
+    _tell_left_out(found.left_out)
+    if not all(report.equal for report in found.reports):
         if as_json:
             raise typer.Exit(EXIT_UNHEALTHY)
-        _show_examples(reports)
-        view = next(report.view for report in reports if not report.equal)
+        _show_examples(found.reports)
+        view = next(report.view for report in found.reports if not report.equal)
         hint = f"headwater view repair {view} says what a repair would do"
         raise UnhealthyError("views differ from their source", hint=hint)
-    tell_paused(paused)
-    if left_out and not as_json:
+    tell_paused(found.paused)
+    if found.left_out and not as_json:
         raise UnhealthyError(
             "some views could not be compared",
-            detail=", ".join(f"{each.view} in {each.store}" for each in left_out),
-            hint=left_out[0].fault.hint,
+            detail=", ".join(f"{each.view} in {each.store}" for each in found.left_out),
+            hint=found.left_out[0].fault.hint,
         )
-    if paused or left_out:
+    if found.paused or found.left_out:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -114,6 +165,15 @@ def repair(
             raise typer.Exit(EXIT_UNHEALTHY)
         return
     done = platform.views.repair(wrong, lambda step: stderr.print(escape(step), soft_wrap=True))
+    present_repaired(done, as_json=as_json)
+
+
+def present_repaired(done: Sequence[Repaired], *, as_json: bool) -> None:
+    """Prints what a repair has come to.
+
+    Raises:
+        Exit: Something is still wrong.
+    """
     _print_repaired(done, as_json=as_json)
     if any(each.wrong for each in done):
         if not as_json:
@@ -135,10 +195,24 @@ def _platform(config: Any, home: Any, profile: Any) -> Platform:
 
 def _check(platform: Platform, names: Sequence[str], store: Store | None) -> list[Fault]:
     """Refuses what cannot be verified; returns why views stand still that were asked for."""
-    declared: Mapping[str, View | DerivedView] = {
-        **platform.project.declarations.views,
-        **platform.project.declarations.derived,
-    }
+    declarations = platform.project.declarations
+    refuse_unknown({**declarations.views, **declarations.derived}, names, store)
+    if not platform.captured():
+        raise UnhealthyError(
+            f"source {platform.project.source.name} was never captured",
+            hint="headwater up captures it and builds the views",
+        )
+    return refuse_paused(platform.views.bound().paused, names)
+
+
+def refuse_unknown(
+    declared: Mapping[str, View | DerivedView], names: Sequence[str], store: Store | None
+) -> None:
+    """Refuses a view that is not declared, or does not live in the store.
+
+    Raises:
+        UsageError: Names the view, and what is there instead.
+    """
     for name in names:
         view = declared.get(name)
         if view is None:
@@ -148,16 +222,19 @@ def _check(platform: Platform, names: Sequence[str], store: Store | None) -> lis
         if store is not None and store not in kept_in(view):
             stores = ", ".join(sorted(kept_in(view)))
             raise UsageError(f"view {name} does not live in {store}", hint=f"it lives in {stores}")
-    if not platform.captured():
-        raise UnhealthyError(
-            f"source {platform.project.source.name} was never captured",
-            hint="headwater up captures it and builds the views",
-        )
-    paused = {view.name: view.fault for view in platform.views.bound().paused}
-    if names and set(names) <= paused.keys():
-        fault = paused[names[0]]
+
+
+def refuse_paused(paused: Iterable[PausedView], names: Sequence[str]) -> list[Fault]:
+    """Returns why views stand still that were asked for.
+
+    Raises:
+        UnhealthyError: All that were named do.
+    """
+    faults = {view.name: view.fault for view in paused}
+    if names and set(names) <= faults.keys():
+        fault = faults[names[0]]
         raise UnhealthyError(fault.message, detail=fault.detail, hint=fault.hint)
-    return [fault for view, fault in paused.items() if not names or view in names]
+    return [fault for view, fault in faults.items() if not names or view in names]
 
 
 def _tell_left_out(left_out: Iterable[Uncompared]) -> None:

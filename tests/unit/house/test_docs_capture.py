@@ -53,4 +53,6 @@ def test_its_commands_exist_with_their_options(line: str) -> None:
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]  # type: ignore[attr-defined]
 
-    command.make_context(context.info_name, words)  # refuses what it does not know
+    made = command.make_context(context.info_name, words)  # refuses what it does not know
+    assert [] == made.args
+    assert not hasattr(command, "commands"), f"{line} is no whole command"

@@ -26,12 +26,11 @@ from projections.showcase import Showcase
 from projections.sinks.table import CONFIGURATION, FEED
 from projections.stable_table import StableTable
 from tests.programs import killed_show
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from fix_seeds import Rotation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(360)]
 
@@ -309,10 +308,6 @@ def test_a_table_that_was_open_while_all_of_its_log_was_replaced_goes_on(
     assert rows_of(tables / "things", 4) == sorted(opened.to_pyarrow_table().to_pylist(), key=repr)
 
 
-PHASES = 4
-"""A process is killed at one of so many steps; a run takes others of them than the next one."""
-
-
 def holds(path: Path, text: str) -> bool:
     return path.is_file() and text.encode() in path.read_bytes()
 
@@ -323,7 +318,7 @@ def holds(path: Path, text: str) -> bool:
     ids=["same place", "switched and tidied"],
 )
 def test_a_process_killed_at_any_point_leaves_what_was_or_what_is(
-    tables: Path, place: str, commits: int, rotation: Rotation
+    tables: Path, place: str, commits: int
 ) -> None:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.programs.killed_show"])
@@ -335,9 +330,8 @@ def test_a_process_killed_at_any_point_leaves_what_was_or_what_is(
     published.switch({"things": place})
     before, wanted = rows_of(stable_path(tables, "things")), rows_of(tables / place, 3)
     seen = []
-    phases = rotation.of(range(PHASES))
 
-    for step in (step for step in range(90) if step % PHASES in phases):
+    for step in range(90):
         copied = shutil.copytree(tables.parent, tables.parent.with_name(f"copy {step}")) / "tables"
         path = stable_path(copied, "things")
         args = (copied, "shop", "things", step)
@@ -355,7 +349,7 @@ def test_a_process_killed_at_any_point_leaves_what_was_or_what_is(
         if process.exitcode == 0:
             break
     assert process.exitcode == 0
-    assert before == seen[0]
+    assert seen.index(wanted) > 3
     assert all(each in (before, wanted) for each in seen)
     assert wanted in seen[:-1]
 
@@ -480,6 +474,7 @@ def test_readers_see_no_error_no_half_and_no_step_back_across_switches(tmp_path:
         thread.start()
     switcher.start()
     switcher.join(150)
+    wait_until(lambda: min(reader.reads for reader in readers), "reads", accept=lambda n: n > 1)
     ended.set()
     showcase.stop()
     for thread in threads:
@@ -488,5 +483,4 @@ def test_readers_see_no_error_no_half_and_no_step_back_across_switches(tmp_path:
     assert switcher.exitcode == 0
     assert [[]] * 5 == [each.wrong for each in (writer, *readers)]
     assert {} == showcase.failing
-    assert all(reader.reads > 1 for reader in readers)
     assert writer.number > SWITCHES

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+import typer
 from deltalake import write_deltalake
 
 from cdc.lsn import Lsn
 from headwater import platform, scaffold
-from headwater.cli import main, services, verification
+from headwater.cli import main, services
 from headwater.cli.output import print_error
-from headwater.errors import UsageError
-from headwater.kept_views import KeptViews
+from headwater.cli.verification import Verification, present
+from headwater.errors import UnhealthyError, UsageError
 from headwater.platform import Platform
 from headwater.project import EXAMPLE, open_project
 from projections.derivation.errors import DuplicateKeyError
 from projections.fault import Fault
 from projections.published import Published
 from projections.view import Store
-from projections.view_report import ViewReport
+from projections.view_report import Uncompared, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,98 +106,69 @@ def test_an_example_is_shown_to_whoever_asked(
 
 
 def test_a_verification_shows_examples_of_what_is_wrong(
-    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     wrong = "lookup customer:[red]:orders (row 7 missing)"
-    reports = [
-        ViewReport("orders", Store.CACHE, 3, 1, 0, 0, Lsn(1), (wrong,)),
-        ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1)),
-    ]
-    monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
-    monkeypatch.setattr(Platform, "await_stores", lambda *_: [])
-    monkeypatch.setattr(KeptViews, "verify", lambda *_, **__: reports)
-    monkeypatch.setattr(verification, "_check", lambda *_: [])
+    found = Verification(
+        [
+            ViewReport("orders", Store.CACHE, 3, 1, 0, 0, Lsn(1), (wrong,)),
+            ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1)),
+        ]
+    )
 
-    shown = run("view", "verify")
-    told = run("view", "verify", "--json")
+    with pytest.raises(UnhealthyError, match="views differ"):
+        present(found, as_json=False)
+    shown = capsys.readouterr().err
+    with pytest.raises(typer.Exit) as ended:
+        present(found, as_json=True)
+    told = capsys.readouterr().out
 
-    assert (3, 3) == (shown[0], told[0])
-    assert ["orders in cache, such as", f"  {wrong}"] == shown[2].splitlines()[:2]
-    assert "orders in table" not in shown[2]
-    assert [[wrong], []] == [report["examples"] for report in json.loads(told[1])]
-
-
-def test_views_that_stay_behind_are_told_with_what_holds_them_up(
-    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = {"code": "HW-P062", "message": "the cache is full", "hint": "raise maxmemory"}
-    part = {"code": "HW-P029", "message": "the job's caretaker fails", "hint": "headwater logs"}
-    told = {
-        "queries": {"cache": {"error": full}, "table": {"error": None}},
-        "attendants": {"caretaker": {"error": part}, "publisher": {"error": None}},
-    }
-    (project / ".headwater" / "run").mkdir(parents=True, exist_ok=True)
-    (project / ".headwater" / "run" / "job.json").write_text(json.dumps(told))
-    monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
-    monkeypatch.setattr(KeptViews, "positions", lambda _: [])
-    plan = SimpleNamespace(name="orders", to=(Store.CACHE,))
-    monkeypatch.setattr(KeptViews, "taken_over", lambda _: ((plan,), ()))
-    monkeypatch.setattr(verification, "_CATCH_UP_S", 0.0)
-    monkeypatch.setattr(verification, "_check", lambda *_: [])
-
-    code, out, _ = run("view", "verify", "--json")
-
-    error = json.loads(out)["error"]
-    assert (3, "raise maxmemory") == (code, error["hint"])
-    assert [
-        "orders in cache",
-        "caretaker: HW-P029 the job's caretaker fails",
-        "cache: HW-P062 the cache is full",
-    ] == error["detail"].split("; ")
+    assert 3 == ended.value.exit_code
+    assert ["orders in cache, such as", f"  {wrong}"] == shown.splitlines()
+    assert [[wrong], []] == [report["examples"] for report in json.loads(told)]
 
 
-def test_a_store_that_is_not_written_is_told_and_the_others_are_compared(
-    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+def test_a_store_in_which_nothing_was_compared_is_told_with_what_starts_it(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     down = Fault(
         "HW-P011", "the cache cannot be written", "ConnectionError", "start it", retriable=True
     )
-    told = {"queries": {"cache": {"error": asdict(down)}, "table": {"error": None}}}
-    (project / ".headwater" / "run").mkdir(parents=True, exist_ok=True)
-    (project / ".headwater" / "run" / "job.json").write_text(json.dumps(told))
-    places = [("orders", Store.CACHE), ("orders", Store.TABLE)]
-    there = [SimpleNamespace(view="orders", store=Store.TABLE, applied_through=Lsn(1))]
-    plan = SimpleNamespace(name="orders", to=[store for _, store in places])
-    monkeypatch.setattr(KeptViews, "taken_over", lambda _: ((plan,), ()))
-    monkeypatch.setattr(KeptViews, "positions", lambda _: there)
-    monkeypatch.setattr(Platform, "current_lsn", lambda _: Lsn(1))
-    monkeypatch.setattr(platform, "_STORE_S", 0.0)
-    monkeypatch.setattr(verification, "_check", lambda *_: [])
-    left_alone: list[object] = []
+    compared = ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1))
+    found = Verification([compared], [Uncompared("orders", Store.CACHE, down)])
 
-    def compared(*_: object, but: object, **__: object) -> list[ViewReport]:
-        left_alone.append(but)
-        return [ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1))]
+    with pytest.raises(UnhealthyError) as refused:
+        present(found, as_json=False)
+    shown = capsys.readouterr()
+    with pytest.raises(typer.Exit) as ended:
+        present(found, as_json=True)
+    told = json.loads(capsys.readouterr().out)
 
-    monkeypatch.setattr(KeptViews, "verify", compared)
-    shown, as_json = run("view", "verify"), run("view", "verify", "--json")
-
-    assert [{places[0]}, {places[0]}] == left_alone
-    assert (3, 3) == (shown[0], as_json[0])
-    assert "orders  table" in shown[1]
-    assert shown[2].splitlines() == [
-        "orders in cache is not compared: HW-P011 the cache cannot be written: ConnectionError",
-        "error HW-U002 some views could not be compared",
-        "  seen   orders in cache",
-        "  repair start it",
+    assert 3 == ended.value.exit_code
+    assert ("orders in cache", "start it") == (refused.value.detail, refused.value.hint)
+    assert "orders  table" in shown.out
+    assert shown.err.splitlines() == [
+        "orders in cache is not compared: HW-P011 the cache cannot be written: ConnectionError"
     ]
     assert [("table", None), ("cache", asdict(down))] == [
-        (report["store"], report["fault"]) for report in json.loads(as_json[1])
+        (report["store"], report["fault"]) for report in told
     ]
 
-    there.clear()  # a view is behind where the job writes: that is no store's fault
-    monkeypatch.setattr(verification, "_CATCH_UP_S", 0.0)
-    assert "orders in cache, orders in table" in run("view", "verify")[2]
+
+def test_views_that_stand_still_make_a_verification_unhealthy_though_the_others_are_equal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    still = Fault("HW-P051", "view orders is paused", "column a", "resume it", retriable=False)
+    equal = ViewReport("items", Store.TABLE, 3, 0, 0, 0, Lsn(1))
+
+    with pytest.raises(typer.Exit) as ended:
+        present(Verification([equal], paused=[still]), as_json=False)
+
+    assert 3 == ended.value.exit_code
+    assert [
+        "view orders is paused: column a",
+        "  resume it",
+    ] == capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import uuid
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -81,6 +83,19 @@ def test_a_numeric_is_held_exactly_or_not_at_all(number: Decimal) -> None:
     assert (found is None, found is None or Decimal(found) == number) == (not exact, True)
 
 
+PYTHON = {
+    ColumnKind.INTEGER: int,
+    ColumnKind.NUMERIC: Decimal,
+    ColumnKind.BOOLEAN: bool,
+    ColumnKind.BYTES: bytes,
+    ColumnKind.DATE: date,
+    ColumnKind.UUID: uuid.UUID,
+    ColumnKind.TEXT: str,
+}
+
+
 @given(st.text(), st.sampled_from([INTEGER, MONEY, BOOLEAN, BYTES, DATE, UUID, TEXT]))
 def test_whatever_comes_of_a_text_can_be_decoded(text: str, now: Column) -> None:
-    decode(now, retyped(text, "text", now))
+    found = decode(now, retyped(text, "text", now))
+
+    assert found is None or type(found) is PYTHON[now.kind]

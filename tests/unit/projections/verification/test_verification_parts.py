@@ -12,25 +12,20 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 import pytest
-import typer
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from headwater.cli import verification
-from headwater.errors import UnhealthyError, UsageError
 from projections.archive import DAY
 from projections.change import ReadSpan, RowChange
 from projections.common.throttle import Throttle
 from projections.documents import decoded_key, key_text, key_values, source_key
 from projections.errors import RepairRefusedError, VerificationError
-from projections.fault import Fault
 from projections.plan import HistoryPlan, ViewPlan
-from projections.repair import Repaired, refuse
+from projections.repair import refuse
 from projections.row_part import RowPart
 from projections.sinks.sink import Holding
 from projections.sinks.warehouse import WarehouseSink
@@ -212,46 +207,6 @@ def test_rounds_judge_what_holds_still_and_give_up_what_does_not() -> None:
     assert {"1"} == set().union(*(outcome.moving for outcome in found))
 
 
-def _platform(*, captured: bool = True, paused: bool = False) -> Any:
-    views = {"orders": SimpleNamespace(name="orders", to=frozenset({Store.CACHE}))}
-    declarations = SimpleNamespace(views=views, derived={})
-    source = SimpleNamespace(name="shop")
-    fault = Fault(
-        "HW-P051",
-        "view orders is paused",
-        "column a",
-        "headwater view resume orders",
-        retriable=False,
-    )
-    still = [SimpleNamespace(name="orders", fault=fault)] if paused else []
-    return SimpleNamespace(
-        project=SimpleNamespace(declarations=declarations, source=source),
-        captured=lambda: captured,
-        views=SimpleNamespace(bound=lambda: SimpleNamespace(paused=still)),
-    )
-
-
-def test_what_cannot_be_verified_is_refused_by_name() -> None:
-    check = verification._check  # what both commands begin with
-    with pytest.raises(UsageError) as unknown:
-        check(_platform(), ["ordres"], None)
-    with pytest.raises(UsageError) as elsewhere:
-        check(_platform(), ["orders"], Store.TABLE)
-    with pytest.raises(UnhealthyError) as never:
-        check(_platform(captured=False), [], None)
-    with pytest.raises(UnhealthyError) as paused:
-        check(_platform(paused=True), ["orders"], None)
-
-    hints = [each.value.hint for each in (unknown, elsewhere, never, paused)]
-    assert hints == [
-        "did you mean orders?",
-        "it lives in cache",
-        "headwater up captures it and builds the views",
-        "headwater view resume orders",
-    ]
-    assert ["HW-P051"] == [fault.code for fault in check(_platform(paused=True), [], None)]
-
-
 def test_a_view_made_from_others_is_repaired_by_a_job_that_runs_and_by_no_other(
     tmp_path: Path,
 ) -> None:
@@ -270,31 +225,6 @@ def test_a_view_made_from_others_is_repaired_by_a_job_that_runs_and_by_no_other(
     refuse(spec, report)
     with pytest.raises(RepairRefusedError, match="is not kept"):
         refuse(spec, replace(report, view="others"))
-
-
-@pytest.mark.parametrize(("left", "code"), [(0, None), (2, 3)])
-def test_a_repair_of_a_view_made_from_others_exits_3_if_any_row_is_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], left: int, code: int | None
-) -> None:
-    platform = _platform()
-    totals = SimpleNamespace(name="totals", to=frozenset({Store.CACHE}))
-    platform.project.declarations.derived["totals"] = totals
-    report = ViewReport("totals", Store.TABLE, 9, 0, 0, 20, None)
-    # keys of a table are named as far as they were looked at
-    named = (Finding("1", Verdict.DIFFERENT, 0, ("sum",)),)[:left]
-    done = Repaired("totals", Store.TABLE, 20, 20 - left, named)
-    platform.views.verify = lambda *_: [report]
-    platform.views.repair = lambda wrong, _: [done] if wrong == [report] else []
-    monkeypatch.setattr(verification, "_platform", lambda *_: platform)
-
-    ended = None
-    try:
-        verification.repair("totals", yes=True, as_json=True)
-    except typer.Exit as error:
-        ended = error.exit_code
-
-    (said,) = orjson.loads(capsys.readouterr().out)
-    assert (code, left, 20 - left) == (ended, said["left"], said["cured"])
 
 
 @pytest.mark.parametrize("forgotten", [False, True])

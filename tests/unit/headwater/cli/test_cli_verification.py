@@ -1,0 +1,90 @@
+"""What `headwater view verify` and `headwater view repair` refuse, and how a repair is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+import typer
+
+from headwater.cli.verification import present_repaired, refuse_paused, refuse_unknown
+from headwater.errors import UnhealthyError, UsageError
+from projections.declaration import load
+from projections.fault import Fault
+from projections.repair import Repaired
+from projections.spec import PausedView
+from projections.view import Store
+from projections.view_report import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from projections.view import View
+
+
+VIEWS = """
+from headwater import source, view
+shop = source("shop", tables=["orders"])
+view.mirror("orders", shop.orders, to=["cache"])
+"""
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> Mapping[str, View]:
+    (tmp_path / "views.py").write_text(VIEWS)
+    return load(tmp_path / "views.py").views
+
+
+def paused(name: str) -> PausedView:
+    hint = f"headwater view resume {name}"
+    fault = Fault("HW-P051", f"view {name} is paused", "column a", hint, retriable=False)
+    return PausedView(name, frozenset({Store.CACHE}), (), fault)
+
+
+@pytest.mark.parametrize(
+    ("name", "store", "hint"),
+    [
+        ("ordres", None, "did you mean orders?"),
+        ("people", None, "headwater view list"),
+        ("orders", Store.TABLE, "it lives in cache"),
+    ],
+)
+def test_what_is_not_declared_is_refused_with_what_is(
+    declared: Mapping[str, View], name: str, store: Store | None, hint: str
+) -> None:
+    refuse_unknown(declared, ["orders"], Store.CACHE)
+    with pytest.raises(UsageError) as refused:
+        refuse_unknown(declared, [name], store)
+
+    assert hint == refused.value.hint
+
+
+def test_paused_views_are_refused_only_where_nothing_else_was_asked_for() -> None:
+    still = [paused("orders"), paused("items")]
+
+    with pytest.raises(UnhealthyError) as refused:
+        refuse_paused(still, ["orders", "items"])
+    assert "headwater view resume orders" == refused.value.hint
+    assert ["view orders is paused"] == [f.message for f in refuse_paused(still, ["orders", "x"])]
+    assert 2 == len(refuse_paused(still, []))
+    assert [] == refuse_paused([], ["orders"])
+
+
+@pytest.mark.parametrize(("left", "code"), [(0, None), (2, 3)])
+def test_a_repair_exits_3_if_any_row_is_left(
+    capsys: pytest.CaptureFixture[str], left: int, code: int | None
+) -> None:
+    # keys of a table are named as far as they were looked at
+    named = (Finding("1", Verdict.DIFFERENT, 0, ("sum",)),)[:left]
+    done = Repaired("totals", Store.TABLE, 20, 20 - left, named)
+
+    ended = None
+    try:
+        present_repaired([done], as_json=True)
+    except typer.Exit as error:
+        ended = error.exit_code
+
+    (said,) = orjson.loads(capsys.readouterr().out)
+    assert (code, left, 20 - left) == (ended, said["left"], said["cured"])
