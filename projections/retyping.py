@@ -19,8 +19,9 @@ from cdc.values import UNCHANGED_PLACEHOLDER, decode
 if TYPE_CHECKING:
     from cdc.table import Column
 
-_WHOLE: Final = re.compile(r"[+-]?\d{1,20}")
-_EXACT: Final = re.compile(r"[+-]?\d+(\.\d+)?")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}")
+_EXACT: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BITS: Final = {"smallint": 15, "integer": 31, "bigint": 63}
 _BOOLEANS: Final = {"t": True, "true": True, "f": False, "false": False}
 
@@ -65,6 +66,8 @@ def _of_text(text: str, column: Column) -> Any:
         return text if _EXACT.fullmatch(text) and _fits(Decimal(text), column) else None
     if kind is ColumnKind.BYTES:
         return _bytes(text)
+    if kind is ColumnKind.UUID and not _UUID.fullmatch(text):
+        return None
     return text
 
 
