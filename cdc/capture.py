@@ -26,7 +26,7 @@ OWN_TABLES: Final = (HEARTBEAT_TABLE, SCHEMA_TABLE)
 """Captured on top of what is declared."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,52}")  # 63 bytes with the prefix, Postgres' limit
-_TOPIC_LENGTH_MAX: Final = 249
+TOPIC_LENGTH_MAX: Final = 249
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -54,6 +54,8 @@ class CaptureSpec:
         secrets_folder: Folder that Connect's workers, and they alone, may read secrets from; they
             are written there and the configuration only refers to them. None if it has no such.
         columns: Tables of which some columns do not leave, or not as they are.
+        insert_only: Tables that are captured although Postgres then refuses UPDATE and DELETE on
+            them, for want of a key.
         salt: Secret that columns are hashed with; whoever has it can try values.
         connector_password: What stands for the password in the configuration instead: a reference
             in Connect's form, `${provider:path:key}`. None puts the password there, in clear.
@@ -84,6 +86,7 @@ class CaptureSpec:
     connector_password: str | None = None
     snapshot_workers: int = 2
     columns: Mapping[TableName, ColumnRules] = field(default_factory=dict)
+    insert_only: frozenset[TableName] = frozenset()
     salt: str | None = field(default=None, repr=False)
     connector_salt: str | None = None
     deadline_s: float = 60.0
@@ -100,7 +103,11 @@ class CaptureSpec:
         if len(set(self.captured)) < len(self.captured):
             raise CaptureSpecError(f"source {self.name} names a table twice")
         _refuse_shared_topics(self.name, self.captured)
-        for what, named in (("a retention", self.retention), ("column rules", self.columns)):
+        for what, named in (
+            ("a retention", self.retention),
+            ("column rules", self.columns),
+            ("insert_only", self.insert_only),
+        ):
             if strange := set(named) - set(self.tables):
                 raise CaptureSpecError(
                     f"source {self.name} has {what} for a table that it does not capture",
@@ -175,10 +182,10 @@ def _refuse_shared_topics(prefix: str, tables: tuple[TableName, ...]) -> None:
     seen: dict[str, TableName] = {}
     for table in tables:
         topic = table.topic(prefix)
-        if len(topic) > _TOPIC_LENGTH_MAX:
+        if len(topic) > TOPIC_LENGTH_MAX:
             raise CaptureSpecError(
                 f"the name of table {table} is too long for a topic",
-                detail=f"{len(topic)} characters, {_TOPIC_LENGTH_MAX} at most",
+                detail=f"{len(topic)} characters, {TOPIC_LENGTH_MAX} at most",
             )
         other = seen.setdefault(topic.replace(".", "_"), table)
         if other != table:

@@ -309,6 +309,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
             publication=spec.publication,
             reader=reader,
             columns=hiding.columns_read(connection, spec),
+            insert_only=spec.insert_only,
         )
         return [
             *found,

@@ -124,6 +124,7 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
         capture_dsn=settings.capture_dsn.get_secret_value() if settings.capture_dsn else None,
         connector_password=settings.connector_password,
         columns=source.columns,
+        insert_only=source.insert_only,
         salt=settings.salt.get_secret_value() if settings.salt else None,
         connector_salt=settings.connector_salt,
         secrets_folder=None if connect_is_external else secrets_folder(project.home),

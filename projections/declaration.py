@@ -33,13 +33,14 @@ _HISTORY: Final = 2
 _V = TypeVar("_V", MirrorView, EventsView)
 
 
-def source(
+def source(  # noqa: PLR0913  # what can be said of a source
     name: str,
     tables: Sequence[str] = (),
     *,
     eventstore: bool = False,
     on_schema_change: str | None = None,
     columns: Mapping[str, ColumnRules] | None = None,
+    insert_only: Sequence[str] = (),
 ) -> Source:
     """Declares a source.
 
@@ -54,6 +55,8 @@ def source(
         columns: Rules for tables of which some columns do not leave the database, or only hashed
             or masked: `{"public.people": ColumnRules(exclude=["ssn"], hash=["email"])}`. With
             `ColumnRules(only=[...])` a column that is added later stays out until it is listed.
+        insert_only: Tables without a key that are captured all the same: Postgres refuses UPDATE
+            and DELETE on them while they are captured.
 
     Raises:
         DeclarationError: The name cannot be used, is taken, or a table is listed twice.
@@ -72,11 +75,13 @@ def source(
         )
     policy = _policy(f"source {name}", on_schema_change)
     rules = {TableName.parse(table): rule for table, rule in (columns or {}).items()}
-    if strange := sorted(map(str, rules.keys() - set(names))):
-        raise DeclarationError(
-            f"source {name} has rules for a table that it does not capture", detail=strange[0]
-        )
-    declared = Source(checked(name, "source"), names, eventstore, policy, rules)
+    keyless = frozenset(map(TableName.parse, insert_only))
+    for what, named in (("rules", rules.keys()), ("insert_only", keyless)):
+        if strange := sorted(map(str, named - set(names))):
+            raise DeclarationError(
+                f"source {name} has {what} for a table that it does not capture", detail=strange[0]
+            )
+    declared = Source(checked(name, "source"), names, eventstore, policy, rules, keyless)
     declarations = collected()
     if name in declarations.sources:
         raise DeclarationError(f"two sources are named {name}")

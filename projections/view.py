@@ -108,6 +108,7 @@ class Source:
         eventstore: Whether it has an event store, whose outbox is captured too.
         on_schema_change: What its views do when their table changes, unless they say otherwise.
         columns: Tables of which some columns do not leave it, or not as they are.
+        insert_only: Tables on which Postgres may refuse UPDATE and DELETE while they are captured.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Source:
     eventstore: bool = False
     on_schema_change: SchemaPolicy | None = None
     columns: Mapping[TableName, ColumnRules] = field(default_factory=dict)
+    insert_only: frozenset[TableName] = frozenset()
 
     def events(self, *types: str | type, registry: EventTypes = declared_events) -> EventsRef:
         """Names events of the source's event store, for `view.events`.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg.rows import namedtuple_row
 
 from cdc.column_rule import applied
+from cdc.postgres import row_key
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from cdc.column_rule import ColumnRules
 
-# Domains travel as the type they are made of. Generated columns are not in the log.
-_COLUMNS: Final = """
+# Domains travel as the type they are made of.
+_COLUMNS: Final = f"""
 WITH RECURSIVE base (domain, type, typmod) AS (
     SELECT oid, oid, -1 FROM pg_type WHERE typtype <> 'd'
     UNION ALL
@@ -31,59 +32,62 @@ SELECT n.nspname AS schema, c.relname AS table, a.attname AS name,
        CASE WHEN a.atttypmod > 0 THEN a.atttypmod ELSE b.typmod END AS typmod,
        format_type(a.atttypid, a.atttypmod) AS type_name,
        NOT a.attnotnull AS nullable,
-       coalesce(array_position(i.indkey::int2[], a.attnum), -1) AS key_place
+       coalesce(array_position(i.key, a.attnum), -1) AS key_place
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                     AND a.attgenerated = ''
+                     AND {row_key.CAPTURED}
   JOIN base b ON b.domain = a.atttypid
   JOIN pg_type t ON t.oid = b.type
-  LEFT JOIN LATERAL (
-       SELECT indkey FROM pg_index x
-        WHERE x.indrelid = c.oid AND x.indisvalid AND x.indisunique AND x.indimmediate
-          AND x.indpred IS NULL AND x.indexprs IS NULL
-          AND CASE c.relreplident
-              WHEN 'i' THEN x.indisreplident
-              WHEN 'n' THEN false
-              ELSE x.indisprimary OR NOT EXISTS (
-                   SELECT FROM pg_attribute k
-                    WHERE k.attrelid = c.oid AND k.attnum = ANY (x.indkey) AND NOT k.attnotnull)
-              END
-        ORDER BY x.indisreplident DESC, x.indisprimary DESC, x.indnatts, x.indexrelid
-        LIMIT 1
-       ) i ON true
+  LEFT JOIN LATERAL ({row_key.KEY}) i ON true
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
    AND c.relkind IN ('r', 'p')
  ORDER BY n.nspname, c.relname, a.attnum
-"""
+"""  # noqa: S608  # put together from constants only
 
-_TABLES: Final = """
+# One without a column that leaves the source has nothing to capture.
+_TABLES: Final = f"""
 SELECT n.nspname AS schema, c.relname AS table
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND n.nspname <> 'headwater'
+   AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+                  AND NOT a.attisdropped AND {row_key.CAPTURED})
  ORDER BY 1, 2
-"""
+"""  # noqa: S608  # put together from constants only
 
-# Debezium takes the primary key unless told otherwise.
-_BESIDES_PRIMARY: Final = """
-SELECT EXISTS (SELECT FROM pg_index x
-                WHERE x.indrelid = c.oid AND x.indisprimary
-                  AND NOT (c.relreplident = 'i' AND NOT x.indisreplident))
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = %s AND c.relname = %s
-"""
+# Debezium takes all columns of the primary key's index, unless told otherwise.
+_BESIDES_PRIMARY: Final = f"""
+SELECT n.nspname, c.relname
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ CROSS JOIN LATERAL ({row_key.KEY}) i
+ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+   AND NOT EXISTS (SELECT FROM pg_index p WHERE p.indrelid = c.oid AND p.indisprimary
+                      AND i.is_primary AND p.indnatts = p.indnkeyatts)
+"""  # noqa: S608  # put together from constants only
 
-# A snapshot reads them like any column; the log does not have them.
-_GENERATED: Final = """
+# A read of the table has them like any column; the log does not.
+_NOT_CAPTURED: Final = f"""
 SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                     AND a.attgenerated <> ''
+                     AND NOT {row_key.CAPTURED}
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
  GROUP BY 1, 2
-"""
+"""  # noqa: S608  # put together from constants only
+
+# Captured ones, which a publication leaves out unless it is told.
+_GENERATED: Final = f"""
+SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                     AND a.attgenerated <> '' AND {row_key.CAPTURED}
+ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+ GROUP BY 1, 2
+"""  # noqa: S608  # put together from constants only
 
 KINDS: Final = {
     "bool": ColumnKind.BOOLEAN,
@@ -117,17 +121,15 @@ def describe(
 
     Args:
         connection: To the source database.
-        tables: Which ones; a table that does not exist is left out of the answer.
+        tables: Which ones; a table that does not exist, or has no column that leaves the source,
+            is left out of the answer.
         rules: Tables of which some columns do not leave, or not as they are.
 
     Raises:
         ColumnRuleError: A rule hides a column of a key.
     """
-    wanted = list(tables)
-    schemas = [table.schema for table in wanted]
-    names = [table.name for table in wanted]
     with connection.cursor(row_factory=namedtuple_row) as cursor:
-        rows: list[Any] = cursor.execute(_COLUMNS, (schemas, names)).fetchall()
+        rows: list[Any] = cursor.execute(_COLUMNS.encode(), _names(tables)).fetchall()
     described: dict[TableName, list[Any]] = {}
     for row in rows:
         described.setdefault(TableName(row.schema, row.table), []).append(row)
@@ -138,32 +140,44 @@ def describe(
 def keys_besides_primary(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[str, ...]]:
-    """Returns the key of each table whose rows something else than its primary key tells apart.
+    """Returns the key of each table for which the connector would take other columns.
 
-    That is the index of its replica identity, or, in a table without a primary key, a unique index
-    over columns that are never NULL.
+    That is the index of its replica identity, in a table without a primary key a unique index over
+    columns that are never NULL, and a primary key whose index includes more columns.
     """
-    keys = {}
-    for table, schema in describe(connection, tables).items():
-        row = connection.execute(_BESIDES_PRIMARY, (table.schema, table.name)).fetchone()
-        if schema.key and not (row and row[0]):
-            keys[table] = schema.key
-    return keys
+    described = describe(connection, tables)
+    rows = connection.execute(_BESIDES_PRIMARY.encode(), _names(described)).fetchall()
+    return {TableName(*row): described[TableName(*row)].key for row in rows}
+
+
+def columns_left_out(
+    connection: Connection[Any], tables: Iterable[TableName]
+) -> dict[TableName, tuple[str, ...]]:
+    """Returns the generated columns that the log does not have, of the tables that have any.
+
+    Virtual ones are never there, stored ones since Postgres 18.
+    """
+    rows = connection.execute(_NOT_CAPTURED.encode(), _names(tables)).fetchall()
+    return {TableName(schema, table): tuple(columns) for schema, table, columns in rows}
 
 
 def generated_columns(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[str, ...]]:
-    """Returns the generated columns of the tables that have any; they are never captured."""
-    wanted = list(tables)
-    names = ([table.schema for table in wanted], [table.name for table in wanted])
-    rows = connection.execute(_GENERATED, names).fetchall()
+    """Returns the generated columns that are captured, of the tables that have any."""
+    rows = connection.execute(_GENERATED.encode(), _names(tables)).fetchall()
     return {TableName(schema, table): tuple(columns) for schema, table, columns in rows}
 
 
 def list_tables(connection: Connection[Any]) -> list[TableName]:
-    """Lists the user's tables, partitions by their root, without Headwater's own."""
-    return [TableName(schema, name) for schema, name in connection.execute(_TABLES).fetchall()]
+    """Lists the user's tables that have columns, partitions by their root, without our own."""
+    rows = connection.execute(_TABLES.encode()).fetchall()
+    return [TableName(schema, name) for schema, name in rows]
+
+
+def _names(tables: Iterable[TableName]) -> tuple[list[str], list[str]]:
+    wanted = list(tables)
+    return [table.schema for table in wanted], [table.name for table in wanted]
 
 
 def _schema(table: TableName, rows: Sequence[Any]) -> TableSchema:

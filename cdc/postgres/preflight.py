@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
-from cdc.postgres import captures, own_schema, value_check
+from cdc.postgres import captures, catalog, own_schema, table_check, value_check
 from cdc.postgres import publication as publications
-from cdc.postgres.catalog import list_tables
 from cdc.postgres.check import Check, CheckState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from psycopg import Connection
 
@@ -36,10 +35,7 @@ _KINDS: Final = {
 }
 
 _TABLE: Final = """
-SELECT c.relkind, c.relpersistence, c.relreplident,
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
-                  AND i.indimmediate) AS has_key,
-       has_schema_privilege(n.oid, 'USAGE') AS usage,
+SELECT c.relkind, c.relpersistence, has_schema_privilege(n.oid, 'USAGE') AS usage,
        (SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}')
           FROM pg_attribute a
          WHERE a.attrelid = c.oid AND NOT a.attisdropped
@@ -82,6 +78,7 @@ def checks(  # noqa: PLR0913  # what it looks at
     publication: str,
     reader: Connection[Any] | None = None,
     columns: Mapping[TableName, Sequence[str]] | None = None,
+    insert_only: Collection[TableName] = (),
 ) -> Iterator[Check]:
     """Looks at everything that capture asks of a source.
 
@@ -93,6 +90,7 @@ def checks(  # noqa: PLR0913  # what it looks at
         publication: Name of its publication.
         reader: The same with the role that captures, if that is another.
         columns: Tables of which these columns alone are read.
+        insert_only: Tables on which Postgres may refuse UPDATE and DELETE.
     """
     reader = reader or connection
     yield _version(connection)
@@ -109,6 +107,8 @@ def checks(  # noqa: PLR0913  # what it looks at
     yield from value_check.names(connection, tables, columns)
     for table in tables:
         yield from _table(reader, table, (columns or {}).get(table))
+    accepted = {*insert_only, *_published(connection, publication, tables)}
+    yield from table_check.checks(connection, tables, accepted)
 
 
 def _row(connection: Connection[Any], query: str, arguments: tuple[Any, ...] = ()) -> Any:
@@ -196,6 +196,11 @@ def _publication(connection: Connection[Any], name: str, tables: Sequence[TableN
     if found is None:
         return Check("publication", CheckState.OK, f"{name} will be made")
     drift = found.drift(tables)
+    if not found.generated and not found.ours and catalog.generated_columns(connection, tables):
+        quoted = sql.Identifier(name).as_string(connection)
+        hint = f"ALTER PUBLICATION {quoted} SET (publish_generated_columns = stored);"
+        message = f"{name} leaves out stored generated columns"
+        return Check("publication", CheckState.FAIL, message, hint=hint)
     if drift or not found.complete:
         quoted = sql.Identifier(name).as_string(connection)
         detail = "; ".join(drift) or "it leaves out some operations"
@@ -206,6 +211,16 @@ def _publication(connection: Connection[Any], name: str, tables: Sequence[TableN
         message = f"{name} lacks tables, which will be added and read"
         return Check("publication", CheckState.OK, message, ", ".join(missing))
     return Check("publication", CheckState.OK, f"{name} publishes {len(found.tables)} tables")
+
+
+def _published(
+    connection: Connection[Any], name: str, tables: Sequence[TableName]
+) -> Collection[TableName]:
+    """Tables whose statements are refused already, if at all."""
+    found = publications.find(connection, name)
+    if found is None:
+        return ()
+    return tables if found.all_tables else found.tables
 
 
 def _heartbeat(connection: Connection[Any], slot: str) -> Check:
@@ -239,11 +254,11 @@ def _table(
         if table.schema == _EVENT_STORE:
             yield Check(name, CheckState.FAIL, "does not exist", hint="headwater db upgrade")
             return
-        near = difflib.get_close_matches(str(table), map(str, list_tables(connection)), n=1)
+        near = difflib.get_close_matches(str(table), map(str, catalog.list_tables(connection)), n=1)
         hint = f"did you mean {near[0]}?" if near else "check the name and its schema"
         yield Check(name, CheckState.FAIL, "does not exist", hint=hint)
         return
-    kind, persistence, identity, has_key, usage, hidden, filtered = found
+    kind, persistence, usage, hidden, filtered = found
     if kind not in "rp" or persistence != "p":
         what = _KINDS.get(kind, "an unlogged table" if persistence == "u" else "a temporary table")
         hint = "only ordinary, logged tables leave a trace in the log"
@@ -256,7 +271,6 @@ def _table(
         role = sql.Identifier(connection.info.user).as_string(connection)
         hint = f"ALTER ROLE {role} BYPASSRLS;  or exempt it from the table's policies"
         yield Check(name, CheckState.FAIL, "row security would hide rows from capture", hint=hint)
-    yield _identity(connection, table, identity=identity, has_key=has_key)
 
 
 def _grants(
@@ -293,25 +307,3 @@ def _heartbeat_grants(connection: Connection[Any]) -> Iterator[Check]:
     if missing:
         message = f"role {connection.info.user} may not write it"
         yield Check("heartbeat", CheckState.FAIL, message, hint=" ".join(missing))
-
-
-def _identity(
-    connection: Connection[Any], table: TableName, *, identity: str, has_key: bool
-) -> Check:
-    name = f"table {table}"
-    quoted = sql.Identifier(table.schema, table.name).as_string(connection)
-    if identity == "n":
-        hint = f"ALTER TABLE {quoted} REPLICA IDENTITY DEFAULT;"
-        return Check(name, CheckState.FAIL, "replica identity is NOTHING", hint=hint)
-    if has_key or identity == "i":
-        return Check(name, CheckState.OK, "has a key")
-    detail = "inserts are captured and mirrored row by row; rows are never changed in its views"
-    if identity == "f":
-        return Check(name, CheckState.WARN, "has no primary key", detail)
-    return Check(
-        name,
-        CheckState.WARN,
-        "has no primary key: while it is captured, Postgres refuses UPDATE and DELETE on it",
-        detail,
-        f"ALTER TABLE {quoted} ADD PRIMARY KEY (…);",
-    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import Error, sql
 
+from cdc.postgres import row_key
 from cdc.postgres.errors import PublicationDriftError
 from cdc.table import TableName
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 _DESCRIBE: Final = """
 SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
-       pg_has_role(pubowner, 'USAGE')
-  FROM pg_publication WHERE pubname = %s
+       pg_has_role(pubowner, 'USAGE'),
+       -- servers before 18 do not have the word
+       coalesce(to_jsonb(p) ->> 'pubgencols', 's') = 's'
+  FROM pg_publication p WHERE pubname = %s
 """
 # The declared tables: pg_publication_tables would list the partitions of a published root.
 _TABLES: Final = """
@@ -30,6 +33,8 @@ SELECT n.nspname, c.relname, r.prattrs IS NOT NULL OR r.prqual IS NOT NULL
  WHERE p.pubname = %s
 """
 _CREATE: Final = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})")
+_OPTIONS: Final = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+_GENERATED: Final = "publish_generated_columns = stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class Publication:
         tables: What it publishes.
         filtered: Tables of which it publishes some columns or rows only.
         ours: The session's role may change it.
+        generated: It publishes stored generated columns, or the server cannot.
     """
 
     all_tables: bool
@@ -49,6 +55,7 @@ class Publication:
     tables: frozenset[TableName]
     filtered: frozenset[TableName]
     ours: bool = True
+    generated: bool = True
 
     def drift(self, wanted: Iterable[TableName]) -> list[str]:
         """Says what of it would lose changes of the tables; missing tables are not drift."""
@@ -75,13 +82,14 @@ def find(connection: Connection[Any], name: str) -> Publication | None:
     rows = connection.execute(_TABLES, (name,)).fetchall()
     tables = {TableName(schema, table): filtered for schema, table, filtered in rows}
     partial = frozenset(table for table, filtered in tables.items() if filtered)
-    return Publication(found[0], found[1] and found[2], frozenset(tables), partial, found[3])
+    return Publication(found[0], found[1] and found[2], frozenset(tables), partial, *found[3:])
 
 
 def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) -> list[str]:
     """Makes a publication publish these tables, every operation, partitions by their root.
 
-    Nothing is taken out of it; see `leave_out`.
+    Tables that inherit from one are not published with it. Nothing is taken out of it; see
+    `leave_out`.
 
     Returns:
         What was changed.
@@ -95,9 +103,9 @@ def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) 
         _run(connection, name, _CREATE, wanted)
         return [f"created publication {name} for {len(wanted)} tables"]
     changes = []
-    if not found.complete:
+    if not found.complete or (found.ours and not found.generated):
         _run(connection, name, sql.SQL("ALTER PUBLICATION {0} SET ({2})"), wanted)
-        changes.append(f"publication {name} publishes every operation")
+        changes.append(f"publication {name} publishes every operation and stored generated columns")
     missing, _ = found.against(wanted)
     if missing:
         _run(connection, name, sql.SQL("ALTER PUBLICATION {} ADD TABLE {}"), missing)
@@ -118,8 +126,16 @@ def leave_out(connection: Connection[Any], name: str, tables: list[TableName]) -
 
 
 def creation(name: str, tables: list[TableName]) -> sql.Composed:
-    """Returns the statement that makes a publication as `ensure` does."""
-    return _statement(name, _CREATE, tables)
+    """Returns the statement that makes a publication as `ensure` does, on any server."""
+    made = _CREATE.format(sql.Identifier(name), _listed(tables), sql.SQL(_OPTIONS))
+    text = made.as_string(None).removesuffix(")")
+    return sql.SQL("DO {}").format(
+        sql.Literal(
+            f"BEGIN EXECUTE {sql.Literal(text).as_string(None)} || CASE WHEN"
+            f" current_setting('server_version_num')::int >= {row_key.GENERATED_PUBLISHED_SINCE}"
+            f" THEN ', {_GENERATED})' ELSE ')' END; END"
+        )
+    )
 
 
 def drop(connection: Connection[Any], name: str) -> bool:
@@ -131,19 +147,26 @@ def drop(connection: Connection[Any], name: str) -> bool:
     return True
 
 
-def _statement(name: str, statement: sql.SQL, tables: list[TableName]) -> sql.Composed:
-    listed = sql.SQL(", ").join(sql.Identifier(table.schema, table.name) for table in tables)
-    options = sql.SQL(
-        "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
-    )
-    return statement.format(sql.Identifier(name), listed, options)
+def _statement(
+    connection: Connection[Any], name: str, statement: sql.SQL, tables: list[TableName]
+) -> sql.Composed:
+    can = connection.info.server_version >= row_key.GENERATED_PUBLISHED_SINCE
+    options = sql.SQL(f"{_OPTIONS}, {_GENERATED}" if can else _OPTIONS)
+    return statement.format(sql.Identifier(name), _listed(tables), options)
+
+
+def _listed(tables: list[TableName]) -> sql.Composed:
+    # without ONLY, tables that inherit from one would be published too, and lose the right to
+    # UPDATE and DELETE where they have no key of their own
+    only = (sql.SQL("ONLY {}").format(sql.Identifier(t.schema, t.name)) for t in tables)
+    return sql.SQL(", ").join(only)
 
 
 def _run(
     connection: Connection[Any], name: str, statement: sql.SQL, tables: list[TableName]
 ) -> None:
     try:
-        connection.execute(_statement(name, statement, tables))
+        connection.execute(_statement(connection, name, statement, tables))
     except Error as error:
         raise PublicationDriftError(
             f"publication {name} cannot be made as it must be",

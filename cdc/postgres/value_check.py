@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc.postgres import row_key
 from cdc.postgres.check import Check, CheckState
 from cdc.table import TableName
 
@@ -13,16 +14,16 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 # The connector refuses such a table when its first change comes, and then all tables stand still.
-_ALIKE: Final = """
+_ALIKE: Final = f"""
 SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
   FROM pg_attribute a
   JOIN pg_class c ON c.oid = a.attrelid
   JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ WHERE a.attnum > 0 AND NOT a.attisdropped AND {row_key.CAPTURED}
    AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
  GROUP BY 1, 2, lower(a.attname)
 HAVING count(*) > 1
-"""
+"""  # noqa: S608  # put together from constants only
 
 
 def encoding(connection: Connection[Any]) -> Check:
@@ -52,7 +53,7 @@ def names(
         columns: Tables of which these columns alone are captured.
     """
     wanted = ([table.schema for table in tables], [table.name for table in tables])
-    for schema, name, alike in connection.execute(_ALIKE, wanted).fetchall():
+    for schema, name, alike in connection.execute(_ALIKE.encode(), wanted).fetchall():
         table = TableName(schema, name)
         captured = [c for c in alike if columns is None or c in columns.get(table, alike)]
         if len(captured) > 1:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc.postgres import row_key
+
 if TYPE_CHECKING:
     from psycopg import Connection
 
-SHAPE: Final = """
+SHAPE: Final = f"""
 SELECT jsonb_build_object(
     'oid', c.oid::bigint, 'schema', n.nspname, 'table', c.relname, 'last_number', c.relnatts,
     'columns', coalesce((
@@ -33,20 +35,8 @@ SELECT jsonb_build_object(
                         LIMIT 1)) ORDER BY a.attnum)
           FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-           AND a.attgenerated = ''), '[]'),
-    'key', coalesce((
-        SELECT to_jsonb((x.indkey::int2[])[0:x.indnkeyatts - 1]) FROM pg_index x
-         WHERE x.indrelid = c.oid AND x.indisvalid AND x.indisunique AND x.indimmediate
-           AND x.indpred IS NULL AND x.indexprs IS NULL
-           AND CASE c.relreplident
-               WHEN 'i' THEN x.indisreplident
-               WHEN 'n' THEN false
-               ELSE x.indisprimary OR NOT EXISTS (
-                    SELECT FROM pg_attribute k
-                     WHERE k.attrelid = c.oid AND k.attnum = ANY (x.indkey) AND NOT k.attnotnull)
-               END
-         ORDER BY x.indisreplident DESC, x.indisprimary DESC, x.indnatts, x.indexrelid
-         LIMIT 1), '[]'),
+           AND {row_key.CAPTURED}), '[]'),
+    'key', coalesce((SELECT to_jsonb(i.key) FROM ({row_key.KEY}) i), '[]'),
     'partitions', coalesce((
         SELECT jsonb_agg(jsonb_build_array(
                    p.relid::oid::bigint, pn.nspname || '.' || pc.relname) ORDER BY p.relid::oid)
@@ -55,8 +45,8 @@ SELECT jsonb_build_object(
           JOIN pg_namespace pn ON pn.oid = pc.relnamespace
          WHERE p.isleaf AND p.relid <> c.oid), '[]'))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE c.oid = {oid}
-"""
+ WHERE c.oid = {{oid}}
+"""  # noqa: S608  # put together from constants only
 """Shape of the table with an oid, as `TableShape.of_json` reads it; no row if there is none."""
 
 # 2: values of new columns; 4: values of columns of another type. The rest changes no value.

@@ -142,6 +142,11 @@ def _publication(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) 
             if found.complete
             else [Difference(Part.PUBLICATION, name, "operations", "some", "all")]
         ),
+        *(
+            []
+            if found.generated or not found.ours
+            else [Difference(Part.PUBLICATION, name, "generated columns", None, "published")]
+        ),
         *(Difference(Part.PUBLICATION, name, str(t), None, "published") for t in lacking),
         *(Difference(Part.PUBLICATION, name, str(t), "published", None) for t in extra),
     ]
@@ -265,7 +270,7 @@ def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
         spec,
         _address(spec),
         keys=catalog.keys_besides_primary(connection, spec.tables),
-        excluded=catalog.generated_columns(connection, spec.tables),
+        excluded=catalog.columns_left_out(connection, spec.tables),
     )
 
 

@@ -1,0 +1,40 @@
+"""Which columns of a table leave the source, and which of them identify a row: as SQL.
+
+The catalog and the function that notes schema changes inside the source ask with the same text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GENERATED_PUBLISHED_SINCE: Final = 180_000
+"""First server version whose publications can publish stored generated columns; virtual ones are
+never in the log."""
+
+CAPTURED: Final = (
+    "(a.attgenerated = '' OR a.attgenerated = 's' AND"
+    f" current_setting('server_version_num')::int >= {GENERATED_PUBLISHED_SINCE})"
+)
+"""Whether the log has the column `a`, a row of `pg_attribute`."""
+
+KEY: Final = f"""
+SELECT (x.indkey::int2[])[0:x.indnkeyatts - 1] AS key, x.indisprimary AS is_primary
+  FROM pg_index x
+ WHERE x.indrelid = c.oid AND x.indisvalid AND x.indisunique AND x.indimmediate
+   AND x.indpred IS NULL AND x.indexprs IS NULL
+   AND NOT EXISTS (
+       SELECT FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
+          AND NOT (a.attnotnull AND {CAPTURED}))
+   AND CASE WHEN c.relreplident = 'i' THEN x.indisreplident
+            WHEN c.relreplident = 'n' THEN c.relkind = 'p'
+            ELSE true END
+ ORDER BY x.indisreplident DESC, x.indisprimary DESC, x.indnkeyatts, x.indexrelid
+ LIMIT 1
+"""  # noqa: S608  # put together from constants only
+"""Numbers of the columns that identify a row of the table `c`, a row of `pg_class`; no row without
+a key. An index that may hold NULLs, some rows only, or expressions identifies nothing, and neither
+does a deferrable constraint, which two rows may break until the commit. Columns that an index only
+includes are not part of its key. What a partitioned table says of its own replica identity is not
+used by the server, which asks its partitions: NOTHING there means nothing.
+"""

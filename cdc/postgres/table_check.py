@@ -1,0 +1,69 @@
+"""Checks of the tables themselves: what is refused, what is left out, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.postgres import catalog, identity
+from cdc.postgres.check import Check, CheckState
+from cdc.postgres.identity import FaultKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from psycopg import Connection
+
+    from cdc.postgres.identity import Fault
+    from cdc.table import TableName
+
+_NAMES_SHOWN: Final = 5
+
+
+def checks(
+    connection: Connection[Any], tables: Sequence[TableName], accepted: Collection[TableName]
+) -> Iterator[Check]:
+    """Looks at what identifies the rows of each table, and at what of it is not captured.
+
+    Args:
+        connection: To the source database.
+        tables: What shall be captured; one that does not exist is passed over.
+        accepted: Tables of which it is accepted, or was brought about before, that Postgres refuses
+            UPDATE and DELETE on them.
+    """
+    schemas = catalog.describe(connection, tables)
+    found = identity.faults(connection, tables)
+    below = identity.children(connection, tables)
+    left_out = catalog.columns_left_out(connection, tables)
+    for table in tables:
+        name = f"table {table}"
+        for fault in found.get(table, ()):
+            yield _fault(name, fault, accepted=table in accepted)
+        if table not in schemas:
+            continue
+        if schemas[table].key:
+            if table not in found:
+                yield Check(name, CheckState.OK, "has a key")
+        elif table not in found:
+            detail = "inserts are captured and mirrored row by row"
+            message = "has no primary key: rows are never changed in its views"
+            yield Check(name, CheckState.WARN, message, detail)
+        if table in below:
+            message = f"rows of tables that inherit from it are not its own: {_some(below[table])}"
+            detail = "a query of the table sees them, a view of it does not"
+            hint = "capture them as tables of their own, or SELECT … FROM ONLY to compare"
+            yield Check(name, CheckState.WARN, message, detail, hint)
+        if table in left_out:
+            message = f"generated columns are left out: {_some(left_out[table])}"
+            detail = "the log has no virtual ones, and stored ones only since Postgres 18"
+            yield Check(name, CheckState.WARN, message, detail)
+
+
+def _fault(name: str, fault: Fault, *, accepted: bool) -> Check:
+    warned = fault.kind is FaultKind.LATER or (accepted and fault.kind is FaultKind.REFUSED)
+    state = CheckState.WARN if warned else CheckState.FAIL
+    return Check(name, state, fault.message, fault.detail, fault.hint)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

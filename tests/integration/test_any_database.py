@@ -1,0 +1,177 @@
+"""Databases by chance are captured at the source, and the application goes on as before.
+
+`tests/database_grammar.py` says what there can be. Each example is a transaction that is rolled
+back: the application's statements run, are undone, the tables are published as `headwater up` does
+it, and the same statements run again. A failure prints the statements that lead to it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from database_grammar import Database, databases, q
+from hypothesis import HealthCheck, given, note, settings
+
+from cdc.capture import OWN_TABLES, CaptureSpec
+from cdc.postgres import catalog, own_schema, publication, session, table_check
+from cdc.postgres.check import CheckState
+from cdc.postgres.survey import Survey, survey
+from cdc.schema_change import history, trigger
+from cdc.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import psycopg
+
+pytestmark = pytest.mark.integration
+
+PUBLICATION: Final = "headwater_any"
+
+# One round trip for all statements; each that fails is undone by itself.
+ATTEMPT: Final = """
+CREATE FUNCTION public.attempt(path text, statements text[]) RETURNS text[]
+LANGUAGE plpgsql AS $attempt$
+DECLARE
+    found text[] := '{}';
+    statement text;
+BEGIN
+    FOREACH statement IN ARRAY statements LOOP
+        BEGIN
+            PERFORM set_config('search_path', path, true);
+            EXECUTE statement;
+            SET CONSTRAINTS ALL IMMEDIATE;
+            found := found || ''::text;
+        EXCEPTION WHEN OTHERS THEN
+            found := found || (sqlstate || ' ' || sqlerrm);
+        END;
+    END LOOP;
+    RETURN found;
+END
+$attempt$
+"""
+_COLUMNS: Final = """
+SELECT coalesce(array_agg(a.attname::text), '{}') FROM pg_attribute a
+  JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_TABLES: Final = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition
+"""
+
+_few = settings(
+    max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
+_many = settings(_few, max_examples=6_000)
+
+
+class Source:
+    """A database with Headwater's schema and event triggers, and a session in it."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        self.warnings: list[str] = []
+        connection.add_notice_handler(self._note)
+
+    def _note(self, told: Any) -> None:
+        if "headwater" in (told.message_primary or ""):
+            self.warnings.append(told.message_primary)
+
+    def attempt(self, path: str, statements: Sequence[str]) -> list[str]:
+        """Runs statements; returns an empty text or what is wrong for each."""
+        call = "SELECT public.attempt(%s, %s)"
+        row = self.connection.execute(call, (path, list(statements))).fetchone()
+        assert row is not None
+        return list(row[0])
+
+    def rows(self, query: str, arguments: tuple[Any, ...]) -> list[Any]:
+        """Answers a query."""
+        return self.connection.execute(query.encode(), arguments).fetchall()
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Source]:
+    with session.connect(database) as connection:
+        own_schema.ensure(connection)
+        trigger.ensure(connection)
+        connection.execute(ATTEMPT.encode())
+        connection.prepare_threshold = None
+        yield Source(connection)
+
+
+@contextmanager
+def undone(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    with connection.transaction(force_rollback=True):
+        yield
+
+
+def check(source: Source, database: Database) -> None:
+    """Captures a database at its source, and compares what the application can do."""
+    connection, path = source.connection, q(database.schema)
+    source.warnings.clear()
+    with undone(connection):
+        connection.execute(f"CREATE SCHEMA {path}".encode())
+        made = source.attempt(path, database.made)
+        note(script(database, made))
+        with undone(connection):
+            before = source.attempt(path, database.done)
+        seen = survey(connection, "any")
+        every_table_is_named(source, database, seen)
+        spec = CaptureSpec("any", "", seen.tables, "", "") if seen.tables else None
+        captured = spec.captured if spec else OWN_TABLES
+        nothing_speaks_against(connection, seen.tables)
+        publication.ensure(connection, PUBLICATION, captured)
+        history.observe(connection, seen.tables)
+        found = publication.find(connection, PUBLICATION)
+        assert found is not None
+        assert set(captured) == found.tables
+        after = source.attempt(path, database.done)
+    for statement, could, can in zip(database.done, before, after, strict=True):
+        assert could or not can, f"refused now: {statement}\n{can}\nleft out: {seen.left_out}"
+    assert not source.warnings
+
+
+def every_table_is_named(source: Source, database: Database, seen: Survey) -> None:
+    """A table is captured or left out with a reason, and so is each of its columns."""
+    there = {TableName(*row) for row in source.rows(_TABLES, (database.schema,))}
+    assert there == {*seen.tables, *seen.left_out}
+    described = catalog.describe(source.connection, seen.tables)
+    left_out = catalog.columns_left_out(source.connection, seen.tables)
+    for table in seen.tables:
+        ((columns,),) = source.rows(_COLUMNS, (table.schema, table.name))
+        assert set(columns) == {*described[table].by_name, *left_out.get(table, ())}
+        assert set(described[table].key) <= set(described[table].by_name)
+
+
+def nothing_speaks_against(
+    connection: psycopg.Connection[Any], tables: Sequence[TableName]
+) -> None:
+    for told in table_check.checks(connection, tables, ()):
+        assert told.state is not CheckState.FAIL, told
+
+
+def script(database: Database, made: Sequence[str]) -> str:
+    """What leads to a failure, without the statements that the server refused anyway."""
+    taken = [text for text, wrong in zip(database.made, made, strict=True) if not wrong]
+    return repr(Database(database.schema, taken, database.done))
+
+
+def test_an_application_goes_on_with_any_database(source: Source) -> None:
+    _run(source, _few)
+
+
+@pytest.mark.soak(minutes=4)
+def test_an_application_goes_on_with_thousands_of_databases(source: Source) -> None:
+    _run(source, _many)
+
+
+def _run(source: Source, how: settings) -> None:
+    @how
+    @given(databases())
+    def each(database: Database) -> None:
+        check(source, database)
+
+    each()
