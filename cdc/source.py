@@ -21,7 +21,7 @@ from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
 from cdc.schema_change import check as renamed
-from cdc.schema_change import trigger
+from cdc.schema_change import noting, trigger
 from cdc.snapshot import reads
 from cdc.upkeep import compaction, hiding, reconcile, sight
 from cdc.upkeep.difference import Difference, Part
@@ -314,6 +314,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
         return [
             *found,
             *renamed.checks(connection, spec.tables),
+            *noting.checks(connection, spec.tables),
             *hiding.checks(connection, spec),
             *compaction.checks(connection, spec),
         ]

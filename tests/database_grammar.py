@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 NAMES: Final = (
     "orders", "events", "columns", "order", "select", "user", "__EFMigrationsHistory", "source",
-    "Orders", "ORDERS", "заказ", "товар", "表", "naïve", "a b", "a.b", ".x", "x.", 'say "hi"', "a:b",
-    "a,b", "pay$id", "(id)", "a;b", "a\\b", "100%", "%s", "{}", "[0]", "a|b", "it's", "-x", "x" * 63,
-    "é" * 31, "😀", "\\N", "null", "id", "*", "a/b", "?", "^a$", "(?i)x", "tab\tx", "new\nline",
+    "Orders", "ORDERS", "заказ", "товар", "表", "naïve", "a b", "a.b", ".x", "x.", 'say "hi"',
+    "a:b", "a,b", "pay$id", "(id)", "a;b", "a\\b", "100%", "%s", "{}", "[0]", "a|b", "it's", "-x",
+    "x" * 63, "é" * 31, "😀", "\\N", "null", "id", "*", "a/b", "?", "^a$", "(?i)x", "tab\tx",
+    "new\nline",
 )  # fmt: skip
 """Any that Postgres takes."""
 

@@ -8,7 +8,8 @@ PostgresError
 ├── PostgresUnavailableError  HW-C014  the server cannot answer now
 ├── PreflightError            HW-C015  the database cannot be captured as it is
 ├── PublicationDriftError     HW-C016  the publication is not what it was made to be
-└── SlotError                 HW-C017  the slot is lost, somebody else's, or of another database
+├── SlotError                 HW-C017  the slot is lost, somebody else's, or of another database
+└── SchemaOwnerError          HW-C018  schema `headwater` holds what Headwater did not make
 """
 
 from __future__ import annotations
@@ -69,3 +70,12 @@ class SlotError(PostgresError):
     """The replication slot is lost, active elsewhere, or of another database or plugin."""
 
     code = "HW-C017"
+
+
+class SchemaOwnerError(PostgresError):
+    """The schema `headwater` holds triggers, rules or functions that Headwater did not make.
+
+    An administrator who writes to it would run them with his own rights.
+    """
+
+    code = "HW-C018"

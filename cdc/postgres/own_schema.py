@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from psycopg.errors import InsufficientPrivilege
+
+from cdc.postgres.errors import SchemaOwnerError
+
 if TYPE_CHECKING:
     from psycopg import Connection
 
@@ -294,6 +298,22 @@ def ensure(connection: Connection[Any]) -> list[str]:
     there = exists(connection)
     if there and connection.execute(_CURRENT).fetchone() == (True,):
         return []  # a role without CREATE may run it when an owner has prepared the schema
-    with connection.transaction():
-        connection.execute(SQL)
+    made(connection)
     return ["added to schema headwater" if there else "created schema headwater"]
+
+
+def made(connection: Connection[Any]) -> None:
+    """Creates what of the schema is missing, its function always.
+
+    Raises:
+        SchemaOwnerError: It belongs to another role, which has to do it.
+    """
+    try:
+        with connection.transaction():
+            connection.execute(SQL)
+    except InsufficientPrivilege as error:
+        raise SchemaOwnerError(
+            "schema headwater is another role's, and lacks something",
+            detail=error.diag.message_primary,
+            hint="an administrator runs what headwater source role prints",
+        ) from error

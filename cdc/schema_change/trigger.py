@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.postgres import row_key
+from cdc.postgres import own_schema, own_schema_owner, row_key
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -50,16 +50,7 @@ SELECT jsonb_build_object(
 """Shape of the table with an oid, as `TableShape.of_json` reads it; no row if there is none."""
 
 # 2: values of new columns; 4: values of columns of another type. The rest changes no value.
-_FUNCTIONS: Final = f"""
-CREATE OR REPLACE FUNCTION headwater.table_shape(bigint) RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $shape${SHAPE.format(oid="$1::oid")}$shape$;
-
-CREATE OR REPLACE FUNCTION headwater.note_schema_change() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'iso_8601'
-SET extra_float_digits = 1 SET bytea_output = 'hex'
-AS $note$
+_BODY: Final = f"""
 DECLARE
     filled text := coalesce(current_setting('headwater.filled', true), '');
     changed oid;
@@ -87,6 +78,11 @@ BEGIN
           LEFT JOIN pg_index x ON x.indexrelid = d.objid AND d.classid = 'pg_class'::regclass
          WHERE d.classid IN ('pg_class'::regclass, 'pg_type'::regclass, 'pg_namespace'::regclass);
     END IF;
+    -- whoever owns the table, or has put a trigger on it, would have it run with the rights of a
+    -- superuser: then nothing is written, and the change is found by looking
+    IF NOT {own_schema_owner.TRUSTED} THEN
+        RETURN;
+    END IF;
     INSERT INTO headwater.schema_changes (table_oid, lsn, command, rewritten, shape)
     SELECT known.table_oid, pg_current_wal_insert_lsn(), tg_tag, now.rewritten, now.shape
       FROM (SELECT DISTINCT ON (table_oid) table_oid, shape
@@ -94,7 +90,7 @@ BEGIN
              WHERE everything OR table_oid = ANY (touched)
              ORDER BY table_oid, id DESC) AS known
      CROSS JOIN LATERAL (
-           SELECT headwater.table_shape(known.table_oid) AS shape,
+           SELECT ({SHAPE.format(oid="known.table_oid::oid")}) AS shape,
                   known.table_oid::text = ANY (string_to_array(filled, ' ')) AS rewritten) AS now
      WHERE known.shape IS NOT NULL AND (now.rewritten OR known.shape IS DISTINCT FROM now.shape);
     IF filled <> '' THEN
@@ -103,8 +99,18 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'headwater could not note a change of schema: %', sqlerrm;
 END
-$note$;
 """  # noqa: S608  # put together from constants only
+
+# Made, never replaced: a function that is replaced stays its owner's, who may alter it.
+_FUNCTION: Final = f"""
+DROP FUNCTION IF EXISTS headwater.note_schema_change();
+DROP FUNCTION IF EXISTS headwater.table_shape(bigint);
+CREATE FUNCTION headwater.note_schema_change() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'iso_8601'
+SET extra_float_digits = 1 SET bytea_output = 'hex'
+AS $note${_BODY}$note$;
+"""
 
 _TRIGGERS: Final = {
     "headwater_ddl": "ddl_command_end WHEN TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE INDEX',"
@@ -113,21 +119,33 @@ _TRIGGERS: Final = {
     " 'DROP TYPE', 'DROP DOMAIN', 'DROP SCHEMA', 'DROP OWNED', 'DROP EXTENSION')",
     "headwater_rewrite": "table_rewrite",
 }
-_ACTIVE: Final = """
-SELECT count(*) = cardinality(%(names)s::text[])
-  FROM pg_event_trigger WHERE evtname = ANY (%(names)s::text[]) AND evtenabled IN ('O', 'A')
-"""
+_ACTIVE: Final = f"""
+SELECT count(*) = cardinality(%(names)s::text[]) AND {own_schema_owner.TRUSTED}
+  FROM pg_event_trigger e
+  JOIN pg_proc p ON p.oid = e.evtfoid
+  JOIN pg_roles r ON r.oid = p.proowner AND r.rolsuper
+ WHERE e.evtname = ANY (%(names)s::text[]) AND e.evtenabled IN ('O', 'A') AND p.prosrc = %(body)s
+"""  # noqa: S608  # put together from constants only
+_THERE: Final = "SELECT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = ANY (%s::text[]))"
 
 
 def statements() -> str:
-    """Returns the SQL that a superuser may run instead; it may be run again at any time."""
+    """Returns the SQL that a superuser may run instead; it may be run again at any time.
+
+    The schema must be his before: see `own_schema_owner`.
+    """
+    dropped = [f"DROP EVENT TRIGGER IF EXISTS {name};" for name in _TRIGGERS]
     made = [
-        f"DROP EVENT TRIGGER IF EXISTS {name};\n"
         f"CREATE EVENT TRIGGER {name} ON {event}\n"
         "    EXECUTE FUNCTION headwater.note_schema_change();"
         for name, event in _TRIGGERS.items()
     ]
-    return "\n".join([_FUNCTIONS.strip(), *made])
+    return "\n".join([*dropped, _FUNCTION.strip(), *made])
+
+
+def dropped() -> str:
+    """Returns the SQL that takes the triggers away, which an earlier version may have made."""
+    return "\n".join(f"DROP EVENT TRIGGER IF EXISTS {name};" for name in _TRIGGERS)
 
 
 def allowed(connection: Connection[Any]) -> bool:
@@ -137,8 +155,15 @@ def allowed(connection: Connection[Any]) -> bool:
 
 
 def active(connection: Connection[Any]) -> bool:
-    """Tells whether the source notes every change by itself."""
-    row = connection.execute(_ACTIVE, {"names": list(_TRIGGERS)}).fetchone()
+    """Tells whether the source notes every change by itself, as this version has it do."""
+    given = {"names": list(_TRIGGERS), "body": _BODY}
+    row = connection.execute(_ACTIVE.encode(), given).fetchone()
+    return bool(row and row[0])
+
+
+def there(connection: Connection[Any]) -> bool:
+    """Tells whether the source has any of the triggers, of whichever version."""
+    row = connection.execute(_THERE, (list(_TRIGGERS),)).fetchone()
     return bool(row and row[0])
 
 
@@ -146,10 +171,16 @@ def ensure(connection: Connection[Any]) -> list[str]:
     """Makes the source note changes of its tables, if the role may; returns what was changed.
 
     Where it may not, `history.observe` finds changes by looking.
+
+    Raises:
+        SchemaOwnerError: The schema holds what would run with the role's rights.
     """
-    if active(connection) or not allowed(connection):
+    if not allowed(connection) or active(connection):
         return []
     with connection.transaction():
+        connection.execute(dropped().encode())
+        own_schema_owner.take(connection)
+        own_schema.made(connection)  # the functions of another owner are gone
         connection.execute(statements().encode())
     return ["changes of tables are noted by the source itself"]
 
@@ -162,7 +193,7 @@ def drop(connection: Connection[Any]) -> bool:
     """
     row = connection.execute("SELECT EXISTS (SELECT FROM headwater.captures)").fetchone()
     captured = row is None or row[0]
-    if captured or not active(connection) or not allowed(connection):
+    if captured or not there(connection) or not allowed(connection):
         return False
     with connection.transaction():
         for name in _TRIGGERS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg import sql
 
 from cdc.capture import HEARTBEAT_TABLE
-from cdc.postgres import own_schema, publication
+from cdc.postgres import own_schema, own_schema_owner, publication
 from cdc.schema_change import trigger
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def _objects(spec: CaptureSpec) -> list[Statement]:
     """What the role may not make: the schema, and the publication, for which it would own all."""
     made = publication.creation(spec.publication, sorted(set(spec.captured)))
     return [
+        Statement(trigger.dropped(), "none of them runs while the schema is being taken"),
+        Statement(own_schema_owner.TAKE.strip(), "no other role's triggers run with your rights"),
         Statement(own_schema.SQL.strip(), "schema headwater: the heartbeat and what is captured"),
         Statement(made.as_string(None) + ";", "what leaves the database"),
         Statement(trigger.statements(), "changes of tables are noted, in order (a superuser's)"),

@@ -114,10 +114,12 @@ def check(source: Source, database: Database) -> None:
     source.warnings.clear()
     with undone(connection):
         connection.execute(f"CREATE SCHEMA {path}".encode())
+        connection.execute("SET LOCAL event_triggers = off")
         made = source.attempt(path, database.made)
         note(script(database, made))
         with undone(connection):
             before = source.attempt(path, database.done)
+        connection.execute("SET LOCAL event_triggers = on")
         seen = survey(connection, "any")
         every_table_is_named(source, database, seen)
         spec = CaptureSpec("any", "", seen.tables, "", "") if seen.tables else None

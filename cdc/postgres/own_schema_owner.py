@@ -1,0 +1,101 @@
+"""Whose the schema `headwater` is, and what a superuser who writes to it would run.
+
+A superuser who inserts into a table runs its triggers, its rules, and the functions in its defaults
+and conditions. So the event triggers write to the schema only if it belongs to a superuser, and
+holds nothing that calls a function of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import Error
+
+from cdc.postgres.errors import SchemaOwnerError
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+# What belongs to the server by itself is pinned, and has no entry in pg_depend.
+PLAIN: Final = """
+    c.relkind = 'r' AND NOT c.relhasrules AND NOT c.relrowsecurity
+    AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid)
+    AND NOT EXISTS (SELECT FROM pg_inherits h WHERE c.oid IN (h.inhrelid, h.inhparent))
+    AND NOT EXISTS (
+        SELECT FROM pg_depend d
+         WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
+                                'pg_opclass'::regclass, 'pg_opfamily'::regclass)
+           AND (d.classid = 'pg_class'::regclass AND (d.objid = c.oid OR d.objid IN (
+                    SELECT indexrelid FROM pg_index WHERE indrelid = c.oid))
+             OR d.classid = 'pg_attrdef'::regclass AND d.objid IN (
+                    SELECT oid FROM pg_attrdef WHERE adrelid = c.oid)
+             OR d.classid = 'pg_constraint'::regclass AND d.objid IN (
+                    SELECT oid FROM pg_constraint WHERE conrelid = c.oid)))
+"""
+"""Whether a write to the table `c`, a row of `pg_class`, calls nothing but the server's own."""
+
+TRUSTED: Final = f"""
+EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE n.nspname = 'headwater' AND c.relname = 'schema_changes'
+           AND NOT EXISTS (SELECT FROM pg_roles r
+                            WHERE r.oid IN (n.nspowner, c.relowner) AND NOT r.rolsuper)
+           AND {PLAIN})
+"""  # noqa: S608  # put together from constants only
+"""Whether a superuser may write to the table of schema changes."""
+
+TAKE: Final = f"""
+DO $take$
+DECLARE
+    part record;
+BEGIN
+    -- what is there becomes the administrator's first: from then on nobody else can alter it
+    FOR part IN SELECT r.rolname FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
+                 WHERE n.nspname = 'headwater' AND NOT r.rolsuper LOOP
+        ALTER SCHEMA headwater OWNER TO CURRENT_USER;
+        EXECUTE format('GRANT USAGE ON SCHEMA headwater TO %I', part.rolname);
+    END LOOP;
+    FOR part IN SELECT p.oid::regprocedure AS name
+                  FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner
+                 WHERE p.pronamespace = to_regnamespace('headwater') AND NOT r.rolsuper LOOP
+        EXECUTE format('DROP FUNCTION %s', part.name);
+    END LOOP;
+    FOR part IN SELECT c.oid::regclass AS name, c.relkind, r.rolname
+                  FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
+                 WHERE c.relnamespace = to_regnamespace('headwater') AND NOT r.rolsuper
+                   AND c.relkind IN ('r', 'p', 'v', 'm', 'f') LOOP
+        EXECUTE format('ALTER TABLE %s OWNER TO CURRENT_USER', part.name);
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', part.name, part.rolname);
+    END LOOP;
+    FOR part IN SELECT c.oid::regclass AS name FROM pg_class c
+                 WHERE c.relnamespace = to_regnamespace('headwater')
+                   AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT ({PLAIN}) LOOP
+        RAISE EXCEPTION '% is not as Headwater made it', part.name
+            USING HINT = 'look at its triggers, rules, defaults and conditions, and drop them';
+    END LOOP;
+END
+$take$;
+"""  # noqa: S608  # put together from constants only
+"""What an administrator runs before anything else: the schema becomes his, with all that is in it,
+and whoever had it may still read and write its rows."""
+
+
+def trusted(connection: Connection[Any]) -> bool:
+    """Tells whether a superuser may write to the table of schema changes."""
+    row = connection.execute(f"SELECT {TRUSTED}".encode()).fetchone()
+    return bool(row and row[0])
+
+
+def take(connection: Connection[Any]) -> None:
+    """Makes the schema the session's, which is a superuser's.
+
+    Raises:
+        SchemaOwnerError: It holds what Headwater did not make.
+    """
+    try:
+        connection.execute(TAKE.encode())
+    except Error as error:
+        raise SchemaOwnerError(
+            "schema headwater holds what Headwater did not make",
+            detail=error.diag.message_primary or error.sqlstate,
+            hint=error.diag.message_hint,
+        ) from error

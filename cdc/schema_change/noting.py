@@ -1,0 +1,45 @@
+"""Whether the source notes changes of its tables by itself, and safely."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cdc.postgres import catalog, own_schema_owner
+from cdc.postgres.check import Check, CheckState
+from cdc.schema_change import trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from psycopg import Connection
+
+    from cdc.table import TableName
+
+_NAME = "event triggers"
+
+
+def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator[Check]:
+    """Looks at the event triggers, where there are any; reading only.
+
+    Args:
+        connection: To the source database.
+        tables: What is captured.
+    """
+    if not trigger.there(connection):
+        return
+    if trigger.active(connection):
+        yield Check(_NAME, CheckState.OK, "note each change of a table")
+        return
+    if trigger.allowed(connection):
+        yield Check(_NAME, CheckState.OK, "will be made anew")
+        return
+    hint = "an administrator runs what headwater source role prints"
+    if not own_schema_owner.trusted(connection):
+        message = "the owner of schema headwater could run statements as a superuser by them"
+        detail = "those of this version write nothing then, and changes are found by looking"
+        yield Check(_NAME, CheckState.WARN, message, detail, hint)
+        return
+    # those of earlier versions do not see these columns, and would contradict every look
+    generated = catalog.generated_columns(connection, tables)
+    state = CheckState.FAIL if generated else CheckState.WARN
+    yield Check(_NAME, state, "are those of another version of Headwater", hint=hint)
