@@ -26,7 +26,7 @@ OWN_TABLES: Final = (HEARTBEAT_TABLE, SCHEMA_TABLE)
 """Captured on top of what is declared."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,52}")  # 63 bytes with the prefix, Postgres' limit
-TOPIC_LENGTH_MAX: Final = 249
+_TOPIC_LENGTH_MAX: Final = 249
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -103,11 +103,7 @@ class CaptureSpec:
         if len(set(self.captured)) < len(self.captured):
             raise CaptureSpecError(f"source {self.name} names a table twice")
         _refuse_shared_topics(self.name, self.captured)
-        for what, named in (
-            ("a retention", self.retention),
-            ("column rules", self.columns),
-            ("insert_only", self.insert_only),
-        ):
+        for what, named in (("a retention", self.retention), ("column rules", self.columns)):
             if strange := set(named) - set(self.tables):
                 raise CaptureSpecError(
                     f"source {self.name} has {what} for a table that it does not capture",
@@ -182,10 +178,10 @@ def _refuse_shared_topics(prefix: str, tables: tuple[TableName, ...]) -> None:
     seen: dict[str, TableName] = {}
     for table in tables:
         topic = table.topic(prefix)
-        if len(topic) > TOPIC_LENGTH_MAX:
+        if len(topic) > _TOPIC_LENGTH_MAX:
             raise CaptureSpecError(
                 f"the name of table {table} is too long for a topic",
-                detail=f"{len(topic)} characters, {TOPIC_LENGTH_MAX} at most",
+                detail=f"{len(topic)} characters, {_TOPIC_LENGTH_MAX} at most",
             )
         other = seen.setdefault(topic.replace(".", "_"), table)
         if other != table:

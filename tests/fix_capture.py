@@ -137,7 +137,10 @@ def capture(
             name=f"t_{secrets.token_hex(4)}",
             tables=tuple(TableName.parse(table) for table in tables),
             kafka_bootstrap=kafka_bootstrap,
-            **{"dsn": database, "connect_url": connect_url} | settings,
+            # most of them only insert into their tables without a key
+            **{"dsn": database, "connect_url": connect_url}
+            | {"insert_only": frozenset(map(TableName.parse, tables))}
+            | settings,
         )
         made.append(spec)
         source.apply(spec)

@@ -150,7 +150,7 @@ def keys_besides_primary(
     return {TableName(*row): described[TableName(*row)].key for row in rows}
 
 
-def columns_left_out(
+def generated_columns(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[str, ...]]:
     """Returns the generated columns that the log does not have, of the tables that have any.
@@ -161,7 +161,7 @@ def columns_left_out(
     return {TableName(schema, table): tuple(columns) for schema, table, columns in rows}
 
 
-def generated_columns(
+def published_generated_columns(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[str, ...]]:
     """Returns the generated columns that are captured, of the tables that have any."""

@@ -196,7 +196,11 @@ def _publication(connection: Connection[Any], name: str, tables: Sequence[TableN
     if found is None:
         return Check("publication", CheckState.OK, f"{name} will be made")
     drift = found.drift(tables)
-    if not found.generated and not found.ours and catalog.generated_columns(connection, tables):
+    if (
+        not found.generated
+        and not found.ours
+        and catalog.published_generated_columns(connection, tables)
+    ):
         quoted = sql.Identifier(name).as_string(connection)
         hint = f"ALTER PUBLICATION {quoted} SET (publish_generated_columns = stored);"
         message = f"{name} leaves out stored generated columns"

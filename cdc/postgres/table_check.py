@@ -33,7 +33,7 @@ def checks(
     schemas = catalog.describe(connection, tables)
     found = identity.faults(connection, tables)
     below = identity.children(connection, tables)
-    left_out = catalog.columns_left_out(connection, tables)
+    left_out = catalog.generated_columns(connection, tables)
     for table in tables:
         name = f"table {table}"
         for fault in found.get(table, ()):

@@ -40,6 +40,6 @@ def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator
         yield Check(_NAME, CheckState.WARN, message, detail, hint)
         return
     # those of earlier versions do not see these columns, and would contradict every look
-    generated = catalog.generated_columns(connection, tables)
+    generated = catalog.published_generated_columns(connection, tables)
     state = CheckState.FAIL if generated else CheckState.WARN
     yield Check(_NAME, state, "are those of another version of Headwater", hint=hint)

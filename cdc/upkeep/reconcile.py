@@ -270,7 +270,7 @@ def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
         spec,
         _address(spec),
         keys=catalog.keys_besides_primary(connection, spec.tables),
-        excluded=catalog.columns_left_out(connection, spec.tables),
+        excluded=catalog.generated_columns(connection, spec.tables),
     )
 
 

@@ -52,7 +52,9 @@ ANALYZE readings;
 VIEWS = """
 from headwater import source, view
 
-shop = source("shop", tables=["notes", "Order Lines", "visits", "readings"])
+shop = source(
+    "shop", tables=["notes", "Order Lines", "visits", "readings"], insert_only=["visits"]
+)
 view.mirror("notes", shop.notes)
 view.mirror("order_lines", shop["public.Order Lines"])
 view.mirror("visits", shop.visits)

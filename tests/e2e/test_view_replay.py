@@ -49,7 +49,9 @@ INSERT INTO visits SELECT {0}, 'page ' || n % 3 FROM generate_series(1, 10) n;
 VIEWS = """
 from headwater import Late, Pattern, Step, Tumbling, source, view
 
-shop = source("shop", tables=["public.orders", "public.people", "public.visits"])
+shop = source(
+    "shop", tables=["public.orders", "public.people", "public.visits"], insert_only=["public.visits"]
+)
 orders = view.mirror("orders", shop.orders, to=["table"])
 view.mirror("people", shop.people, to=["table"])
 view.mirror("people_history", shop.people, scd=2)

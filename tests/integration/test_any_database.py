@@ -8,16 +8,16 @@ it, and the same statements run again. A failure prints the statements that lead
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from database_grammar import Database, databases, q
 from hypothesis import HealthCheck, given, note, settings
 
-from cdc.capture import OWN_TABLES, CaptureSpec
-from cdc.postgres import catalog, own_schema, publication, session, table_check
+from cdc.capture import OWN_TABLES
+from cdc.postgres import catalog, own_schema, preflight, publication, session
 from cdc.postgres.check import CheckState
-from cdc.postgres.survey import Survey, survey
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
 
@@ -60,12 +60,21 @@ SELECT coalesce(array_agg(a.attname::text), '{}') FROM pg_attribute a
 _TABLES: Final = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition
+ ORDER BY 2
 """
 
 _few = settings(
-    max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )
 _many = settings(_few, max_examples=6_000)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Tables that can be captured, and why each other one is not."""
+
+    tables: tuple[TableName, ...]
+    left_out: dict[TableName, str]
 
 
 class Source:
@@ -120,11 +129,9 @@ def check(source: Source, database: Database) -> None:
         with undone(connection):
             before = source.attempt(path, database.done)
         connection.execute("SET LOCAL event_triggers = on")
-        seen = survey(connection, "any")
-        every_table_is_named(source, database, seen)
-        spec = CaptureSpec("any", "", seen.tables, "", "") if seen.tables else None
-        captured = spec.captured if spec else OWN_TABLES
-        nothing_speaks_against(connection, seen.tables)
+        seen = survey(source, database)
+        captured = (*seen.tables, *OWN_TABLES)
+        every_column_is_named(source, seen)
         publication.ensure(connection, PUBLICATION, captured)
         history.observe(connection, seen.tables)
         found = publication.find(connection, PUBLICATION)
@@ -136,23 +143,31 @@ def check(source: Source, database: Database) -> None:
     assert not source.warnings
 
 
-def every_table_is_named(source: Source, database: Database, seen: Survey) -> None:
-    """A table is captured or left out with a reason, and so is each of its columns."""
-    there = {TableName(*row) for row in source.rows(_TABLES, (database.schema,))}
-    assert there == {*seen.tables, *seen.left_out}
+def survey(source: Source, database: Database) -> Survey:
+    """Chooses tables as `headwater init` does: what nothing speaks against."""
+    there = [TableName(*row) for row in source.rows(_TABLES, (database.schema,))]
+    told = preflight.checks(
+        source.connection, source="any", tables=there, slot="headwater_any", publication=PUBLICATION
+    )
+    refused = {check.name: check.message for check in told if check.state is CheckState.FAIL}
+    left_out = {table: refused[name] for table in there if (name := f"table {table}") in refused}
+    topics: dict[str, TableName] = {}
+    for table in there:
+        if table not in left_out:
+            other = topics.setdefault(table.topic("any").replace(".", "_"), table)
+            if other != table:
+                left_out[table] = f"would share the topic of {other}"
+    return Survey(tuple(table for table in there if table not in left_out), left_out)
+
+
+def every_column_is_named(source: Source, seen: Survey) -> None:
+    """Each column of a captured table is captured, or is among those that are said to be not."""
     described = catalog.describe(source.connection, seen.tables)
-    left_out = catalog.columns_left_out(source.connection, seen.tables)
+    left_out = catalog.generated_columns(source.connection, seen.tables)
     for table in seen.tables:
         ((columns,),) = source.rows(_COLUMNS, (table.schema, table.name))
         assert set(columns) == {*described[table].by_name, *left_out.get(table, ())}
         assert set(described[table].key) <= set(described[table].by_name)
-
-
-def nothing_speaks_against(
-    connection: psycopg.Connection[Any], tables: Sequence[TableName]
-) -> None:
-    for told in table_check.checks(connection, tables, ()):
-        assert told.state is not CheckState.FAIL, told
 
 
 def script(database: Database, made: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """No role becomes a superuser by what an administrator runs for Headwater, or by what it made."""
 
-# ruff: noqa: ISC004, S608  # it attacks a database of its own with statements in several lines
+# ruff: noqa: ISC004  # it attacks a database of its own with statements in several lines
 
 from __future__ import annotations
 

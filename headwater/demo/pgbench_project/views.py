@@ -10,6 +10,7 @@ bank = source(
         "public.pgbench_tellers",
         "public.pgbench_history",
     ],
+    insert_only=["public.pgbench_history"],
 )
 
 accounts = view.mirror("accounts", bank.pgbench_accounts, keys=["aid"])
