@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+_QUOTED_SCHEMA = re.compile(r'"(?P<schema>(?:[^"]|"")+)"\.(?P<name>.+)', re.DOTALL)
 _TOPIC_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -18,9 +19,19 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Reads `schema.table` or `table` (schema `public`); the first dot separates."""
+        """Reads `schema.table` or `table` (schema `public`); the first dot separates.
+
+        A schema in double quotes, as SQL writes it, may have dots itself: `"acme.com".orders`.
+        """
+        if quoted := _QUOTED_SCHEMA.fullmatch(text):
+            return cls(quoted["schema"].replace('""', '"'), quoted["name"])
         schema, dot, name = text.partition(".")
         return cls(schema, name) if dot else cls("public", schema)
+
+    @property
+    def unquoted(self) -> str:
+        """Schema, dot and name, as Debezium writes them; not always to be told apart again."""
+        return f"{self.schema}.{self.name}"
 
     def topic(self, prefix: str) -> str:
         """Returns Debezium's topic for this table; characters Kafka refuses become `_`."""
@@ -29,7 +40,11 @@ class TableName:
         return _TOPIC_UNSAFE.sub(lambda char: "_" * (1 + (char[0] > "\uffff")), full_name)
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
+        """What `parse` reads as this name."""
+        if "." in self.schema or _QUOTED_SCHEMA.fullmatch(self.unquoted):
+            schema = self.schema.replace('"', '""')
+            return f'"{schema}".{self.name}'
+        return self.unquoted
 
 
 class ColumnKind(StrEnum):

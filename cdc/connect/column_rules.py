@@ -22,7 +22,7 @@ def properties(spec: CaptureSpec, converters: str) -> dict[str, str]:
         converters: Names of the other converters, as the property `converters` has them.
     """
     places = [
-        (str(table), column, treatment)
+        (table.unquoted, column, treatment)
         for table, rules in sorted(spec.columns.items())
         for column, treatment in rules.treated.items()
     ]

@@ -12,7 +12,7 @@ from cdc.postgres import own_schema
 from cdc.retention import Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cdc.capture import CaptureSpec
     from cdc.postgres.address import DatabaseAddress
@@ -167,7 +167,7 @@ def topic_config(spec: CaptureSpec, table: TableName | None = None) -> dict[str,
 
 def table_pattern(table: TableName) -> str:
     """Returns a regular expression, as Debezium splits and reads them, for exactly this table."""
-    return _pattern(str(table))
+    return _pattern(table.unquoted)
 
 
 def _pattern(name: str) -> str:
@@ -179,7 +179,9 @@ def _escaped(name: str) -> str:
 
 
 def _excluded(columns: Mapping[TableName, Sequence[str]]) -> list[str]:
-    return [_pattern(f"{table}.{name}") for table in sorted(columns) for name in columns[table]]
+    return [
+        _pattern(f"{table.unquoted}.{name}") for table in sorted(columns) for name in columns[table]
+    ]
 
 
 def _hidden(spec: CaptureSpec) -> list[str]:
@@ -188,7 +190,7 @@ def _hidden(spec: CaptureSpec) -> list[str]:
     for table, rules in sorted(spec.columns.items()):
         if rules.only is not None:
             taken = "|".join(map(_escaped, sorted({*rules.only, *rules.treated})))
-            found.append(f"(?s-i:{_escaped(str(table))}\\.(?!(?:{taken})\\z).*)")
+            found.append(f"(?s-i:{_escaped(table.unquoted)}\\.(?!(?:{taken})\\z).*)")
     return found
 
 
@@ -202,14 +204,19 @@ def _with_outbox(spec: CaptureSpec, table: TableName) -> dict[str, str]:
 
 
 def _keys(keys: Mapping[TableName, Sequence[str]]) -> str:
-    # This property has a syntax of its own in which a pattern may hold neither `:` nor a blank.
+    # This property has a syntax of its own in which a pattern may hold neither `:` nor a blank. The
+    # columns are patterns, too: one of the table's name, a dot and theirs each.
     def by_number(found: re.Match[str]) -> str:
         return f"\\x{{{ord(found[0]):x}}}"
 
     return ";".join(
-        f"{_REGEX_SPECIAL.sub(by_number, str(table))}:{','.join(columns)}"
+        f"(?-i){_REGEX_SPECIAL.sub(by_number, table.unquoted)}:{_listed(columns, by_number)}"
         for table, columns in sorted(keys.items())
     )
+
+
+def _listed(columns: Sequence[str], by_number: Callable[[re.Match[str]], str]) -> str:
+    return ",".join(_REGEX_SPECIAL.sub(by_number, column) for column in columns)
 
 
 def _database(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:

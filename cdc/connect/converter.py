@@ -36,7 +36,7 @@ def properties(bytes_of: TableName | None = None) -> dict[str, str]:
         bytes_of: A table whose `bytea` columns stay bytes, for what reads them in the connector.
     """
     return {
-        **({} if bytes_of is None else {"exact.bytes.of": str(bytes_of)}),
+        **({} if bytes_of is None else {"exact.bytes.of": bytes_of.unquoted}),
         "converters": "exact",
         "exact.type": CLASS,
         # Names of types are learned over connections; it changes them on the way.

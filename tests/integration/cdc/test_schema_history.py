@@ -95,6 +95,7 @@ def test_the_source_notes_each_change_of_a_captured_table(source: psycopg.Connec
         "column added: g (uuid), read again",
         "column renamed: a (label), read again",
         "column retyped: b (integer to bigint), read again",
+        "column dropped: twice (integer), read again",
         "rows rewritten: public.t, read again",
         "column retyped: label (text to character varying)",
         "column dropped: n (integer), read again",

@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cdc.capture import CaptureSpec
 from cdc.errors import CaptureSpecError
@@ -78,3 +80,26 @@ def test_a_table_named_twice_is_refused_and_so_is_none() -> None:
 def test_a_name_too_long_for_a_topic_is_refused() -> None:
     with pytest.raises(CaptureSpecError, match="too long"):
         spec("s" * 63 + "." + "t" * 200)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "name"),
+    [
+        ("orders", "public", "orders"),
+        ("sales.orders", "sales", "orders"),
+        ("sales.or.ders", "sales", "or.ders"),
+        ('"acme.com".orders', "acme.com", "orders"),
+        ('"acme.com".or.ders', "acme.com", "or.ders"),
+        ('"say ""hi""".orders', 'say "hi"', "orders"),
+        ('public."orders"', "public", '"orders"'),
+        ('"orders"', "public", '"orders"'),
+    ],
+)
+def test_every_table_can_be_spelled(text: str, schema: str, name: str) -> None:
+    assert TableName(schema, name) == TableName.parse(text)
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_a_name_is_printed_so_that_it_is_read_as_itself(schema: str, name: str) -> None:
+    table = TableName(schema, name)
+    assert table == TableName.parse(str(table))

@@ -125,7 +125,30 @@ def test_generated_columns_and_other_keys_are_named_to_the_connector() -> None:
         SPEC, DatabaseAddress.parse(DSN), keys={orders: ("code",)}, excluded={orders: ("total",)}
     )
     assert r"(?-i:public\.orders\.total)" == found["column.exclude.list"]
-    assert r"public\x{2e}orders:code" == found["message.key.columns"]
+    assert r"(?-i)public\x{2e}orders:code" == found["message.key.columns"]
+
+
+def test_any_name_of_a_key_column_is_carried_through_the_property_that_lists_them() -> None:
+    names = ("Order No", "a:b", "a,b", "pay$id", "(id)", "a;b", "ключ", "x\\")
+    table = TableName("acme.com", "T:1; x")
+    found = connector_config(SPEC, DatabaseAddress.parse(DSN), keys={table: names})
+    listed = found["message.key.columns"]
+
+    # as Debezium takes it apart
+    (entry,) = listed.split(";")
+    entry_form = re.fullmatch(r"\s*([^\s:]+):([^:\s]+)\s*", entry)
+    assert entry_form is not None
+    pattern, columns = entry_form[1], entry_form[2].split(",")
+    assert len(names) == len(columns)
+    for name, column in zip(names, columns, strict=True):
+        assert java(f"{pattern}.{column}", f"acme.com.T:1; x.{name}")
+        assert not java(f"{pattern}.{column}", f"acme.com.T:1; x.{name.upper()}x")
+
+
+def java(pattern: str, text: str) -> bool:
+    """Matches as Java does, whose patterns name a character by its number in another way."""
+    numbers = re.sub(r"\\x\{([0-9a-f]+)\}", lambda each: re.escape(chr(int(each[1], 16))), pattern)
+    return re.fullmatch(numbers.removeprefix("(?-i)"), text) is not None
 
 
 def test_stock_sets_nothing_but_what_debezium_cannot_do_without() -> None:
