@@ -101,6 +101,7 @@ def connector_config(
     *,
     keys: Mapping[TableName, Sequence[str]] | None = None,
     excluded: Mapping[TableName, Sequence[str]] | None = None,
+    options: str = "",
 ) -> dict[str, str]:
     """Renders the tuned configuration.
 
@@ -110,6 +111,7 @@ def connector_config(
         keys: Columns that identify a row of a table whose primary key does not: those of the
             index that is its replica identity.
         excluded: Columns to leave out: generated ones, which a snapshot reads and the log lacks.
+        options: Options of its sessions, against what its role sets for them.
     """
     named = {"message.key.columns": _keys(keys)} if keys else {}
     if patterns := [*_excluded(excluded or {}), *_hidden(spec)]:
@@ -119,7 +121,7 @@ def connector_config(
         **named,
         "publication.autocreate.mode": "disabled",
         # A policy of row security then ends the capture; by default it would thin it out.
-        "driver.options": "-c row_security=off",
+        "driver.options": f"{options} -c row_security=off".strip(),
         "snapshot.mode": "no_data",  # `cdc.snapshot` reads the tables
         "heartbeat.interval.ms": str(spec.heartbeat_interval_ms),
         "heartbeat.action.query": own_schema.BEAT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,6 +71,31 @@ _NOTICED: Final = (
     "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 )
 
+_SETTINGS: Final = (
+    ("statement_timeout", "0", 0),
+    ("lock_timeout", "0", 0),
+    ("idle_in_transaction_session_timeout", "0", 0),
+    ("idle_session_timeout", "0", 0),
+    ("transaction_timeout", "0", 170_000),
+    ("default_transaction_read_only", "off", 0),
+    ("default_transaction_isolation", "'read committed'", 0),
+    ("default_transaction_deferrable", "off", 0),
+    ("standard_conforming_strings", "on", 0),
+    ("quote_all_identifiers", "off", 0),
+    ("DateStyle", "'ISO, MDY'", 0),
+    ("IntervalStyle", "postgres", 0),
+    ("extra_float_digits", "1", 0),
+    ("bytea_output", "hex", 0),
+)
+"""What a role or a database may set for its sessions, and what would cut ours off or alter what
+they read: name, value, and first version of the server that has it. Time limits of ours are set
+where they are meant."""
+
+_LIMITS: Final = frozenset(
+    {"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"}
+    | {"idle_session_timeout", "transaction_timeout", "default_transaction_read_only"}
+)
+
 UNFILTERED: Final = "-c row_security=off"
 """Option of a session that is refused where a policy would hide rows from it."""
 
@@ -95,7 +121,8 @@ def connect(
         raise PostgresRefusedError(
             "the DSN cannot be read", hint="postgresql://user:password@host:5432/database"
         ) from None
-    all_options = f"{place.get('options') or ''} {options}".strip()
+    given = place.get("options") or os.environ.get("PGOPTIONS") or ""
+    all_options = f"{given} {options}".strip()
     conninfo = make_conninfo(
         dsn,
         **{"connect_timeout": timeout_s, **LIVENESS, **_said(place)},
@@ -106,7 +133,8 @@ def connect(
     try:
         connection = psycopg.connect(conninfo, autocommit=True)
         try:
-            connection.execute(_NOTICED)
+            settings = own_settings(connection.info.server_version, said=all_options)
+            connection.execute(f"{_NOTICED}; {settings}".encode())
             connection.autocommit = autocommit
         except BaseException:
             connection.close()
@@ -114,6 +142,33 @@ def connect(
     except psycopg.OperationalError as error:
         raise _named(error, address(dsn)) from None
     return connection
+
+
+def own_settings(server_version: int, said: str = "") -> str:
+    """Returns statements that undo what a role or a database sets for its sessions.
+
+    Args:
+        server_version: Of the server, as libpq tells it.
+        said: Options of the address: what they set themselves holds.
+    """
+    held = said.lower().replace("-", "_")
+    return "; ".join(
+        f"SET {name} = {value}"
+        for name, value, since in _SETTINGS
+        if server_version >= since and f"{name.lower()}=" not in held
+    )
+
+
+def own_options(server_version: int) -> str:
+    """Returns the same as options with which a session begins, of the log's reader for one.
+
+    How values are printed is not among them: the connector's driver and class see to that.
+    """
+    return " ".join(
+        f"-c {name}={value}"
+        for name, value, since in _SETTINGS
+        if server_version >= since and name in _LIMITS
+    )
 
 
 def address(dsn: str) -> str:

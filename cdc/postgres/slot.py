@@ -129,8 +129,10 @@ def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Ls
             free.
     """
     handed_on = connection.info.server_version >= _FAILOVER_VERSION
+    before = connection.execute("SHOW statement_timeout").fetchone()
+    limit = "SELECT set_config('statement_timeout', %s, false)"
     try:
-        connection.execute("SELECT set_config('statement_timeout', %s, false)", (_ms(deadline_s),))
+        connection.execute(limit, (_ms(deadline_s),))
         made = connection.execute(_MAKE_HANDED_ON if handed_on else _MAKE, (name,)).fetchone()
     except Error as error:
         raise SlotError(
@@ -140,7 +142,7 @@ def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Ls
             "max_replication_slots is reached",
         ) from None
     finally:
-        connection.execute("RESET statement_timeout")
+        connection.execute(limit, before)
     return Lsn.parse(str(made[0] if made else ""))
 
 

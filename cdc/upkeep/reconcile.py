@@ -15,7 +15,7 @@ from cdc.broker.topics import TopicSpec
 from cdc.capture import OWN_TABLES
 from cdc.connect import secrets
 from cdc.connect.connector import connector_config, topic_config
-from cdc.postgres import captures, catalog, own_schema, publication
+from cdc.postgres import captures, catalog, own_schema, publication, session
 from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.check import CheckState
 from cdc.retention import OURS
@@ -271,6 +271,7 @@ def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
         _address(spec),
         keys=catalog.keys_besides_primary(connection, spec.tables),
         excluded=catalog.generated_columns(connection, spec.tables),
+        options=session.own_options(connection.info.server_version),
     )
 
 

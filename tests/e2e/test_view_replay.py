@@ -50,7 +50,9 @@ VIEWS = """
 from headwater import Late, Pattern, Step, Tumbling, source, view
 
 shop = source(
-    "shop", tables=["public.orders", "public.people", "public.visits"], insert_only=["public.visits"]
+    "shop",
+    tables=["public.orders", "public.people", "public.visits"],
+    insert_only=["public.visits"],
 )
 orders = view.mirror("orders", shop.orders, to=["table"])
 view.mirror("people", shop.people, to=["table"])
