@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from headwater import __version__, extra
 from headwater.cli.output import EXIT_INTERRUPTED, print_error, stderr
+from headwater.cli.words import in_order
 from headwater.logging import configure
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         command = get_command(command_line(words))
+        words = in_order(command, words)
         result = command.main(args=words, prog_name="headwater", standalone_mode=False)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -142,5 +144,6 @@ def _usage(error: Exception) -> int:
         return int(getattr(error, "exit_code", 2))
     stderr.print(f"[bold red]error[/] {message}")
     if context is not None:
-        stderr.print(f"  [dim]repair[/] {context.command_path} --help")
+        values = "" if type(error).__name__ != "NoSuchOption" else "; a value follows after --"
+        stderr.print(f"  [dim]repair[/] {context.command_path} --help{values}")
     return int(getattr(error, "exit_code", 2))
