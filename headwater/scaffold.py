@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import keyword
-import re
+import os
+import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.postgres import catalog, session
+from cdc.postgres import address, session
 from headwater.errors import UsageError
+from headwater.spelling import PROJECT_LENGTH_MAX, SOURCE_LENGTH_MAX, identifier, shown
+from headwater.survey import EXCLUDED, NOT_ASKED, Survey, Wanted, survey
+from headwater.views_text import views_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
-
-    from cdc.table import TableName, TableSchema
 
 _SETTINGS = """\
 # Settings of this project; `headwater doctor` checks what they point to.
@@ -40,107 +41,120 @@ dsn = "${{{variable}}}"        # kept in .env beside this file, or in the enviro
 # master = "local[4]"
 """
 
-_VIEWS = '''\
-"""What is derived from {source}: each line is a view, kept in the stores that it names."""
-
-from headwater import source, view
-
-{source} = source(
-    "{source}",
-    tables=[
-{tables}
-    ],
-)
-
-{views}
-'''
+_IGNORED = (".env", ".headwater/")
 
 
-def create(folder: Path, dsn: str, name: str) -> list[str]:
-    """Looks into a database and writes a project for it.
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A project that can be written.
+
+    Attributes:
+        folder: Where.
+        dsn: The database, with what the environment adds to its address; has the password.
+        survey: What is chosen of the database.
+    """
+
+    folder: Path
+    dsn: str
+    survey: Survey
+
+    def __repr__(self) -> str:
+        return f"Draft({self.folder}, {self.survey.source})"
+
+
+def draft(folder: Path, dsn: str, name: str, wanted: Wanted | None = None) -> Draft:
+    """Looks into a database and chooses what to mirror of it; writes nothing.
 
     Args:
-        folder: Where; made if missing, never overwritten.
+        folder: Where the project will be.
         dsn: The database.
-        name: Name of the source and the project.
-
-    Returns:
-        What was written and what was noticed, one line each.
+        name: Name of the source and the project; made to fit.
+        wanted: Which tables are asked for; all if left out.
 
     Raises:
-        UsageError: The folder holds a project already, or the database has no table.
+        UsageError: The folder holds a project already, or no table can be mirrored.
         PostgresError: The database cannot be reached; each cause has its own code.
     """
-    settings_file, views_file, secrets = (
-        folder / "headwater.toml",
-        folder / "views.py",
-        folder / ".env",
-    )
-    for file in (settings_file, views_file, secrets):
+    for file in _files(folder):
         if file.exists():
             raise UsageError(f"{file} exists already", hint="choose another folder")
+    source = identifier(name, SOURCE_LENGTH_MAX, "db")
     with session.connect(dsn) as connection:
-        tables = catalog.list_tables(connection)
-        schemas = catalog.describe(connection, tables)
-    if not tables:
+        kept = address.completed(dsn, connection)
+        found = survey(connection, dsn, source, wanted or Wanted(), _free_bytes(folder))
+    if not found.choices:
         raise UsageError(
             "the database has no table of yours", hint="create one, or check the database's name"
         )
-    source = _identifier(name)
+    if not found.mirrored:
+        reasons = [f"{reason}: {len(choices)}" for reason, choices in found.by_reason()]
+        raise UsageError(
+            "no table of the database can be mirrored", detail="; ".join(map(shown, reasons))
+        )
+    return Draft(folder, kept, found)
+
+
+def write(drafted: Draft) -> list[Path]:
+    """Writes a project; returns its files.
+
+    Raises:
+        UsageError: A file is there by now.
+    """
+    folder, source = drafted.folder, drafted.survey.source
+    settings, views, secrets = _files(folder)
     variable = f"{source.upper()}_DSN"
+    project = source[:PROJECT_LENGTH_MAX].strip("_").replace("_", "-")
     folder.mkdir(parents=True, exist_ok=True)
-    settings_file.write_text(
-        _SETTINGS.format(name=source.replace("_", "-"), source=source, variable=variable)
-    )
-    views_file.write_text(_views(source, [schemas[table] for table in tables]))
-    secrets.touch(mode=0o600)
-    secrets.write_text(f"{variable}={dsn}\n")
-    with (folder / ".gitignore").open("a") as ignored:  # a folder may have one already
-        ignored.write("\n.env\n.headwater/\n")
-    said = [f"wrote {file}" for file in (settings_file, views_file, secrets)]
-    without_key = [str(table) for table in tables if not schemas[table].key]
-    return said + [
-        f"{table} has no primary key: inserts are mirrored row by row; while it is captured, "
-        "Postgres refuses UPDATE and DELETE on it until it has one"
-        for table in without_key
+    _write_new(settings, _SETTINGS.format(name=project, source=source, variable=variable))
+    _write_new(views, views_text(drafted.survey))
+    _write_new(secrets, f"{variable}={drafted.dsn}\n", mode=0o600)
+    _ignore(folder / ".gitignore")
+    return [settings, views, secrets]
+
+
+def create(folder: Path, dsn: str, name: str, wanted: Wanted | None = None) -> list[str]:
+    """Looks into a database and writes a project for it; see `draft` and `write`.
+
+    Returns:
+        What was written and what was noticed, one line each.
+    """
+    drafted = draft(folder, dsn, name, wanted)
+    return [f"wrote {file}" for file in write(drafted)] + remarks(drafted.survey)
+
+
+def remarks(found: Survey) -> list[str]:
+    """Returns what has to be known of tables, a line each."""
+    lines = [f"{choice.table} {note}" for choice in found.mirrored for note in choice.notes]
+    lines += [
+        f"{choice.table} is not mirrored: {choice.reason}"
+        for choice in found.left_out
+        if choice.reason not in {EXCLUDED, NOT_ASKED}
     ]
+    return [shown(line) for line in lines]
 
 
-def _views(source: str, schemas: Sequence[TableSchema]) -> str:
-    tables = "\n".join(f'        "{_quoted(schema.table)}",' for schema in schemas)
-    names = _view_names([schema.table for schema in schemas])
-    views = "\n".join(
-        f'view.mirror("{names[schema.table]}", {_reference(source, schema.table, schemas)})'
-        for schema in schemas
-    )
-    return _VIEWS.format(source=source, tables=tables, views=views)
+def _files(folder: Path) -> tuple[Path, Path, Path]:
+    return folder / "headwater.toml", folder / "views.py", folder / ".env"
 
 
-def _reference(source: str, table: TableName, schemas: Sequence[TableSchema]) -> str:
-    alone = sum(schema.table.name == table.name for schema in schemas) == 1
-    simple = table.name.isidentifier() and not keyword.iskeyword(table.name)
-    plain = simple and alone and table.name not in {"name", "tables"}
-    return f"{source}.{table.name}" if plain else f'{source}["{_quoted(table)}"]'
+def _free_bytes(folder: Path) -> int:
+    there = next(each for each in (folder, *folder.resolve().parents) if each.is_dir())
+    return shutil.disk_usage(there).free
 
 
-def _quoted(table: TableName) -> str:
-    return str(table).replace("\\", "\\\\").replace('"', '\\"')
+def _write_new(file: Path, text: str, mode: int = 0o666) -> None:
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise UsageError(f"{file} exists already", hint="choose another folder") from None
+    with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as opened:
+        opened.write(text)
 
 
-def _view_names(tables: Sequence[TableName]) -> dict[TableName, str]:
-    """A name for each view: the table's, with its schema or a number where that is taken."""
-    names: dict[TableName, str] = {}
-    taken: set[str] = set()
-    for table in tables:
-        base = _identifier(table.name)
-        candidates = [base, _identifier(f"{table.schema}_{table.name}")]
-        numbered = (f"{base}_{number}" for number in range(2, len(tables) + 2))
-        name = next(name for name in [*candidates, *numbered] if name not in taken)
-        taken.add(name)
-        names[table] = name
-    return names
-
-
-def _identifier(text: str) -> str:
-    lowered = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_") or "view"
-    return (lowered if lowered[0].isalpha() else f"v_{lowered}")[:60]
+def _ignore(file: Path) -> None:
+    there = file.read_text("utf-8") if file.is_file() else ""
+    lacking = [name for name in _IGNORED if name not in there.splitlines()]
+    if lacking:
+        between = "\n" if there and not there.endswith("\n") else ""
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(between + "".join(f"{name}\n" for name in lacking))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cdc.broker.producer import RECORD_BYTES_MAX
 from cdc.change_event import EPOCH_HEADER
 from cdc.connect import column_rules, converter, outbox, secrets
-from cdc.postgres import own_schema
+from cdc.postgres import own_schema, session
 from cdc.retention import Retention
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def connector_config(
         **named,
         "publication.autocreate.mode": "disabled",
         # A policy of row security then ends the capture; by default it would thin it out.
-        "driver.options": f"{options} -c row_security=off".strip(),
+        "driver.options": " ".join(filter(None, (options, address.options, session.UNFILTERED))),
         "snapshot.mode": "no_data",  # `cdc.snapshot` reads the tables
         "heartbeat.interval.ms": str(spec.heartbeat_interval_ms),
         "heartbeat.action.query": own_schema.BEAT,
@@ -228,5 +228,10 @@ def _database(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
         "database.user": address.user,
         "database.password": secrets.reference(spec, secrets.PASSWORD, address.password),
         "database.dbname": address.database,
-        **{f"database.{word}": value for word, value in address.tls.items()},
+        **{
+            f"database.{word}": (
+                secrets.reference(spec, word, value) if word == secrets.KEY_PASSWORD else value
+            )
+            for word, value in address.tls.items()
+        },
     }

@@ -20,6 +20,9 @@ PASSWORD: Final = "password"  # noqa: S105  # its name
 SALT: Final = "salt"
 """Its name: what columns are hashed with."""
 
+KEY_PASSWORD: Final = "sslpassword"  # noqa: S105  # its name
+"""Its name: what the key of a client certificate is encrypted with."""
+
 PROVIDER: Final = "secrets"
 """Name under which the workers know the provider; the template of their configuration has it."""
 

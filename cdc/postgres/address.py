@@ -1,18 +1,33 @@
-"""Where the source database is, taken apart for those who do not read DSNs."""
+"""Where the source database is, for programs that do not read DSNs as libpq does.
+
+libpq completes an address from the environment, a service file and a passfile, and chooses one of
+several servers. Whoever needs the parts takes them from a session (`resolve`), so that the
+connector reaches the same server as the same role with the same password as everything else.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.postgres.errors import HostUnknownError
+from cdc.postgres import session
+from cdc.postgres.errors import HostUnknownError, PostgresError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
+
+    from psycopg import Connection
 
 _PORT: Final = 5432
+_LOOPBACK: Final = "127.0.0.1"
+_PLACE: Final = frozenset(
+    {"host", "hostaddr", "port", "user", "password", "passfile", "dbname", "options", "service"}
+    | {"servicefile", "target_session_attrs", "channel_binding", "require_auth", "requirepeer"}
+)
+"""Words of an address that say where and as whom; beside those that begin with `ssl`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +41,7 @@ class DatabaseAddress:
         password: Its password, empty if the server asks for none.
         database: Name of the database.
         tls: libpq's `ssl…` words (sslmode, sslrootcert, sslcert, sslkey), as given.
+        options: Options of its sessions, in the server's own form.
     """
 
     host: str
@@ -33,11 +49,30 @@ class DatabaseAddress:
     user: str
     password: str = field(repr=False)
     database: str
-    tls: Mapping[str, str] = field(default_factory=dict)
+    tls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: str = ""
+
+    @classmethod
+    def of(cls, connection: Connection[Any]) -> DatabaseAddress:
+        """Returns where a session is and as whom, whatever said so."""
+        words = _effective(connection)
+        info = connection.info
+        # a name is needed where the server's certificate is compared with it
+        verified = words.get("sslmode", "").startswith("verify")
+        host = info.host if verified else (words.get("hostaddr") or info.host)
+        return cls(
+            host,
+            info.port,
+            info.user,
+            info.password,
+            info.dbname,
+            {key: value for key, value in words.items() if key.startswith("ssl")},
+            words.get("options", ""),
+        )
 
     @classmethod
     def parse(cls, dsn: str) -> DatabaseAddress:
-        """Reads a `postgresql://` address or libpq's `key=value` form.
+        """Reads an address that says everything itself; see `resolve` for any other.
 
         Raises:
             HostUnknownError: It cannot be read, or names several hosts.
@@ -58,3 +93,70 @@ class DatabaseAddress:
         user = words.get("user", "postgres")
         tls = {key: value for key, value in words.items() if key.startswith("ssl")}
         return cls(host, int(port), user, words.get("password", ""), words.get("dbname", user), tls)
+
+    @property
+    def is_socket(self) -> bool:
+        """Whether the host is a folder of sockets, or one of the abstract namespace."""
+        return self.host.startswith(("/", "@"))
+
+
+def resolve(dsn: str) -> DatabaseAddress:
+    """Returns where a DSN leads, as the connector has to be given it: over TCP.
+
+    Raises:
+        PostgresError: The database cannot be reached.
+        HostUnknownError: It is reached by a socket, and over TCP with the same role it is not.
+    """
+    with session.connect(dsn) as connection:
+        return over_tcp(connection, dsn)
+
+
+def over_tcp(connection: Connection[Any], dsn: str) -> DatabaseAddress:
+    """Returns where a session is as a program reaches it that has no sockets; see `resolve`.
+
+    Args:
+        connection: A session.
+        dsn: How it was opened.
+    """
+    found = DatabaseAddress.of(connection)
+    if not found.is_socket:
+        return found
+    port = connection.execute("SELECT current_setting('port')").fetchone()
+    try:
+        tcp = make_conninfo(dsn, host=_LOOPBACK, hostaddr="", port=port[0] if port else _PORT)
+        with session.connect(tcp) as other:
+            return DatabaseAddress.of(other)
+    except PostgresError as error:
+        raise HostUnknownError(
+            "the connector reaches Postgres over TCP alone, and this DSN names a socket",
+            detail=f"{_LOOPBACK}, same role: {error.message}",
+            hint="name a host and a password in dsn, or in capture_dsn for the connector alone",
+        ) from None
+
+
+def completed(dsn: str, connection: Connection[Any]) -> str:
+    """Returns a DSN with what it lacks and the environment said, to be kept in a secret's file.
+
+    A service and a passfile stay what they are: files of the user's, which are asked each time.
+
+    Args:
+        dsn: As it was given.
+        connection: A session that it opened.
+    """
+    given = conninfo_to_dict(dsn)
+    if given.get("service"):
+        return dsn
+    lacking = {key: value for key, value in _effective(connection).items() if key not in given}
+    lacking.pop("service", None)  # what it says is among the words
+    return make_conninfo(dsn, **lacking) if lacking else dsn
+
+
+def _effective(connection: Connection[Any]) -> dict[str, str]:
+    """Words by which a session was opened, but for those that libpq would suppose anyway."""
+    return {
+        option.keyword.decode(): option.val.decode()
+        for option in connection.pgconn.info
+        if option.val
+        and (option.val != option.compiled or option.keyword in {b"user", b"dbname"})
+        and (option.keyword.decode() in _PLACE or option.keyword.startswith(b"ssl"))
+    }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
 from cdc.postgres.errors import (
     CredentialsError,
@@ -29,6 +29,12 @@ _LOG_NAME: Final = "headwater"
 # The client library tells the reason in words only; the server's own part is matched by its form
 # (`FATAL: database "x" ...`) as far as it can be, because a server may speak another language.
 _REASONS: Final[tuple[tuple[re.Pattern[str], type[PostgresError], str, str], ...]] = (
+    (
+        re.compile(r'service file|definition of service "'),
+        HostUnknownError,
+        "the service that the DSN names is not defined",
+        "check service= in the DSN, and pg_service.conf (PGSERVICEFILE)",
+    ),
     (
         re.compile(r"resolve host|translate host name|Name or service not known|No route to host"),
         HostUnknownError,
@@ -96,6 +102,8 @@ _LIMITS: Final = frozenset(
     | {"idle_session_timeout", "transaction_timeout", "default_transaction_read_only"}
 )
 
+_OPTION: Final = re.compile(r"-c\s*([A-Za-z_.]+)=((?:\\.|\S)*)")
+
 UNFILTERED: Final = "-c row_security=off"
 """Option of a session that is refused where a policy would hide rows from it."""
 
@@ -109,7 +117,8 @@ def connect(
         dsn: `postgresql://…`, or libpq's `key=value` form; never shown. What it says of time-outs
             and keepalives holds.
         autocommit: False for a session that opens transactions by itself.
-        options: Of the session, in the server's own form, after those of the DSN.
+        options: Of the session, in the server's own form (`-c name=value`). They are set once it is
+            open, so that those of the DSN, of its service and of the environment hold as well.
         timeout_s: How long the server may take to let the session in.
 
     Raises:
@@ -121,26 +130,26 @@ def connect(
         raise PostgresRefusedError(
             "the DSN cannot be read", hint="postgresql://user:password@host:5432/database"
         ) from None
-    given = place.get("options") or os.environ.get("PGOPTIONS") or ""
-    all_options = f"{given} {options}".strip()
     conninfo = make_conninfo(
         dsn,
-        **{"connect_timeout": timeout_s, **LIVENESS, **_said(place)},
+        **{"connect_timeout": timeout_s, **LIVENESS, **_said(place), **_primary_of(place)},
         application_name=_LOG_NAME,
-        options=all_options or None,
         client_encoding="UTF8",  # a server without an encoding would answer in bytes
     )
     try:
         connection = psycopg.connect(conninfo, autocommit=True)
         try:
-            settings = own_settings(connection.info.server_version, said=all_options)
+            settings = own_settings(connection.info.server_version, said=connection.info.options)
             connection.execute(f"{_NOTICED}; {settings}".encode())
+            for name, value in _OPTION.findall(options):
+                wanted = (name, re.sub(r"\\(.)", r"\1", value))
+                connection.execute("SELECT set_config(%s, %s, false)", wanted)
             connection.autocommit = autocommit
         except BaseException:
             connection.close()
             raise
     except psycopg.OperationalError as error:
-        raise _named(error, address(dsn)) from None
+        raise _named(error, _reached(error) or address(dsn)) from None
     return connection
 
 
@@ -174,8 +183,31 @@ def own_options(server_version: int) -> str:
 def address(dsn: str) -> str:
     """Returns `host:port/database` of a DSN: what may be shown of it."""
     place = conninfo_to_dict(dsn)
+    if place.get("service") and not place.get("host"):
+        return f"service {place['service']}"
     host = place.get("host") or place.get("hostaddr") or "localhost"
     return f"{host}:{place.get('port') or 5432}/{place.get('dbname') or place.get('user') or ''}"
+
+
+def _primary_of(place: Mapping[str, Any]) -> dict[str, str]:
+    """Of several servers, the one that takes writes, unless the address asks for another."""
+    usual = {option.keyword.decode(): option.val for option in Conninfo.get_defaults()}
+    host = usual["host"] or b""
+    hosts = str(place.get("host") or place.get("hostaddr") or host.decode())
+    said = place.get("target_session_attrs") or usual["target_session_attrs"] != b"any"
+    return {"target_session_attrs": "primary"} if "," in hosts and not said else {}
+
+
+def _reached(error: psycopg.OperationalError) -> str | None:
+    """Where a connection was attempted, with what environment and service said of it."""
+    attempted = error.pgconn
+    if attempted is None or not attempted.host:
+        return None
+    host, port, database = (
+        bytes(part or b"").decode("utf-8", "replace")
+        for part in (attempted.host, attempted.port, attempted.db)
+    )
+    return f"{host}:{port}/{database}"
 
 
 def _said(place: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from cdc.broker.topics import TopicSpec
 from cdc.capture import OWN_TABLES
 from cdc.connect import secrets
 from cdc.connect.connector import connector_config, topic_config
-from cdc.postgres import captures, catalog, own_schema, publication, session
-from cdc.postgres.address import DatabaseAddress
+from cdc.postgres import address, captures, catalog, own_schema, publication, session
 from cdc.postgres.check import CheckState
 from cdc.retention import OURS
 from cdc.schema_change import history, trigger
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from cdc.capture import CaptureSpec
     from cdc.connect.rest import ConnectRest
+    from cdc.postgres.address import DatabaseAddress
 
 _HOUR_MS: Final = 60 * 60 * 1000
 
@@ -66,7 +66,7 @@ def steps(
         *_shapes(connection, spec),
         *_slot(connection, spec, anew=anew),
         *_topics(spec),
-        *_secrets(rest, spec),
+        *_secrets(connection, rest, spec),
         *_connector(connection, rest, spec, anew=anew),
     ]
 
@@ -227,8 +227,8 @@ def _topic(bootstrap: str, have: TopicSpec, want: TopicSpec) -> Iterator[Step]:
         yield Step(tuple(differences), do)
 
 
-def _secrets(rest: ConnectRest, spec: CaptureSpec) -> Iterator[Step]:
-    wanted = _secret_values(spec)
+def _secrets(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Iterator[Step]:
+    wanted = _secret_values(connection, spec)
     names = secrets.differing(spec, wanted)
     if not names:
         return
@@ -268,19 +268,24 @@ def _connector(
 def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
     return connector_config(
         spec,
-        _address(spec),
+        _address(connection, spec),
         keys=catalog.keys_besides_primary(connection, spec.tables),
         excluded=catalog.generated_columns(connection, spec.tables),
         options=session.own_options(connection.info.server_version),
     )
 
 
-def _address(spec: CaptureSpec) -> DatabaseAddress:
-    return DatabaseAddress.parse(spec.connector_dsn or spec.reader_dsn)
+def _address(connection: Connection[Any], spec: CaptureSpec) -> DatabaseAddress:
+    """Where the connector finds the database: where the sessions with the same DSN are."""
+    dsn = spec.connector_dsn or spec.reader_dsn
+    return address.over_tcp(connection, dsn) if dsn == spec.dsn else address.resolve(dsn)
 
 
-def _secret_values(spec: CaptureSpec) -> dict[str, str]:
-    found = {} if spec.connector_password else {secrets.PASSWORD: _address(spec).password}
+def _secret_values(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
+    reached = _address(connection, spec)
+    found = {} if spec.connector_password else {secrets.PASSWORD: reached.password}
+    if key_password := reached.tls.get(secrets.KEY_PASSWORD):
+        found[secrets.KEY_PASSWORD] = key_password
     if spec.salt is not None and not spec.connector_salt:
         found[secrets.SALT] = spec.salt
     return found

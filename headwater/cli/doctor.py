@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
-from cdc.postgres.check import CheckState
+from cdc.postgres.check import Check, CheckState
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, stdout
@@ -23,12 +23,11 @@ from headwater.doctor import (
 from headwater.platform import Platform
 from headwater.project import EXAMPLE, open_project, settings_file
 from headwater.runtime import Endpoints
+from headwater.spelling import shown
 from headwater.wiring import capture_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from cdc.postgres.check import Check
 
 _EXIT_MISSING = 4
 _DEPENDENCIES = {"python", "java", "postgres program", "cache program"}
@@ -73,21 +72,29 @@ def doctor(
     cache = project.settings.services.cache.address
     if cache is not None:
         found = chain(found, [cache_check(cache.get_secret_value())])
-    shown = []
+    seen = []
     for check in found:
-        shown.append(check)
-        if not as_json:
+        seen.append(check)
+        if not as_json and not _usual(check):
             _show(check)
     if as_json:
-        print_json([asdict(check) for check in shown])
-    failed = {check.name for check in shown if check.state is CheckState.FAIL}
+        print_json([asdict(check) for check in seen])
+    elif usual := sum(map(_usual, seen)):
+        _show(Check("other tables", CheckState.OK, f"{usual} have a key"))
+    failed = {check.name for check in seen if check.state is CheckState.FAIL}
     if failed:
         raise typer.Exit(_EXIT_MISSING if failed & _DEPENDENCIES else EXIT_UNHEALTHY)
 
 
+def _usual(check: Check) -> bool:
+    """Whether a line about it would say nothing: hundreds of tables are as they should be."""
+    return check.state is CheckState.OK and check.name.startswith("table ") and not check.detail
+
+
 def _show(check: Check) -> None:
     out = stdout()
-    out.print(f"{_MARKS[check.state]} {check.name:<22} {escape(check.message)}", soft_wrap=True)
+    line = f"{shown(check.name):<22} {shown(check.message)}"
+    out.print(f"{_MARKS[check.state]} {escape(line)}", soft_wrap=True)
     if check.state is not CheckState.OK:
         if check.detail:
             out.print(f"  {'':<22} [dim]seen[/]   {escape(check.detail)}", soft_wrap=True)

@@ -1,15 +1,36 @@
-"""`headwater init`: a project for a database."""
+"""`headwater init`: a project for a database, with every choice shown before it is written."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
 
 from headwater import scaffold
-from headwater.cli.output import stderr
+from headwater.cli.options import Json
+from headwater.cli.output import print_json, print_rows, stderr
+from headwater.spelling import shown, view_names
+from headwater.survey import EXCLUDED, NOT_ASKED, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headwater.scaffold import Draft
+    from headwater.survey import Choice, Survey
+
+_SHOWN_MAX: Final = 24
+"""Tables that are shown, the largest first; the preview shows all."""
+
+_NAMED_MAX: Final = 5
+_START_S: Final = 40
+"""How long servers and job take to start, about."""
+
+_ROUND_MIN: Final = 1.5
+"""So much of a unit is told in it."""
+
+_UNITS: Final = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 
 
 def register(app: typer.Typer) -> None:
@@ -17,20 +38,171 @@ def register(app: typer.Typer) -> None:
     app.command("init")(init)
 
 
-def init(
+def init(  # what a person may say of a database
     folder: Annotated[Path, typer.Argument(help="Where to write the project.")],
     *,
     dsn: Annotated[
-        str, typer.Option("--dsn", help="The database: postgresql://user:password@host/name.")
-    ],
+        str,
+        typer.Option(
+            "--dsn",
+            help="The database, postgresql://user:password@host/name, or any other form that psql"
+            " takes; what it lacks is taken from PGHOST, PGUSER, PGPASSWORD, ...",
+        ),
+    ] = "",
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the source; the folder's if left out.")
     ] = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option("--tables", metavar="NAME", help="Mirror these alone; repeatable, takes *."),
+    ] = None,
+    schemas: Annotated[
+        list[str] | None,
+        typer.Option("--schemas", metavar="NAME", help="Only of these schemas; repeatable."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="NAME", help="Leave these out; repeatable, takes *."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show every choice and the views; write nothing.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Look into a database and write a headwater.toml and a views.py that run.
+    """Look into a database, choose what to mirror, write a headwater.toml and a views.py.
 
-    The DSN goes to a file `.env` that only you can read, not into the settings.
+    Shows first what is mirrored where, what is left out and why, and what the first load takes. A
+    table without a key is left out unless it is named in --tables: while it is captured, Postgres
+    refuses UPDATE and DELETE on it. Large tables go to the warehouse alone. Nothing is changed in
+    the database. The DSN goes to a file `.env` that only you can read.
+
+    Example: headwater init shop --dsn postgresql://me:secret@db.example/shop --exclude "tmp_*"
     """
-    for line in scaffold.create(folder, dsn, name or folder.resolve().name):
-        stderr.print(escape(line))
-    stderr.print(f"next: cd {folder} && headwater doctor && headwater up")
+    wanted = Wanted(_listed(tables), _listed(schemas), _listed(exclude))
+    draft = scaffold.draft(folder, dsn, name or folder.resolve().name, wanted)
+    if as_json:
+        files = [] if dry_run else scaffold.write(draft)
+        print_json(_document(draft, files))
+        return
+    _show(draft.survey, everything=dry_run)
+    if dry_run:
+        typer.echo(f"\n{scaffold.views_text(draft.survey)}", nl=False)
+        stderr.print("nothing was written: --dry-run")
+        return
+    for file in scaffold.write(draft):
+        stderr.print(f"wrote {escape(str(file))}", soft_wrap=True)
+    stderr.print(f"next: cd {escape(str(folder))} && headwater doctor && headwater up")
+
+
+def _listed(words: Sequence[str] | None) -> tuple[str, ...]:
+    """Names that are given one by one, or several with commas between them."""
+    return tuple(part for word in words or () for part in word.split(",") if part)
+
+
+def _show(found: Survey, *, everything: bool) -> None:
+    largest = sorted(found.mirrored, key=lambda choice: -choice.size_bytes)
+    listed = found.mirrored if everything else largest[:_SHOWN_MAX]
+    print_rows([_row(choice) for choice in listed], as_json=False, title="", empty="")
+    more = len(found.mirrored) - len(listed)
+    if more:
+        stderr.print(f"and {more} more, all smaller; --dry-run shows them")
+    if found.eventstore:
+        stderr.print("the event store is captured as well: views of events are for you to declare")
+    for choice in found.mirrored:
+        for note in choice.notes:
+            _warn(f"{choice.table} {note}")
+    for reason, choices in found.by_reason():
+        _show_left_out(reason, choices, everything=everything)
+    _show_load(found)
+    for check in found.findings:
+        _warn(f"before it can be captured: {check.name}: {check.message}")
+        if check.hint:
+            stderr.print(f"  [dim]repair[/] {escape(check.hint)}", soft_wrap=True)
+
+
+def _show_left_out(reason: str, choices: Sequence[Choice], *, everything: bool) -> None:
+    named = choices if everything else choices[:_NAMED_MAX]
+    more = len(choices) - len(named)
+    tables = ", ".join(shown(str(choice.table)) for choice in named)
+    rest = f" and {more} more" if more else ""
+    colour = "dim" if reason in {EXCLUDED, NOT_ASKED} else "yellow"
+    stderr.print(
+        f"[{colour}]not mirrored[/] {escape(tables + rest)}: {escape(shown(reason))}",
+        soft_wrap=True,
+    )
+    repair = choices[0].repair
+    if repair:
+        stderr.print(f"  [dim]repair[/] {escape(shown(repair))}", soft_wrap=True)
+
+
+def _show_load(found: Survey) -> None:
+    rows = sum(choice.rows for choice in found.mirrored)
+    size = _size(sum(choice.size_bytes for choice in found.mirrored))
+    disk = _size(sum(choice.disk_bytes for choice in found.mirrored))
+    stderr.print(
+        f"first load: {len(found.mirrored)} tables, about {rows:,} rows ({size}), about "
+        f"{_duration(_load_s(found))} on two cores, and {disk} of this machine's disk",
+        soft_wrap=True,
+    )
+
+
+def _load_s(found: Survey) -> float:
+    return _START_S + sum(choice.load_s for choice in found.mirrored)
+
+
+def _warn(text: str) -> None:
+    stderr.print(f"[yellow]warning[/] {escape(shown(text))}", soft_wrap=True)
+
+
+def _row(choice: Choice) -> dict[str, object]:
+    return {
+        "table": shown(str(choice.table)),
+        "rows": choice.rows,
+        "size": _size(choice.size_bytes),
+        "mirrored to": ", ".join(choice.to),
+    }
+
+
+def _document(draft: Draft, files: Sequence[Path]) -> dict[str, Any]:
+    found = draft.survey
+    names = view_names([choice.table for choice in found.mirrored])
+    return {
+        "source": found.source,
+        "eventstore": found.eventstore,
+        "tables": [
+            {
+                "table": str(choice.table),
+                "view": names.get(choice.table),
+                "to": list(choice.to),
+                "rows": choice.rows,
+                "size_bytes": choice.size_bytes,
+                "reason": choice.reason,
+                "hint": choice.repair,
+                "notes": list(choice.notes),
+            }
+            for choice in found.choices
+        ],
+        "first_load": {
+            "rows": sum(choice.rows for choice in found.mirrored),
+            "seconds": round(_load_s(found)),
+            "disk_bytes": sum(choice.disk_bytes for choice in found.mirrored),
+        },
+        "findings": [
+            {"name": c.name, "message": c.message, "hint": c.hint} for c in found.findings
+        ],
+        "wrote": [str(file) for file in files],
+    }
+
+
+def _size(count: int) -> str:
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:,.1f} {name}"
+    return f"{count} B"
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    if minutes < _ROUND_MIN:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 60 * _ROUND_MIN else f"{minutes / 60:.1f} h"

@@ -1,0 +1,182 @@
+"""`headwater init` on databases of strangers: what it chooses, says and writes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from cdc.postgres import session
+from headwater import scaffold
+from headwater.cli import main
+from headwater.errors import UsageError
+from headwater.project import open_project
+from headwater.survey import Wanted, survey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+STRANGE = """
+CREATE SCHEMA "acme.com"; CREATE SCHEMA sales; CREATE SCHEMA "склад";
+CREATE TABLE events (id bigserial PRIMARY KEY, payload jsonb);
+CREATE TABLE columns (id int PRIMARY KEY); CREATE TABLE tables (id int PRIMARY KEY);
+CREATE TABLE name (id int PRIMARY KEY); CREATE TABLE source (id int PRIMARY KEY);
+CREATE TABLE view (id int PRIMARY KEY); CREATE TABLE "class" (id int PRIMARY KEY);
+CREATE TABLE "None" (id int PRIMARY KEY); CREATE TABLE changes (id int PRIMARY KEY);
+CREATE TABLE "__EFMigrationsHistory" ("MigrationId" text PRIMARY KEY);
+CREATE TABLE "Order Lines" (a int, b int, PRIMARY KEY (a, b));
+CREATE TABLE "OrderLines" (a int PRIMARY KEY); CREATE TABLE order_lines (a int PRIMARY KEY);
+CREATE TABLE sales.orders (id int PRIMARY KEY); CREATE TABLE "acme.com".orders (id int PRIMARY KEY);
+CREATE TABLE orders (id int PRIMARY KEY, net numeric,
+                     gross numeric GENERATED ALWAYS AS (net * 2) STORED);
+CREATE TABLE "заказ" (id int PRIMARY KEY, "имя" text); CREATE TABLE "订单" (id int PRIMARY KEY);
+CREATE TABLE "склад"."остаток" (id int PRIMARY KEY);
+CREATE TABLE koan (); CREATE TABLE visits (at timestamptz, page text);
+CREATE TABLE echo (g int GENERATED ALWAYS AS (1) STORED);
+CREATE TABLE audit (id int, t text); ALTER TABLE audit REPLICA IDENTITY FULL;
+CREATE UNLOGGED TABLE scratch (id int PRIMARY KEY);
+CREATE TABLE nothing (id int PRIMARY KEY); ALTER TABLE nothing REPLICA IDENTITY NOTHING;
+CREATE TABLE parts (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
+CREATE TABLE parts_2026 PARTITION OF parts FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
+CREATE TABLE "we""ird
+name\\x" (id int PRIMARY KEY);
+INSERT INTO sales.orders SELECT generate_series(1, 5000); ANALYZE sales.orders;
+"""
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.chdir(tmp_path)
+
+    def words(*line: str) -> tuple[int, str, str]:
+        code = main([*line])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return words
+
+
+@pytest.fixture
+def strange(database: str) -> str:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(STRANGE.encode())
+    return database
+
+
+def test_what_init_writes_for_a_strange_database_passes_doctor(
+    strange: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run("init", "view", "--dsn", strange)
+    monkeypatch.chdir(tmp_path / "view")
+    healthy, checks, _ = run("doctor", "--json")
+    declared = open_project().declarations
+
+    failing = [check for check in json.loads(checks) if check["state"] == "fail"]
+    assert (0, 0, []) == (code, healthy, failing)
+    tables = {str(view.table) for view in declared.views.values()}
+    assert 20 <= len(tables) == len(declared.views)
+    assert {"public.events", "public.__EFMigrationsHistory", "public.заказ"} < tables
+    left_out = {"public.koan", "public.visits", "public.audit", "public.scratch", "public.nothing"}
+    assert not tables & {*left_out, "public.echo"}
+    said = err + (tmp_path / "view" / "views.py").read_text()
+    assert all(2 == said.count(table) for table in [*left_out, "public.echo"])
+    assert "public.orders is mirrored without its generated columns: gross" in err
+    password = psycopg.conninfo.conninfo_to_dict(strange)["password"]
+    assert password not in said
+
+
+def test_a_table_without_a_key_is_published_only_if_it_is_named(strange: str, run: Any) -> None:
+    _, usual, _ = run("init", "a", "--dsn", strange, "--dry-run", "--json")
+    _, like, _ = run("init", "b", "--dsn", strange, "--tables", "vis*,orders", "--json")
+    _, named, _ = run("init", "c", "--dsn", strange, "--tables", "visits", "--json")
+
+    def visits(document: str) -> Any:
+        return next(t for t in json.loads(document)["tables"] if t["table"] == "public.visits")
+
+    assert [[], [], ["table", "search", "cache"]] == [visits(d)["to"] for d in (usual, like, named)]
+    assert "Postgres refuses UPDATE and DELETE" in visits(usual)["reason"]
+    assert "Postgres refuses UPDATE and DELETE" in visits(named)["notes"][0]
+
+
+def test_a_dry_run_shows_choices_and_views_and_writes_nothing(
+    strange: str, run: Any, tmp_path: Path
+) -> None:
+    code, out, err = run("init", "shop", "--dsn", strange, "--dry-run", "--exclude", "sales.*")
+
+    assert (0, []) == (code, list(tmp_path.iterdir()))
+    assert 'view.mirror("events", shop["public.events"])' in out
+    assert "public.visits: has no primary key" in err
+    assert "first load: 19 tables, about" in err
+    assert "not mirrored sales.orders: left out by --exclude" in err
+
+
+def test_only_what_is_asked_for_is_chosen(strange: str, run: Any) -> None:
+    _, of_schema, _ = run("init", "a", "--dsn", strange, "--schemas", "sales,скл*", "--json")
+    _, by_name, _ = run(
+        "init", "b", "--dsn", strange, "--tables", "Order*", "--exclude", "OrderLines", "--json"
+    )
+    missing = run("init", "c", "--dsn", strange, "--tables", "evnts")
+    no_schema = run("init", "c", "--dsn", strange, "--schemas", "slaes")
+
+    def mirrored(document: str) -> list[str]:
+        return [table["table"] for table in json.loads(document)["tables"] if table["to"]]
+
+    assert ["sales.orders", "склад.остаток"] == mirrored(of_schema)
+    assert 5000 == json.loads(of_schema)["first_load"]["rows"]
+    assert ["public.Order Lines"] == mirrored(by_name)
+    assert (2, True) == (missing[0], "did you mean public.events?" in missing[2])
+    assert (2, True) == (no_schema[0], "did you mean sales?" in no_schema[2])
+
+
+def test_a_database_in_which_nothing_can_be_mirrored_is_refused_by_name(
+    database: str, run: Any, tmp_path: Path
+) -> None:
+    empty = run("init", "a", "--dsn", database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE koan (); CREATE TABLE visits (page text)")
+    refused = run("init", "a", "--dsn", database)
+
+    assert (2, True) == (empty[0], "no table of yours" in empty[2])
+    assert (2, True) == (refused[0], "has no columns: 1; has no primary key" in refused[2])
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_large_tables_go_to_the_warehouse_and_not_to_a_disk_that_they_would_fill(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.survey.LARGE_BYTES", 100_000)
+    with session.connect(database) as connection:
+        connection.execute("CREATE TABLE small (id int PRIMARY KEY)")
+        connection.execute("CREATE TABLE large (id int PRIMARY KEY, t text)")
+        connection.execute(
+            "INSERT INTO large SELECT i, repeat('x', 100) FROM generate_series(1, 5000) i"
+        )
+        stores = [
+            {choice.table.name: len(choice.to) for choice in found.choices}
+            for found in (
+                survey(connection, database, "s", Wanted(), 2**40),
+                survey(connection, database, "s", Wanted(), 500_000),
+                survey(connection, database, "s", Wanted(tables=("large",)), 500_000),
+            )
+        ]
+
+    assert [{"small": 3, "large": 1}, {"small": 3, "large": 0}, {"small": 0, "large": 1}] == stores
+
+
+def test_files_that_came_meanwhile_are_not_overwritten(strange: str, tmp_path: Path) -> None:
+    draft = scaffold.draft(tmp_path / "shop", strange, "shop")
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "views.py").write_text("mine\n")
+
+    with pytest.raises(UsageError):
+        scaffold.write(draft)
+
+    assert "mine\n" == (tmp_path / "shop" / "views.py").read_text()
+    assert strange not in repr(draft)
