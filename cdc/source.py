@@ -16,7 +16,7 @@ from cdc.connect.connector import table_pattern
 from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import Loss, RepairPlan
-from cdc.postgres import captures, own_schema, preflight, publication, session, slot
+from cdc.postgres import address, captures, own_schema, preflight, publication, session, slot
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
@@ -313,6 +313,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
         )
         return [
             *found,
+            address.check(connection, spec.dsn, spec.connector_dsn or spec.reader_dsn),
             *renamed.checks(connection, spec.tables),
             *noting.checks(connection, spec.tables),
             *hiding.checks(connection, spec),

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
 from cdc.postgres import session
+from cdc.postgres.check import Check, CheckState
 from cdc.postgres.errors import HostUnknownError, PostgresError
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 _PORT: Final = 5432
 _LOOPBACK: Final = "127.0.0.1"
 _PLACE: Final = frozenset(
-    {"host", "hostaddr", "port", "user", "password", "passfile", "dbname", "options", "service"}
+    {"host", "port", "user", "password", "passfile", "dbname", "options", "service"}
     | {"servicefile", "target_session_attrs", "channel_binding", "require_auth", "requirepeer"}
 )
 """Words of an address that say where and as whom; beside those that begin with `ssl`."""
@@ -53,15 +55,20 @@ class DatabaseAddress:
     options: str = ""
 
     @classmethod
-    def of(cls, connection: Connection[Any]) -> DatabaseAddress:
-        """Returns where a session is and as whom, whatever said so."""
-        words = _effective(connection)
-        info = connection.info
+    def of(cls, connection: Connection[Any], dsn: str) -> DatabaseAddress:
+        """Returns where a session is and as whom, whatever said so.
+
+        Args:
+            connection: The session.
+            dsn: How it was opened.
+        """
+        words, info = _effective(connection), connection.info
+        # psycopg looks names up itself, so what a session says of its address is not what was asked
+        number = conninfo_to_dict(dsn).get("hostaddr") or _usual("hostaddr")
         # a name is needed where the server's certificate is compared with it
         verified = words.get("sslmode", "").startswith("verify")
-        host = info.host if verified else (words.get("hostaddr") or info.host)
         return cls(
-            host,
+            info.host if verified or not number else str(number),
             info.port,
             info.user,
             info.password,
@@ -118,20 +125,36 @@ def over_tcp(connection: Connection[Any], dsn: str) -> DatabaseAddress:
         connection: A session.
         dsn: How it was opened.
     """
-    found = DatabaseAddress.of(connection)
+    found = DatabaseAddress.of(connection, dsn)
     if not found.is_socket:
         return found
     port = connection.execute("SELECT current_setting('port')").fetchone()
     try:
         tcp = make_conninfo(dsn, host=_LOOPBACK, hostaddr="", port=port[0] if port else _PORT)
         with session.connect(tcp) as other:
-            return DatabaseAddress.of(other)
+            return DatabaseAddress.of(other, tcp)
     except PostgresError as error:
         raise HostUnknownError(
             "the connector reaches Postgres over TCP alone, and this DSN names a socket",
             detail=f"{_LOOPBACK}, same role: {error.message}",
             hint="name a host and a password in dsn, or in capture_dsn for the connector alone",
         ) from None
+
+
+def check(connection: Connection[Any], dsn: str, connector_dsn: str) -> Check:
+    """Looks whether the connector reaches the database as the sessions of this program do.
+
+    Args:
+        connection: A session.
+        dsn: How it was opened.
+        connector_dsn: How the connector is to reach the same database.
+    """
+    try:
+        found = over_tcp(connection, dsn) if connector_dsn == dsn else resolve(connector_dsn)
+    except PostgresError as error:
+        return Check("connector", CheckState.FAIL, error.message, error.detail, error.hint)
+    how = "with a password" if found.password else "without a password"
+    return Check("connector", CheckState.OK, f"{found.host}:{found.port} as {found.user}, {how}")
 
 
 def completed(dsn: str, connection: Connection[Any]) -> str:
@@ -146,9 +169,19 @@ def completed(dsn: str, connection: Connection[Any]) -> str:
     given = conninfo_to_dict(dsn)
     if given.get("service"):
         return dsn
-    lacking = {key: value for key, value in _effective(connection).items() if key not in given}
-    lacking.pop("service", None)  # what it says is among the words
+    said = _effective(connection)
+    said.pop("service", None)  # what it says is among the words
+    # a session has one of several servers; and an address in numbers only if it was looked up
+    listed = {name: value for name in ("host", "port") if "," in (value := _usual(name))}
+    number = {"hostaddr": value} if (value := _usual("hostaddr")) else {}
+    lacking = {k: v for k, v in {**said, **listed, **number}.items() if k not in given}
     return make_conninfo(dsn, **lacking) if lacking else dsn
+
+
+def _usual(name: str) -> str:
+    """What libpq takes for a word that an address lacks; empty if that is nothing."""
+    found = {option.keyword: option.val for option in Conninfo.get_defaults()}
+    return (found.get(name.encode()) or b"").decode()
 
 
 def _effective(connection: Connection[Any]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -187,6 +188,19 @@ def address(dsn: str) -> str:
         return f"service {place['service']}"
     host = place.get("host") or place.get("hostaddr") or "localhost"
     return f"{host}:{place.get('port') or 5432}/{place.get('dbname') or place.get('user') or ''}"
+
+
+def database_of(dsn: str) -> str:
+    """Returns the name of a DSN's database; the server is asked only if the DSN does not say it.
+
+    Raises:
+        PostgresError: It is asked, and cannot be reached.
+    """
+    with suppress(psycopg.ProgrammingError):  # `connect` says what is wrong with it
+        if named := conninfo_to_dict(dsn).get("dbname"):
+            return str(named)
+    with connect(dsn) as connection:
+        return connection.info.dbname
 
 
 def _primary_of(place: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,6 @@ from rich.markup import escape
 from cdc import source as capture
 from cdc.connect.errors import ConnectorFailedError
 from cdc.postgres import session
-from cdc.postgres.address import DatabaseAddress
 from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot.report import report as reads
 from cdc.upkeep.errors import CaptureStalledError
@@ -141,8 +140,7 @@ def role(
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
     spec = capture_spec(project, platform.source_dsn, Endpoints())
-    database = DatabaseAddress.parse(spec.dsn).database
-    columns = {}
+    database, columns = session.database_of(spec.dsn), {}
     if spec.columns:
         with session.connect(spec.dsn) as connection:
             columns = columns_read(connection, spec)
