@@ -13,8 +13,9 @@ from cdc.connect import converter
 from cdc.connect.connector import CONNECTOR_CLASS
 from cdc.connect.rest import ConnectRest
 from cdc.errors import CdcError
-from cdc.postgres import session
+from cdc.postgres import captures, session
 from cdc.postgres.check import Check, CheckState
+from cdc.upkeep import traces
 from headwater.errors import HeadwaterError
 from headwater.runtime import ports, postgres, valkey
 from headwater.supply import jars
@@ -24,11 +25,15 @@ from projections.errors import ProjectionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import Any
+
+    from psycopg import Connection
 
     from cdc.capture import CaptureSpec
     from headwater.settings import Settings
 
 _GIB = 1024**3
+_MIB = 1024**2
 _MEMORY_WANTED_GIB = 4.0
 """What the five servers and Spark were measured to need together, with room to breathe."""
 _PYTHON_MIN = (3, 11)
@@ -57,14 +62,39 @@ def machine_checks(settings: Settings, *, running: bool) -> Iterator[Check]:
         yield from _ports(settings)
 
 
-def source_checks(spec: CaptureSpec) -> Iterator[Check]:
-    """Checks the source: whether it can be reached, and all that capture asks of it."""
+def source_checks(spec: CaptureSpec, *, captured_here: bool = True) -> Iterator[Check]:
+    """Checks the source: whether it can be reached, and all that capture asks of it.
+
+    Args:
+        spec: How it is captured.
+        captured_here: Whether this home folder has captured it before.
+    """
     try:
         with session.connect(spec.dsn) as connection:
             yield Check("source connection", CheckState.OK, spec.name, None, None)
             yield from source.checks(connection, spec)
+            yield from _left_behind(connection, spec.name, captured_here=captured_here)
     except CdcError as error:
         yield _failed("source connection", error)
+
+
+def _left_behind(connection: Connection[Any], name: str, *, captured_here: bool) -> Iterator[Check]:
+    """What earlier trials have left in the database: slots above all, which fill its disk."""
+    if not captured_here and captures.find(connection, name) is not None:
+        message = f"source {name} was captured before, from another folder"
+        detail = "headwater up goes on with its slot, and refuses if changes are missing"
+        hint = "headwater source remove  shows what there is, and removes it with --yes"
+        yield Check("earlier capture", CheckState.WARN, message, detail, hint)
+    for other in traces.left_behind(connection, name):
+        found = traces.find(connection, other)
+        parts = ", ".join(f"{trace.part} {trace.name}" for trace in found if trace.removable)
+        held = sum(trace.held_bytes for trace in found)
+        detail = parts or "; ".join(f"{trace.name}: {trace.why}" for trace in found[:1])
+        if held:
+            detail += f"; the slot holds {held / _MIB:,.1f} MiB of log, and more with every write"
+        message = f"of source {other}, which nobody captures now"
+        hint = f"headwater source remove --source {other}  unless another project needs it"
+        yield Check("left behind", CheckState.WARN, message, detail, hint)
 
 
 def secret_checks(spec: CaptureSpec) -> Iterator[Check]:

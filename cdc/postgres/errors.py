@@ -9,7 +9,8 @@ PostgresError
 ├── PreflightError            HW-C015  the database cannot be captured as it is
 ├── PublicationDriftError     HW-C016  the publication is not what it was made to be
 ├── SlotError                 HW-C017  the slot is lost, somebody else's, or of another database
-└── SchemaOwnerError          HW-C018  schema `headwater` holds what Headwater did not make
+├── SchemaOwnerError          HW-C018  schema `headwater` holds what Headwater did not make
+└── RemovalError              HW-C019  what a capture has made cannot be removed
 """
 
 from __future__ import annotations
@@ -79,3 +80,9 @@ class SchemaOwnerError(PostgresError):
     """
 
     code = "HW-C018"
+
+
+class RemovalError(PostgresError):
+    """Something that a capture has made at its source, or that only looks so, is not removed."""
+
+    code = "HW-C019"

@@ -25,7 +25,7 @@ def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator
         connection: To the source database.
         tables: What is captured.
     """
-    if not trigger.there(connection):
+    if not trigger.existing(connection):
         return
     if trigger.active(connection):
         yield Check(_NAME, CheckState.OK, "note each change of a table")

@@ -126,7 +126,11 @@ SELECT count(*) = cardinality(%(names)s::text[]) AND {own_schema_owner.TRUSTED}
   JOIN pg_roles r ON r.oid = p.proowner AND r.rolsuper
  WHERE e.evtname = ANY (%(names)s::text[]) AND e.evtenabled IN ('O', 'A') AND p.prosrc = %(body)s
 """  # noqa: S608  # put together from constants only
-_THERE: Final = "SELECT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = ANY (%s::text[]))"
+# A name proves nothing: another's trigger may have it.
+_EXISTING: Final = """
+SELECT evtname, evtfoid = to_regprocedure('headwater.note_schema_change()')
+  FROM pg_event_trigger WHERE evtname = ANY (%s::text[]) ORDER BY 1
+"""
 
 
 def statements() -> str:
@@ -134,24 +138,17 @@ def statements() -> str:
 
     The schema must be his before: see `own_schema_owner`.
     """
-    dropped = [f"DROP EVENT TRIGGER IF EXISTS {name};" for name in _TRIGGERS]
     made = [
         f"CREATE EVENT TRIGGER {name} ON {event}\n"
         "    EXECUTE FUNCTION headwater.note_schema_change();"
         for name, event in _TRIGGERS.items()
     ]
-    return "\n".join([*dropped, _FUNCTION.strip(), *made])
+    return "\n".join([dropped(), _FUNCTION.strip(), *made])
 
 
 def dropped() -> str:
     """Returns the SQL that takes the triggers away, which an earlier version may have made."""
     return "\n".join(f"DROP EVENT TRIGGER IF EXISTS {name};" for name in _TRIGGERS)
-
-
-def allowed(connection: Connection[Any]) -> bool:
-    """Tells whether the role may make event triggers."""
-    row = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
-    return bool((row.fetchone() or (False,))[0])
 
 
 def active(connection: Connection[Any]) -> bool:
@@ -161,10 +158,22 @@ def active(connection: Connection[Any]) -> bool:
     return bool(row and row[0])
 
 
-def there(connection: Connection[Any]) -> bool:
-    """Tells whether the source has any of the triggers, of whichever version."""
-    row = connection.execute(_THERE, (list(_TRIGGERS),)).fetchone()
-    return bool(row and row[0])
+def existing(connection: Connection[Any]) -> list[str]:
+    """Returns the names of our triggers that are there, enabled or not."""
+    found = connection.execute(_EXISTING, (list(_TRIGGERS),)).fetchall()
+    return [str(name) for name, ours in found if ours]
+
+
+def allowed(connection: Connection[Any]) -> bool:
+    """Tells whether the role may make event triggers, and no others have their names."""
+    found = connection.execute(_EXISTING, (list(_TRIGGERS),)).fetchall()
+    return superuser(connection) and all(ours for _, ours in found)
+
+
+def superuser(connection: Connection[Any]) -> bool:
+    """Tells whether the role is a superuser; no other may make or drop event triggers."""
+    row = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+    return bool((row.fetchone() or (False,))[0])
 
 
 def ensure(connection: Connection[Any]) -> list[str]:
@@ -193,9 +202,13 @@ def drop(connection: Connection[Any]) -> bool:
     """
     row = connection.execute("SELECT EXISTS (SELECT FROM headwater.captures)").fetchone()
     captured = row is None or row[0]
-    if captured or not there(connection) or not allowed(connection):
-        return False
+    return not captured and allowed(connection) and drop_all(connection)
+
+
+def drop_all(connection: Connection[Any]) -> bool:
+    """Takes our triggers away, whoever is captured; returns whether there were any."""
+    names = existing(connection)
     with connection.transaction():
-        for name in _TRIGGERS:
+        for name in names:
             connection.execute(f"DROP EVENT TRIGGER IF EXISTS {name}".encode())
-    return True
+    return bool(names)

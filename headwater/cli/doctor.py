@@ -65,7 +65,9 @@ def doctor(
         dsn = Platform(project, path).source_dsn
         # the source alone is looked at: the servers need not run yet
         spec = capture_spec(project, dsn, Endpoints())
-        found = chain(found, source_checks(spec), secret_checks(spec))
+        here = (project.home.root / "checkpoints" / spec.name).is_dir()
+        checked = source_checks(spec, captured_here=up or here)
+        found = chain(found, checked, secret_checks(spec))
     external = project.settings.services.connect.address
     if external is not None:
         found = chain(found, [converter_check(external.get_secret_value())])

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from cdc.errors import CdcError
+from cdc.postgres import session, slot
+from cdc.upkeep.traces import PREFIX as CAPTURE_PREFIX
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
@@ -18,19 +21,22 @@ from headwater.cli.output import (
     print_rows,
     stderr,
 )
-from headwater.errors import UsageError
+from headwater.errors import HeadwaterError, UsageError
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
+from projections.errors import ProjectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdc.snapshot.report import ReadReport
+    from headwater.project import Project
     from headwater.runtime import RuntimeStatus, ServiceStatus, StatusEvent
 
 _FIRST_CHANGE_S = 60.0
 _JOB_READY_S = 180.0
 _MIB = 1024 * 1024
+_ASK_S = 3
 _MARKS = {
     runtime.ServiceState.READY: "[green]●[/]",
     runtime.ServiceState.STARTING: "[yellow]○[/]",
@@ -85,10 +91,41 @@ def up(
 
 
 def down(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
-    """Stop everything in order: the job, then the servers. Nothing is left running."""
+    """Stop everything in order: the job, then the servers. Nothing is left running.
+
+    The slot at the source stays, so that `up` goes on from there. It keeps the source's log until
+    then, which is said with how much that is, and with the command that removes it.
+    """
     folder = home or open_project(config, home=home, profile=profile).settings.home
     stopped = runtime.down(folder)
     stderr.print("stopped" if stopped else "nothing was running")
+    try:
+        project = open_project(config, home=home, profile=profile)
+    except (HeadwaterError, CdcError, ProjectionError):
+        return  # what runs can be stopped whatever its views say
+    _show_cost(project)
+
+
+def _show_cost(project: Project) -> None:
+    """Says what a capture that is down costs its source."""
+    name = project.source.name
+    dsn = project.settings.for_source(name).dsn
+    if dsn is None:
+        return  # the source was one of the servers
+    try:
+        with session.connect(dsn.get_secret_value(), timeout_s=_ASK_S) as connection:
+            found = slot.status(connection, CAPTURE_PREFIX + name)
+    except CdcError as error:
+        stderr.print(f"the source was not asked what its slot holds: {escape(error.message)}")
+        return
+    if found is None:
+        return
+    stderr.print(
+        f"[yellow]slot[/] {found.name} at the source holds {found.retained_bytes / _MIB:,.1f} MiB "
+        "of its log, and more with every write, until headwater up reads on",
+        soft_wrap=True,
+    )
+    stderr.print("  for good: headwater source remove  shows what goes, and --yes removes it")
 
 
 def status(

@@ -31,6 +31,7 @@ from headwater.cli.repair import repair
 from headwater.cli.retention import retention
 from headwater.cli.slot import slot
 from headwater.cli.snapshot import documents, print_reads, resnapshot
+from headwater.cli.source_remove import remove
 from headwater.platform import Platform
 from headwater.project import open_project, settings_file
 from headwater.runtime import Endpoints
@@ -41,6 +42,7 @@ app.command("retention")(retention)
 app.command("resnapshot")(resnapshot)
 app.command("slot")(slot)
 app.command("repair")(repair)
+app.command("remove")(remove)
 app.command("changes")(changes)
 
 

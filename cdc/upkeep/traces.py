@@ -1,0 +1,259 @@
+"""Traces: what a capture has made in its source's database, and how each is taken away again.
+
+Nothing is dropped that Headwater did not make, and a name alone proves nothing. A slot is ours if
+the table of captures names it, a publication if this role owns it and it publishes the heartbeat,
+an event trigger if it calls our function, the schema if it has all of our tables. The schema goes
+last, because it has the proof of the others, and each trace goes in one transaction. So a removal
+that was killed at any moment is begun again and finds what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import Error, errors, sql
+
+from cdc.capture import HEARTBEAT_TABLE
+from cdc.postgres import own_schema, publication, slot
+from cdc.postgres.errors import RemovalError
+from cdc.schema_change import trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg import Connection
+
+PREFIX: Final = "headwater_"
+"""What the names of slots and publications begin with; the source's name follows."""
+
+SCHEMA: Final = "headwater"
+
+_OF_SOURCE: Final = (
+    *("view_positions", "snapshots", "view_shapes", "quarantine", "view_versions"),
+    *("view_verifications", "alert_episodes", "alert_messages", "captures"),
+)
+"""Tables whose rows belong to a source each; that of captures last, it is the proof."""
+
+_FUNCTIONS: Final = ("note_schema_change()", "table_shape(bigint)", "may_stream(text)")
+
+_SUPERUSER: Final = "only a superuser may drop them"
+_LOCK_WAIT: Final = "SET LOCAL lock_timeout = '10s'"  # the job and the watch are down by then
+
+_NOTED: Final = """
+SELECT EXISTS (SELECT FROM headwater.captures WHERE source = %(source)s AND slot = %(slot)s)
+"""
+_OTHERS: Final = "SELECT source FROM headwater.captures WHERE source <> %s ORDER BY 1"
+_OWNER: Final = "SELECT pubowner = current_user::regrole FROM pg_publication WHERE pubname = %s"
+_SCHEMA_OWNED: Final = """
+SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'headwater'
+"""
+_NAMES: Final = """
+SELECT substr(slot_name, %(after)s), active FROM pg_replication_slots
+ WHERE database = current_database() AND starts_with(slot_name, %(prefix)s)
+ UNION ALL
+SELECT substr(pubname, %(after)s), false FROM pg_publication WHERE starts_with(pubname, %(prefix)s)
+"""
+
+
+class TracePart(StrEnum):
+    """Which part of a capture a trace is; in the order in which they go."""
+
+    SLOT = "slot"
+    PUBLICATION = "publication"
+    TRIGGERS = "triggers"
+    SCHEMA = "schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One thing in the database that a capture has made, or that has the name of such a thing.
+
+    Attributes:
+        part: What it is.
+        name: Its name.
+        removable: Headwater made it, nothing else needs it, and this role may drop it.
+        why: Why it is left if it is not removable; else what it is or costs.
+        statement: What removes it by hand.
+        held_bytes: Bytes of the source's log that it keeps from being freed.
+    """
+
+    part: TracePart
+    name: str
+    removable: bool
+    why: str
+    statement: str
+    held_bytes: int = 0
+
+
+def find(connection: Connection[Any], source: str) -> list[Trace]:
+    """Returns what there is of a source's capture, in the order in which it goes; reading only."""
+    known = own_schema.exists(connection)
+    others = _others(connection, source) if known else []
+    return [
+        *_slot(connection, source, known=known),
+        *_publication(connection, source),
+        *_triggers(connection, others, known=known),
+        *_schema(connection, source, others, known=known),
+    ]
+
+
+def left_behind(connection: Connection[Any], source: str) -> list[str]:
+    """Returns names of other sources of which there are traces, and from whose slot nobody reads.
+
+    They are of an earlier trial, or of a project that is down.
+    """
+    given = {"prefix": PREFIX, "after": len(PREFIX) + 1}
+    rows = connection.execute(_NAMES, given).fetchall()
+    read = {name for name, active in rows if active}
+    noted = _others(connection, source) if own_schema.exists(connection) else []
+    return sorted({name for name, _ in rows} - read - {source} | set(noted) - read)
+
+
+def drop(connection: Connection[Any], source: str, trace: Trace) -> list[str]:
+    """Takes one trace away; returns what went, one line each, nothing if it was gone.
+
+    Args:
+        connection: To the database, in autocommit.
+        source: Name of the source.
+        trace: As `find` has returned it a moment ago.
+
+    Raises:
+        RemovalError: It is not removable, something else depends on it, or the server refuses.
+        SlotError: Somebody still reads from the slot.
+    """
+    now = next((each for each in find(connection, source) if each.part is trace.part), None)
+    if now is None:
+        return []
+    if not now.removable:
+        raise RemovalError(f"{now.part} {now.name} stays", detail=now.why, hint=now.statement)
+    try:
+        return _drop(connection, source, now)
+    except Error as error:
+        raise RemovalError(
+            f"{now.part} {now.name} cannot be removed",
+            detail=error.diag.message_primary or error.sqlstate,
+            hint=now.statement,
+        ) from None
+
+
+def _drop(connection: Connection[Any], source: str, trace: Trace) -> list[str]:
+    match trace.part:
+        case TracePart.SLOT:
+            gone = slot.drop(connection, trace.name)
+        case TracePart.PUBLICATION:
+            gone = publication.drop(connection, trace.name)
+        case TracePart.TRIGGERS:
+            gone = trigger.drop_all(connection)
+        case TracePart.SCHEMA:
+            return _drop_schema(connection, source)
+    return [f"dropped {trace.part} {trace.name}"] if gone else []
+
+
+def _drop_schema(connection: Connection[Any], source: str) -> list[str]:
+    others = _others(connection, source)
+    with connection.transaction():
+        connection.execute(_LOCK_WAIT)
+        if others:
+            for table in _OF_SOURCE:
+                connection.execute(
+                    sql.SQL("DELETE FROM {} WHERE source = %s").format(
+                        sql.Identifier(SCHEMA, table)
+                    ),
+                    (source,),
+                )
+            return [f"removed what was noted of {source}; {', '.join(others)} stays in the schema"]
+        for function in _FUNCTIONS:
+            connection.execute(f"DROP FUNCTION IF EXISTS headwater.{function}".encode())
+        tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in own_schema.TABLES)
+        connection.execute(sql.SQL("DROP TABLE {}").format(tables))
+        try:
+            with connection.transaction():
+                connection.execute("DROP SCHEMA headwater")
+        except errors.DependentObjectsStillExist:
+            return ["dropped what Headwater made in schema headwater; the rest of it stays"]
+    return ["dropped schema headwater"]
+
+
+def _slot(connection: Connection[Any], source: str, *, known: bool) -> Iterator[Trace]:
+    name = PREFIX + source
+    found = slot.status(connection, name)
+    if found is None:
+        return
+    statement = f"SELECT pg_drop_replication_slot('{name}');"
+    here = connection.info.dbname
+    noted = known and connection.execute(_NOTED, {"source": source, "slot": name}).fetchone()
+    ours = bool(noted and noted[0]) and found.plugin == "pgoutput" and found.database == here
+    if not ours:
+        why = "no capture of this database is noted with it: it may be another's"
+        yield Trace(TracePart.SLOT, name, False, why, statement, found.retained_bytes)
+        return
+    read = f"read by {found.holder or 'a process'}" if found.active else "read by nobody"
+    why = f"{read}, holds {found.retained_bytes / 1024 / 1024:.1f} MiB of the source's log"
+    yield Trace(TracePart.SLOT, name, True, why, statement, found.retained_bytes)
+
+
+def _publication(connection: Connection[Any], source: str) -> Iterator[Trace]:
+    name = PREFIX + source
+    found = publication.find(connection, name)
+    if found is None:
+        return
+    statement = f"DROP PUBLICATION {sql.Identifier(name).as_string(connection)};"
+    owner = connection.execute(_OWNER, (name,)).fetchone()
+    if HEARTBEAT_TABLE not in found.tables:
+        why = "does not publish headwater.heartbeat: Headwater did not make it"
+    elif not (owner and owner[0]):
+        why = "another role made it"
+    else:
+        why = f"publishes {len(found.tables)} tables"
+        yield Trace(TracePart.PUBLICATION, name, True, why, statement)
+        return
+    yield Trace(TracePart.PUBLICATION, name, False, why, statement)
+
+
+def _triggers(connection: Connection[Any], others: list[str], *, known: bool) -> Iterator[Trace]:
+    names = trigger.existing(connection)
+    if not names:
+        return
+    statement = " ".join(f"DROP EVENT TRIGGER {name};" for name in names)
+    why = "note changes of tables"
+    if others:
+        why = f"needed by {', '.join(others)}"
+    elif not known:
+        why = "schema headwater does not have Headwater's tables: another may have made them"
+    elif not trigger.superuser(connection):
+        why = _SUPERUSER
+    removable = known and not others and why is not _SUPERUSER
+    yield Trace(TracePart.TRIGGERS, ", ".join(names), removable, why, statement)
+
+
+def _schema(
+    connection: Connection[Any], source: str, others: list[str], *, known: bool
+) -> Iterator[Trace]:
+    owned = connection.execute(_SCHEMA_OWNED).fetchone()
+    if owned is None:
+        return
+    statement = "DROP SCHEMA headwater CASCADE;  -- after a look at what it has"
+    if not known:
+        why = "does not have Headwater's tables: another made it, or it was emptied by hand"
+        yield Trace(TracePart.SCHEMA, SCHEMA, False, why, statement)
+    elif others:
+        noted = connection.execute(
+            "SELECT EXISTS (SELECT FROM headwater.captures WHERE source = %s)", (source,)
+        ).fetchone()
+        if noted and noted[0]:
+            why = f"what is noted of {source}; the rest is needed by {', '.join(others)}"
+            yield Trace(TracePart.SCHEMA, SCHEMA, True, why, statement)
+    elif not owned[0]:
+        yield Trace(TracePart.SCHEMA, SCHEMA, False, "another role made it", statement)
+    elif trigger.existing(connection) and not trigger.superuser(connection):
+        why = "event triggers call its functions, and only a superuser may drop those"
+        yield Trace(TracePart.SCHEMA, SCHEMA, False, why, statement)
+    else:
+        why = f"{len(own_schema.TABLES)} tables: what is captured, how far views have come"
+        yield Trace(TracePart.SCHEMA, SCHEMA, True, why, statement)
+
+
+def _others(connection: Connection[Any], source: str) -> list[str]:
+    return [str(name) for (name,) in connection.execute(_OTHERS, (source,)).fetchall()]

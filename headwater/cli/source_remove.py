@@ -1,0 +1,130 @@
+"""`headwater source remove`: takes away again what a capture has made, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.output import print_json, print_rows, stderr
+from headwater.errors import UsageError
+from headwater.platform import Platform
+from headwater.project import open_project, settings_file
+from headwater.removal import PARTS, Removal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headwater.removal import Item
+
+_PARTS = ", ".join(PARTS)
+_CELL = 60
+
+
+def remove(
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option("--source", help="Name of the source; the project's if left out."),
+    ] = None,
+    dsn: Annotated[
+        str | None,
+        typer.Option("--dsn", help="The database alone, where there is no project any more."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="PART", help=f"Only these: {_PARTS}.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="PART", help="All but these.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, this cannot be undone.")] = False,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Remove what the capture of a source has made: in its database, in Kafka and here.
+
+    Without --yes it shows what goes and what stays, and why. What Headwater did not make stays,
+    whatever it is called. May be repeated, also after it was killed. Views that were built stay in
+    the home folder and in their stores.
+
+    Example: headwater source remove --keep topics --yes
+    """
+    removal = _removal(name, dsn, _wanted(only, keep), config, home, profile)
+    if not yes:
+        _show(removal.items(), stops=removal.stops, as_json=as_json)
+        return
+    stay = [item for item in removal.items() if not item.goes]
+    done = removal.run(lambda step: stderr.print(escape(step), soft_wrap=True))
+    if as_json:
+        print_json({"done": done, "stay": [asdict(item) for item in stay]})
+        return
+    if not done:
+        stderr.print("nothing is left to remove")
+    for item in stay:
+        _stays(item)
+
+
+def _removal(  # noqa: PLR0917  # what the command was given
+    name: str | None,
+    dsn: str | None,
+    wanted: Sequence[str],
+    config: Config,
+    home: HomeFolder,
+    profile: Profile,
+) -> Removal:
+    if dsn is not None:
+        if name is None:
+            raise UsageError("which source is meant?", hint="--source NAME, beside --dsn")
+        return Removal(dsn, name, wanted=wanted)
+    project = open_project(config, home=home, profile=profile)
+    platform = Platform(project, settings_file(config, home=home))
+    external = project.settings.for_source(project.source.name).dsn
+    address = external.get_secret_value() if external else ""
+    return Removal(address, name or project.source.name, platform, wanted)
+
+
+def _wanted(only: Sequence[str] | None, keep: Sequence[str] | None) -> list[str]:
+    chosen, kept = _listed(only) or list(PARTS), _listed(keep)
+    if unknown := sorted({*chosen, *kept} - set(PARTS)):
+        raise UsageError(f"a capture has no part {unknown[0]}", hint=f"parts: {_PARTS}")
+    return [part for part in chosen if part not in kept]
+
+
+def _listed(words: Sequence[str] | None) -> list[str]:
+    return [part for word in words or () for part in word.split(",") if part]
+
+
+def _show(items: Sequence[Item], *, stops: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"items": [asdict(item) for item in items], "stops": stops})
+        return
+    rows = [
+        {
+            "part": item.part,
+            "name": _short(item.name),
+            "": "goes" if item.goes else "stays",
+            " ": item.why,
+        }
+        for item in items
+    ]
+    print_rows(rows, as_json=False, title="", empty="nothing is left of a capture")
+    if any(item.goes for item in items):
+        stops_too = "; the job and the servers of this folder are stopped for it" if stops else ""
+        stderr.print(f"removed by headwater source remove --yes{stops_too}", soft_wrap=True)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _CELL else f"{name[: _CELL - 1]}…"
+
+
+def _stays(item: Item) -> None:
+    stderr.print(
+        f"[yellow]stays[/] {item.part} {escape(item.name)}: {escape(item.why)}", soft_wrap=True
+    )
+    if item.statement:
+        stderr.print(f"  [dim]by hand[/] {escape(item.statement)}", soft_wrap=True)
