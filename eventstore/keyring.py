@@ -20,6 +20,7 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from eventstore.errors import SubjectKeyError
+from eventstore.forking import renew_after_fork
 from eventstore.master_key import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ class MemoryKeyRing:
         self._lock = threading.Lock()
         self._secrets: dict[tuple[str, str], bytes | None] = {}  # None: forgotten
         self._generations: dict[tuple[str, str], int] = {}
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """See `Forked`."""
+        self._lock = threading.Lock()
 
     def key_of(
         self,

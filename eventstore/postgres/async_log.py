@@ -17,17 +17,16 @@ from eventstore.errors import (
 )
 from eventstore.event import Appended, AppendRequest, StoredEvent
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
-from eventstore.postgres import statement
+from eventstore.postgres import answer, statement
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
-    AsyncStoreConnection,
     check_address,
     joined_async,
-    make_async_pool,
-    payloads_as_bytes,
+    own_async_cursor,
 )
 from eventstore.postgres.errors import EVENT_ID, STREAM_POSITION, translated, violated
 from eventstore.postgres.log import PAGE, RETRIES
+from eventstore.postgres.sessions import AsyncSessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -55,7 +54,7 @@ class AsyncPostgresEventLog:
         self, dsn: str, *, connections_max: int = CONNECTIONS_MAX, page: int = PAGE
     ) -> None:
         check_address(dsn)
-        self._pool = make_async_pool(dsn, connections_max)
+        self._sessions = AsyncSessions(dsn, connections_max)
         self._page = page
         self._mark = 0
 
@@ -74,8 +73,7 @@ class AsyncPostgresEventLog:
 
     async def _append(self, request: AppendRequest, asked: Statement) -> Appended:
         try:
-            async with self._connection() as connection:
-                await _act_for(connection, request.tenant)
+            async with self._sessions.acting(request.tenant) as connection:
                 cursor = await connection.writer.execute(asked.sql, asked.parameters, prepare=True)
                 row = await cursor.fetchone()
                 connection.used_at = time.monotonic()
@@ -107,8 +105,8 @@ class AsyncPostgresEventLog:
     ) -> Appended:
         asked = statement.append(request, joined=True)
         async with _translating():
-            cursor = await connection.execute(asked.sql, asked.parameters, binary=True)
-            row = await cursor.fetchone()
+            cursor = own_async_cursor(connection)
+            row = await (await cursor.execute(asked.sql, asked.parameters)).fetchone()
         return statement.appended(request, row or ())
 
     async def _repeated(self, request: AppendRequest) -> Appended | None:
@@ -133,7 +131,8 @@ class AsyncPostgresEventLog:
     ) -> AsyncIterator[StoredEvent]:
         """See `EventLog.read_stream`."""
         asked = statement.read_stream(tenant, stream, part)
-        for event in await self._events(asked, tenant, connection):
+        found = await self._events(asked, tenant, connection)
+        for event in answer.of_stream(found, tenant, stream):
             yield event
 
     async def read_log(
@@ -146,7 +145,7 @@ class AsyncPostgresEventLog:
         while after < through and (left is None or left > 0):
             limit = self._page if left is None else min(self._page, left)
             asked = statement.read_log(tenant, part, after=after, through=through, limit=limit)
-            page = await self._events(asked, tenant)
+            page = answer.of_range(await self._events(asked, tenant), tenant, after, through)
             for event in page:
                 yield event
             if len(page) < limit:
@@ -196,14 +195,7 @@ class AsyncPostgresEventLog:
 
     async def close(self) -> None:
         """See `EventLog.close`."""
-        await self._pool.close()
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AsyncStoreConnection]:
-        if self._pool.closed:
-            await self._pool.open()
-        async with self._pool.connection() as connection:
-            yield connection
+        await self._sessions.close()
 
     async def _row(
         self, asked: Statement, tenant: str | None = None, connection: Any = None
@@ -216,7 +208,8 @@ class AsyncPostgresEventLog:
         self, asked: Statement, tenant: str | None, connection: Any = None
     ) -> list[StoredEvent]:
         async with self._answer(asked, tenant, connection) as cursor:
-            return list(map(StoredEvent._make, await cursor.fetchall()))
+            found = list(map(StoredEvent._make, await cursor.fetchall()))
+        return answer.of_tenant(found, tenant)
 
     @asynccontextmanager
     async def _answer(
@@ -224,25 +217,15 @@ class AsyncPostgresEventLog:
     ) -> AsyncIterator[AsyncCursor[Any]]:
         async with _translating():
             if connection is not None:
-                cursor = joined_async(connection).cursor(
-                    binary=True, row_factory=psycopg.rows.tuple_row
-                )
-                payloads_as_bytes(cursor)
+                cursor = own_async_cursor(joined_async(connection))
                 if tenant is not None:
                     await cursor.execute(
                         "SELECT set_config('eventstore.tenant', %s, true)", (tenant,)
                     )
                 yield await cursor.execute(asked.sql, asked.parameters)
                 return
-            async with self._connection() as own:
-                await _act_for(own, tenant)
+            async with self._sessions.acting(tenant) as own:
                 yield await own.cursor(binary=True).execute(asked.sql, asked.parameters)
-
-
-async def _act_for(connection: AsyncStoreConnection, tenant: str | None) -> None:
-    if tenant is not None and connection.tenant != tenant:
-        await connection.execute("SELECT set_config('eventstore.tenant', %s, false)", (tenant,))
-        connection.tenant = tenant
 
 
 @asynccontextmanager

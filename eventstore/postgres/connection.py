@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader, ByteaLoader
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from eventstore.errors import BatchRefusedError, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from psycopg import AsyncCursor, Cursor
     from psycopg.abc import AdaptContext
 
@@ -27,6 +32,7 @@ _BUSY_S: Final = 0.1  # who appended a moment ago need not look
 # Times as they are stored; and the isolation that the order of the log is proved for, whatever the
 # database's default is.
 _SESSION: Final = "SET TIME ZONE 'UTC'; SET default_transaction_isolation TO 'read committed'"
+BACKEND_PID: Final = "SELECT pg_backend_pid()"
 NOTICED: Final = (
     "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 )
@@ -61,11 +67,15 @@ class StoreConnection(psycopg.Connection[Any]):
 
     Attributes:
         tenant: For whom its session acts; row-level security compares with it.
+        process: Which process has opened it.
+        pooled: Whether a pooler stands between, whose sessions may change with each transaction.
         used_at: When an append was last made over it, by the monotonic clock.
         writer: A cursor kept for appends, because to make one costs more than to use it.
     """
 
     tenant: str | None = None
+    process: int = 0
+    pooled: bool = False
     used_at: float = 0.0
     writer: Cursor[Any]
 
@@ -74,6 +84,8 @@ class AsyncStoreConnection(psycopg.AsyncConnection[Any]):
     """`StoreConnection` for asyncio."""
 
     tenant: str | None = None
+    process: int = 0
+    pooled: bool = False
     used_at: float = 0.0
     writer: AsyncCursor[Any]
 
@@ -110,8 +122,12 @@ def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]
     """Returns a pool whose connections read payloads as bytes; it connects when first used."""
 
     def configure(connection: StoreConnection) -> None:
-        payloads_as_bytes(connection)
-        connection.execute(f"{_SESSION}; {NOTICED}")
+        found = connection.execute(BACKEND_PID).fetchone()
+        _prepare(connection, found)
+        if connection.pooled:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        else:
+            connection.execute(f"{_SESSION}; {NOTICED}")
         connection.writer = connection.cursor(binary=True)
 
     return ConnectionPool(
@@ -132,8 +148,12 @@ def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[Async
     """Returns a pool for asyncio, not yet open: that needs a running loop."""
 
     async def configure(connection: AsyncStoreConnection) -> None:
-        payloads_as_bytes(connection)
-        await connection.execute(f"{_SESSION}; {NOTICED}")
+        found = await (await connection.execute(BACKEND_PID)).fetchone()
+        _prepare(connection, found)
+        if connection.pooled:
+            await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+        else:
+            await connection.execute(f"{_SESSION}; {NOTICED}")
         connection.writer = connection.cursor(binary=True)
 
     async def check(connection: AsyncStoreConnection) -> None:
@@ -153,6 +173,28 @@ def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[Async
     )
 
 
+def pooled(connection: psycopg.BaseConnection[Any], backend_pid: int) -> bool:
+    """Returns whether a pooler stands between this connection and the server.
+
+    A pooler gives its clients a number of its own for cancelling, because the session of the server
+    changes; the server gives that of its process.
+
+    Args:
+        connection: Of this process.
+        backend_pid: What the server says to `BACKEND_PID`.
+    """
+    return connection.info.backend_pid != backend_pid
+
+
+def _prepare(connection: StoreConnection | AsyncStoreConnection, found: Any) -> None:
+    payloads_as_bytes(connection)
+    connection.process = os.getpid()
+    connection.pooled = pooled(connection, found[0])
+    if connection.pooled:
+        # a statement prepared in one session is unknown, or another one, in the next
+        connection.prepare_threshold = None
+
+
 def payloads_as_bytes(context: AdaptContext) -> None:
     """Makes json columns arrive as the bytes that were stored."""
     context.adapters.register_loader("json", ByteaBinaryLoader)
@@ -164,6 +206,36 @@ class _JsonText(ByteaLoader):
 
     def load(self, data: Any) -> bytes:
         return bytes(data)
+
+
+def own_cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
+    """Returns a cursor over the caller's connection that answers as the store expects.
+
+    Row factory and cursor class of the connection are the caller's choice, for the caller's
+    statements.
+    """
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+    cursor.format = psycopg.pq.Format.BINARY
+    payloads_as_bytes(cursor)
+    return cursor
+
+
+def own_async_cursor(connection: psycopg.AsyncConnection[Any]) -> psycopg.AsyncCursor[Any]:
+    """`own_cursor` for asyncio."""
+    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+    cursor.format = psycopg.pq.Format.BINARY
+    payloads_as_bytes(cursor)
+    return cursor
+
+
+@contextmanager
+def lent(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Lends a connection to the caller's code, and takes its settings back afterwards."""
+    kept = connection.row_factory, connection.cursor_factory
+    try:
+        yield
+    finally:
+        connection.row_factory, connection.cursor_factory = kept
 
 
 def joined(handle: Any) -> psycopg.Connection[Any]:

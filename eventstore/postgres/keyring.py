@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 from eventstore.errors import AccessRefusedError, SubjectKeyError
+from eventstore.forking import renew_after_fork
 from eventstore.keyring import CACHE_S_MAX, SubjectKey, refuse_unknown
 from eventstore.master_key import KEY_BYTES
-from eventstore.postgres.connection import check_address, open_pool
+from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
+from eventstore.postgres.sessions import Sessions
 from eventstore.sealing import unambiguous
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ CONNECTIONS_MAX: Final = 4
 BATCH: Final = 500
 """Keys that a rotation holds locked at a time."""
 
-_ACT_FOR: Final = "SELECT set_config('eventstore.tenant', %s, true)"
 _SELECT: Final = """
 SELECT wrapped_key, master_key_id, generation
   FROM eventstore_keys.subject_keys
@@ -119,13 +120,14 @@ class PostgresKeyRing:
                 hint="so long, other processes can read what was shredded",
             )
         check_address(dsn)
-        self._pool = open_pool(dsn, CONNECTIONS_MAX)
+        self._sessions = Sessions(dsn, CONNECTIONS_MAX)
         self._master_keys = master_keys
         self._cache_s = cache_s
         self._clock = clock
         self._lock = threading.Lock()
         self._cache: dict[tuple[str, str], _Cached] = {}
         self._changes = 0
+        renew_after_fork(self)
 
     def __repr__(self) -> str:
         return f"PostgresKeyRing({self._master_keys!r})"
@@ -175,7 +177,7 @@ class PostgresKeyRing:
         """
         refused: list[str | None] = []
         try:
-            with self._pool.connection() as connection:
+            with self._sessions.plain() as connection:
                 connection.add_notice_handler(lambda said: refused.append(said.severity))
                 connection.autocommit = True
                 try:
@@ -246,15 +248,17 @@ class PostgresKeyRing:
 
     def close(self) -> None:
         """See `KeyRing.close`."""
-        self._pool.close()
+        self._sessions.close()
         self._cache.clear()
+
+    def after_fork(self) -> None:
+        """See `Forked`."""
+        self._lock = threading.Lock()
 
     @contextmanager
     def _session(self, tenant: str | None) -> Iterator[psycopg.Connection[Any]]:
         try:
-            with self._pool.connection() as connection, connection.transaction():
-                if tenant is not None:
-                    connection.execute(_ACT_FOR, (tenant,))
+            with self._sessions.transaction(tenant) as connection:
                 yield connection
         except psycopg.Error as error:
             raise translated(error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,17 +19,17 @@ from eventstore.errors import (
     WrongExpectedVersionError,
 )
 from eventstore.event import Appended, AppendRequest, StoredEvent
+from eventstore.forking import renew_after_fork
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
-from eventstore.postgres import statement
+from eventstore.postgres import answer, statement
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
-    StoreConnection,
     check_address,
     joined,
-    open_pool,
-    payloads_as_bytes,
+    own_cursor,
 )
 from eventstore.postgres.errors import EVENT_ID, STREAM_POSITION, translated, violated
+from eventstore.postgres.sessions import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,10 +69,11 @@ class PostgresEventLog:
         self, dsn: str, *, connections_max: int = CONNECTIONS_MAX, page: int = PAGE
     ) -> None:
         check_address(dsn)
-        self._pool = open_pool(dsn, connections_max)
+        self._sessions = Sessions(dsn, connections_max)
         self._page = page
         self._mark = 0
         self._marking = threading.Lock()
+        renew_after_fork(self)
 
     def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
@@ -107,16 +109,11 @@ class PostgresEventLog:
         return self._refused(request)
 
     def _executed(self, tenant: str, asked: Statement) -> Sequence[Any] | None:
-        # not `with pool.connection()`, which ends a transaction that there is none of
-        connection = self._pool.getconn()
-        try:
-            _act_for(connection, tenant)
+        with self._sessions.acting(tenant) as connection:
             connection.writer.execute(asked.sql, asked.parameters, prepare=True)
             row: Sequence[Any] | None = connection.writer.fetchone()
             connection.used_at = time.monotonic()
             return row
-        finally:
-            self._pool.putconn(connection)
 
     def _refused(self, request: AppendRequest) -> Appended:
         """An append that found its stream at another version, unless it is there already."""
@@ -128,7 +125,7 @@ class PostgresEventLog:
     def _append_joined(self, request: AppendRequest, connection: Connection[Any]) -> Appended:
         asked = statement.append(request, joined=True)
         with _translating():
-            row = connection.execute(asked.sql, asked.parameters, binary=True).fetchone()
+            row = own_cursor(connection).execute(asked.sql, asked.parameters).fetchone()
         return statement.appended(request, row or ())
 
     def _repeated(self, request: AppendRequest) -> Appended | None:
@@ -154,8 +151,10 @@ class PostgresEventLog:
         """See `EventLog.read_stream`."""
         asked = statement.read_stream(tenant, stream, part)
         if connection is None:
-            return iter(self._events(asked, tenant))
-        return iter(_joined_events(joined(connection), asked, tenant))
+            found = self._events(asked, tenant)
+        else:
+            found = _joined_events(joined(connection), asked, tenant)
+        return iter(answer.of_stream(found, tenant, stream))
 
     def read_log(self, tenant: str | None, part: LogPart = WHOLE_LOG) -> Iterator[StoredEvent]:
         """See `EventLog.read_log`."""
@@ -163,20 +162,28 @@ class PostgresEventLog:
         return self._pages(tenant, part, mark if part.through is None else min(mark, part.through))
 
     def _pages(self, tenant: str | None, part: LogPart, through: int) -> Iterator[StoredEvent]:
-        # While one page is turned into events here, the server prepares the next.
+        # While one page is turned into events here, the server prepares the next. A child that was
+        # forked meanwhile has no thread that would, and goes on page by page.
+        process = os.getpid()
         with ThreadPoolExecutor(1, thread_name_prefix="eventstore-read") as ahead:
             bounds = _Bounds(part.after, through, part.limit)
             limit = bounds.page(self._page)
             page = self._page_of(tenant, part, bounds, limit) if limit else None
             while page is not None:
-                following, full = None, page.rowcount == limit
+                following, full, asked = None, page.rowcount == limit, bounds
                 if full:
                     bounds = bounds.beyond(_last_position(page), limit, backwards=part.backwards)
                     limit = bounds.page(self._page)
-                    if limit:
+                    if limit and process == os.getpid():
                         following = ahead.submit(self._page_of, tenant, part, bounds, limit)
-                yield from map(StoredEvent._make, page.fetchall())
-                page = following.result() if following else None
+                events = list(map(StoredEvent._make, page.fetchall()))
+                yield from answer.of_range(events, tenant, asked.after, asked.through)
+                if not full or not limit:
+                    return
+                if following is None or process != os.getpid():
+                    page = self._page_of(tenant, part, bounds, limit)
+                else:
+                    page = following.result()
 
     def _page_of(
         self, tenant: str | None, part: LogPart, bounds: _Bounds, limit: int
@@ -230,7 +237,11 @@ class PostgresEventLog:
 
     def close(self) -> None:
         """See `EventLog.close`."""
-        self._pool.close()
+        self._sessions.close()
+
+    def after_fork(self) -> None:
+        """See `Forked`."""
+        self._marking = threading.Lock()
 
     def _row(
         self, asked: Statement, tenant: str | None = None, connection: Any = None
@@ -239,17 +250,16 @@ class PostgresEventLog:
         with _translating():
             if connection is not None:
                 return _row_of(_joined_cursor(joined(connection), asked, tenant))
-            with self._pool.connection() as own:
-                _act_for(own, tenant)
+            with self._sessions.acting(tenant) as own:
                 return _row_of(own.execute(asked.sql, asked.parameters, binary=True))
 
     def _events(self, asked: Statement, tenant: str | None) -> list[StoredEvent]:
-        return list(map(StoredEvent._make, self._answer(asked, tenant).fetchall()))
+        found = list(map(StoredEvent._make, self._answer(asked, tenant).fetchall()))
+        return answer.of_tenant(found, tenant)
 
     def _answer(self, asked: Statement, tenant: str | None) -> psycopg.Cursor[Any]:
         """A cursor that has all its rows in memory and needs its connection no more."""
-        with _translating(), self._pool.connection() as connection:
-            _act_for(connection, tenant)
+        with _translating(), self._sessions.acting(tenant) as connection:
             return connection.cursor(binary=True).execute(asked.sql, asked.parameters)
 
 
@@ -280,17 +290,10 @@ def _last_position(page: psycopg.Cursor[Any]) -> int:
     return int.from_bytes(value or b"", "big")  # binary int8; positions are positive
 
 
-def _act_for(connection: StoreConnection, tenant: str | None) -> None:
-    if tenant is not None and connection.tenant != tenant:
-        connection.execute("SELECT set_config('eventstore.tenant', %s, false)", (tenant,))
-        connection.tenant = tenant
-
-
 def _joined_cursor(
     connection: Connection[Any], asked: Statement, tenant: str | None
 ) -> psycopg.Cursor[Any]:
-    cursor = connection.cursor(binary=True, row_factory=psycopg.rows.tuple_row)
-    payloads_as_bytes(cursor)
+    cursor = own_cursor(connection)
     if tenant is not None:
         cursor.execute("SELECT set_config('eventstore.tenant', %s, true)", (tenant,))
     return cursor.execute(asked.sql, asked.parameters)

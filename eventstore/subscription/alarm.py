@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 from contextlib import suppress
@@ -15,12 +16,14 @@ class Alarm:
 
     def __init__(self) -> None:
         self.rung = False
+        self._process = os.getpid()
         self._near: socket.socket | None = None
         self._far: socket.socket | None = None
 
     def open(self) -> None:
         """Makes waiting possible."""
         near, self._far = socket.socketpair()
+        self._process = os.getpid()
         near.setblocking(False)
         self._near = near
         if self.rung:
@@ -30,7 +33,7 @@ class Alarm:
         """Ends the wait, and every later one."""
         self.rung = True
         near = self._near
-        if near is not None:
+        if near is not None and self._process == os.getpid():  # a fork shares it with its parent
             with suppress(OSError):  # full, so it has rung; or closed, so nobody waits
                 near.send(b"!")
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 import sqlalchemy
+from psycopg import rows as rows_of
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
@@ -330,3 +331,58 @@ def test_a_version_that_an_old_snapshot_shows_is_taken_once(joining, pg_log, lev
         mine.execute("ROLLBACK")
 
     assert 2 == pg_log.stream_version("default", "order-1")
+
+
+def kept(name: str, **attributes: object) -> object:
+    return pytest.param(attributes, id=name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        kept("dict", row_factory=rows_of.dict_row),
+        kept("namedtuple", row_factory=rows_of.namedtuple_row),
+        kept("scalar", row_factory=rows_of.scalar_row),
+        kept("class", row_factory=rows_of.class_row(dict)),
+        kept("client cursor", cursor_factory=psycopg.ClientCursor),
+        kept("raw cursor", cursor_factory=psycopg.RawCursor),
+    ],
+)
+def test_a_joined_call_answers_whatever_the_caller_s_rows_and_cursors_are(
+    pg_log, store_dsn, settings
+):
+    with psycopg.connect(store_dsn) as mine:
+        for name, value in settings.items():
+            setattr(mine, name, value)
+        done = [
+            pg_log.append(request("order-1"), connection=mine),  # append_event
+            pg_log.append(request("order-1", key="k"), connection=mine),  # append
+            pg_log.append(pair("order-2"), connection=mine),  # append_events
+        ]
+        answers = (
+            [e.stream for e in pg_log.read_stream("default", "order-1", connection=mine)],
+            pg_log.stream_version("default", "order-1", connection=mine),
+            pg_log.result_of("default", "k", connection=mine) is not None,
+        )
+
+    assert [1, 2, 2] == [one.version for one in done]
+    assert (["order-1"] * 2, 2, True) == answers
+
+
+@pytest.mark.parametrize("factory", [rows_of.dict_row, rows_of.scalar_row], ids=["dict", "scalar"])
+def test_a_joined_call_of_the_async_log_answers_whatever_the_caller_s_rows_are(store_dsn, factory):
+    async def run() -> tuple[object, ...]:
+        log = AsyncPostgresEventLog(store_dsn)
+        async with await psycopg.AsyncConnection.connect(store_dsn, row_factory=factory) as mine:
+            done = await log.append(request("order-1"), connection=mine)
+            found = [e async for e in log.read_stream("default", "order-1", connection=mine)]
+            version = await log.stream_version("default", "order-1", connection=mine)
+        await log.close()
+        return done.version, len(found), version
+
+    assert (1, 1, 1) == asyncio.run(run())
+
+
+def pair(stream: str) -> AppendRequest:
+    events = tuple(NewEvent("note.made", b"{}", uuid4(), datetime.now(UTC)) for _ in range(2))
+    return AppendRequest((StreamAppend(stream, events, ANY),))

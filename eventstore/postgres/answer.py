@@ -1,0 +1,60 @@
+"""Answer: whether rows are what was asked for.
+
+A connection that two processes or threads use at once gives one the answer to the other's question.
+Nothing in the protocol tells them apart, and a decision on another stream's events would be stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.event import StoredEvent
+
+
+def of_tenant(events: list[StoredEvent], tenant: str | None) -> list[StoredEvent]:
+    """Returns events if they are a tenant's; None stands for all tenants.
+
+    Raises:
+        StoreUnavailableError: They are another's.
+    """
+    if tenant is not None and events and not events[0].tenant == events[-1].tenant == tenant:
+        raise _foreign()
+    return events
+
+
+def of_stream(events: list[StoredEvent], tenant: str, stream: str) -> list[StoredEvent]:
+    """Returns events if they are a stream's.
+
+    Raises:
+        StoreUnavailableError: They are another's.
+    """
+    if events and not events[0].stream == events[-1].stream == stream:
+        raise _foreign()
+    return of_tenant(events, tenant)
+
+
+def of_range(
+    events: list[StoredEvent], tenant: str | None, after: int, through: int
+) -> list[StoredEvent]:
+    """Returns events if they are from a range of the log, `after < global position <= through`.
+
+    Raises:
+        StoreUnavailableError: They are from elsewhere.
+    """
+    ends: Sequence[StoredEvent] = (events[0], events[-1]) if events else ()
+    if any(not after < event.global_position <= through for event in ends):
+        raise _foreign()
+    return of_tenant(events, tenant)
+
+
+def _foreign() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "the database answered something else than what was asked",
+        detail="the events are of another stream, tenant or part of the log",
+        hint="does another process or thread use the same connection?",
+    )

@@ -1,0 +1,156 @@
+"""Sessions: the store's own connections, each acting for the tenant that is asked for.
+
+Directly at the server, a session says once for whom it acts. A pooler may give each transaction
+another session of the server, so there it is said within each transaction, and nothing is left
+behind in a session that other clients use as well.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.errors import StoreUnavailableError
+from eventstore.forking import renew_after_fork
+from eventstore.postgres.connection import make_async_pool, open_pool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+    from eventstore.postgres.connection import AsyncStoreConnection, StoreConnection
+
+_ACT_FOR: Final = "SELECT set_config('eventstore.tenant', %s, false)"
+_ACT_FOR_NOW: Final = "SELECT set_config('eventstore.tenant', %s, true)"
+
+
+class Sessions:
+    """A pool of connections; a forked child gets one of its own when it first asks.
+
+    Threads: may be used from several at once.
+
+    Args:
+        dsn: The database; never shown.
+        connections_max: Size of the pool.
+    """
+
+    def __init__(self, dsn: str, connections_max: int) -> None:
+        self._dsn = dsn
+        self._connections_max = connections_max
+        self._opening = threading.Lock()
+        self._pool: ConnectionPool[StoreConnection] | None = open_pool(dsn, connections_max)
+        renew_after_fork(self)
+
+    @contextmanager
+    def acting(self, tenant: str | None) -> Iterator[StoreConnection]:
+        """Lends a connection that acts for a tenant.
+
+        Args:
+            tenant: Whose rows the session may see; None leaves that to its role.
+        """
+        # not `with pool.connection()`, which ends a transaction that there is none of
+        pool = self._pool or self._open()
+        connection = pool.getconn()
+        try:
+            _check_process(connection)
+            if connection.pooled:
+                with connection.transaction():
+                    connection.execute(_ACT_FOR_NOW, (tenant or "",))
+                    yield connection
+                return
+            if tenant is not None and connection.tenant != tenant:
+                connection.execute(_ACT_FOR, (tenant,))
+                connection.tenant = tenant
+            yield connection
+        finally:
+            pool.putconn(connection)
+
+    @contextmanager
+    def transaction(self, tenant: str | None) -> Iterator[StoreConnection]:
+        """Lends a connection with a transaction open that acts for a tenant."""
+        with self.plain() as connection, connection.transaction():
+            if tenant is not None:
+                connection.execute(_ACT_FOR_NOW, (tenant,))
+            yield connection
+
+    @contextmanager
+    def plain(self) -> Iterator[StoreConnection]:
+        """Lends a connection as it is."""
+        with (self._pool or self._open()).connection() as connection:
+            _check_process(connection)
+            yield connection
+
+    def close(self) -> None:
+        """Gives back the connections."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def after_fork(self) -> None:
+        """See `Forked`."""
+        self._opening = threading.Lock()
+        if self._pool is not None and not self._pool.closed:
+            _abandon(self._pool)
+            self._pool = None
+
+    def _open(self) -> ConnectionPool[StoreConnection]:
+        with self._opening:
+            if self._pool is None:
+                self._pool = open_pool(self._dsn, self._connections_max)
+            return self._pool
+
+
+class AsyncSessions:
+    """`Sessions` for asyncio; belongs to the event loop that first uses it."""
+
+    def __init__(self, dsn: str, connections_max: int) -> None:
+        self._dsn = dsn
+        self._connections_max = connections_max
+        self._pool = make_async_pool(dsn, connections_max)
+        renew_after_fork(self)
+
+    @asynccontextmanager
+    async def acting(self, tenant: str | None) -> AsyncIterator[AsyncStoreConnection]:
+        """See `Sessions.acting`."""
+        if self._pool.closed:
+            await self._pool.open()
+        async with self._pool.connection() as connection:
+            _check_process(connection)
+            if connection.pooled:
+                async with connection.transaction():
+                    await connection.execute(_ACT_FOR_NOW, (tenant or "",))
+                    yield connection
+                return
+            if tenant is not None and connection.tenant != tenant:
+                await connection.execute(_ACT_FOR, (tenant,))
+                connection.tenant = tenant
+            yield connection
+
+    async def close(self) -> None:
+        """Gives back the connections."""
+        await self._pool.close()
+
+    def after_fork(self) -> None:
+        """See `Forked`."""
+        _abandon(self._pool)
+        self._pool = make_async_pool(self._dsn, self._connections_max)
+
+
+def _abandon(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> None:
+    """Leaves a pool to the parent process without a word to the server.
+
+    To close it would end the parent's sessions; its finalizer would wait for threads that the child
+    does not have, and may need a lock that one of them held.
+    """
+    vars(pool)["_closed"] = True
+
+
+def _check_process(connection: StoreConnection | AsyncStoreConnection) -> None:
+    if connection.process != os.getpid():
+        raise StoreUnavailableError(
+            "this connection belongs to another process",
+            detail="the process was forked past Python, so the store could not connect anew",
+            hint="make the store after the fork",
+        )
