@@ -22,7 +22,8 @@ EventStoreError
 └── StoreUnavailableError        HW-E050  the database did not do it now
     ├── ContentionError          HW-E051  deadlocks or serialization failures beyond the bound
     ├── SchemaMissingError       HW-E052  the database has no event store, or an older one
-    └── ResultUnknownError       HW-E053  the connection broke while a commit was under way
+    ├── ResultUnknownError       HW-E053  the connection broke while a commit was under way
+    └── PrimaryNeededError       HW-E054  a standby, or a session that may not read or write the log
 """
 
 from __future__ import annotations
@@ -204,3 +205,10 @@ class ResultUnknownError(StoreUnavailableError):
     """The connection broke while a commit was under way; it may or may not have happened."""
 
     code = "HW-E053"
+
+
+class PrimaryNeededError(StoreUnavailableError):
+    """This server is a standby, or the session may not read or write the log as it is set."""
+
+    code = "HW-E054"
+    retriable = False

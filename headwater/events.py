@@ -41,7 +41,9 @@ SEALED: Final = "[sealed]"
 
 _HEAD: Final = "SELECT eventstore.head(), eventstore.high_water_mark()"
 _WRITERS: Final = (
-    "SELECT pid, role, application_name, state, started_at FROM eventstore.writers_under_way"
+    "SELECT pid, gid, role, application_name, state, started_at,"
+    " round(extract(epoch FROM clock_timestamp() - started_at))::bigint AS age_s, command"
+    " FROM eventstore.writers_under_way"
 )
 
 

@@ -160,8 +160,8 @@ def _not_searched(
 def _states(database: Database, tenant: str, subject: str) -> int | None:
     """How many saved states a person's key has sealed; None for a role that may not see them."""
     try:
-        with psycopg.connect(database.dsn, autocommit=True) as connection:
-            connection.execute("SELECT set_config('eventstore.tenant', %s, false)", (tenant,))
+        with psycopg.connect(database.dsn) as connection:  # one transaction, as a pooler needs it
+            connection.execute("SELECT set_config('eventstore.tenant', %s, true)", (tenant,))
             row = connection.execute(_STATES, (tenant, subject)).fetchone()
     except psycopg.Error:
         return None

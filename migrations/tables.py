@@ -269,6 +269,7 @@ parked_events: Final = Table(
     Column("error_type", Text),
     _moment("retry_at", nullable=True),
     _moment("parked_at", server_default=text(_NOW)),
+    Column("error_location", Text),
     PrimaryKeyConstraint("tenant", "subscription", "stream", "global_position"),
     CheckConstraint("state IN ('retrying', 'parked', 'waiting')", name="state"),
     CheckConstraint("(state = 'retrying') = (retry_at IS NOT NULL)", name="retry_at"),
@@ -339,6 +340,7 @@ timers: Final = Table(
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("error_code", Text),
     Column("error_type", Text),
+    Column("error_location", Text),
     PrimaryKeyConstraint("tenant", "manager", "process_id", "name"),
     Index("fires_at", "tenant", "manager", "fires_at"),
 )

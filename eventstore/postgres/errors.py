@@ -13,6 +13,7 @@ from eventstore.errors import (
     ContentionError,
     EventRefusedError,
     EventStoreError,
+    PrimaryNeededError,
     ResultUnknownError,
     SchemaMissingError,
     StoreUnavailableError,
@@ -32,6 +33,8 @@ _SCHEMA: Final = (
 )
 _CONTENT: Final = (psycopg.DataError, postgres.StatementTooComplex)
 _GOODBYE: Final = ("08", "57P")  # connection lost, server or session ended
+
+_REFUSED_HERE: Final = "HWE02"  # 12_order.sql
 
 EVENT_ID: Final = "uq_events_event_id"
 STREAM_POSITION: Final = "uq_events_stream_position"
@@ -64,6 +67,8 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
             detail=error.diag.message_primary,
             hint="headwater db upgrade",
         )
+    if error.sqlstate == _REFUSED_HERE or isinstance(error, postgres.ReadOnlySqlTransaction):
+        return _refused_here(error)
     if isinstance(error, postgres.InsufficientPrivilege):
         return AccessRefusedError(
             "this role may not do that in this tenant",
@@ -77,6 +82,19 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
             hint="payload and metadata are JSON without NUL, nested less than a thousand deep",
         )
     return _unavailable(error, writing=writing)
+
+
+def _refused_here(error: psycopg.Error) -> PrimaryNeededError:
+    if error.sqlstate == _REFUSED_HERE:
+        return PrimaryNeededError(
+            error.diag.message_primary or "the log cannot be read here",
+            hint=error.diag.message_hint,
+        )
+    return PrimaryNeededError(
+        "this server, or this session, is read-only",
+        detail="a standby, or default_transaction_read_only",
+        hint="connect to the primary: target_session_attrs=read-write in the DSN finds it",
+    )
 
 
 def _unavailable(error: psycopg.Error, *, writing: bool) -> EventStoreError:

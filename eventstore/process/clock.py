@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-import structlog
 
-from eventstore.errors import ContentionError
+from eventstore.errors import ContentionError, UndeclaredError
 from eventstore.postgres.errors import CONTENTION
 from eventstore.process.reaction import TimedOut
+from eventstore.subscription.reporting import report
 from eventstore.subscription.retry import Failure
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from eventstore.process.reacting import Reacting
     from eventstore.subscription import Subscription
-
-_log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 100
 """Timers before events have their turn again."""
@@ -32,12 +30,26 @@ _DUE: Final = (
     " WHERE t.tenant = %s AND t.manager = %s AND t.fires_at <= clock_timestamp()"
     " ORDER BY t.fires_at LIMIT 1 FOR UPDATE OF p SKIP LOCKED"
 )
+# Its reaction needed what no program knew then.
+_UNKNOWN: Final = (
+    "SELECT process_id, name FROM eventstore.timers"
+    " WHERE tenant = %s AND manager = %s AND fires_at = 'infinity' AND error_code = %s"
+)
+# as text: the driver has no such instant
+_ONE: Final = (
+    "SELECT t.process_id, t.name, t.due_at, t.fires_at::text, 0"
+    " FROM eventstore.timers AS t"
+    " JOIN eventstore.processes AS p USING (tenant, manager, process_id)"
+    " WHERE t.tenant = %s AND t.manager = %s AND t.process_id = %s AND t.name = %s"
+    " AND t.fires_at = 'infinity' FOR UPDATE OF p SKIP LOCKED"
+)
 _FIRE: Final = (
     "DELETE FROM eventstore.timers WHERE tenant = %s AND manager = %s AND process_id = %s"
     " AND name = %s AND due_at = %s AND fires_at = %s"
 )
 _FAILED: Final = (
     "UPDATE eventstore.timers SET attempts = %s, error_code = %s, error_type = %s,"
+    " error_location = %s,"
     " fires_at = coalesce(clock_timestamp() + %s::double precision * interval '1 second',"
     "                     'infinity')"
     " WHERE tenant = %s AND manager = %s AND process_id = %s AND name = %s AND due_at = %s"
@@ -55,20 +67,30 @@ class Clock:
         self._subscription = subscription
         self._reacting = reacting
         self._scope = (subscription.tenant, subscription.name)
+        self._began = False
 
     def run(self, connection: Connection[Any]) -> float | None:
         """Fires what is due; returns the seconds until the next is, None if none is set."""
+        if not self._began:
+            self._fire_unknown(connection)
+            self._began = True
         for _ in range(_AT_ONCE):
-            if not self._fire(connection):
+            if not self._fire(connection, _DUE, self._scope):
                 break
         row: Any = connection.execute(_NEXT, self._scope).fetchone()
         return None if row[0] is None else float(row[0])
 
-    def _fire(self, connection: Connection[Any]) -> bool:
+    def _fire_unknown(self, connection: Connection[Any]) -> None:
+        """Fires what was parked as undeclared once more: this program may declare it."""
+        asked = (*self._scope, UndeclaredError.code)
+        for timer in connection.execute(_UNKNOWN, asked).fetchall():
+            self._fire(connection, _ONE, (*self._scope, *timer))
+
+    def _fire(self, connection: Connection[Any], which: str, asked: tuple[Any, ...]) -> bool:
         """Fires one timer; returns whether there was one."""
         failures: list[tuple[tuple[Any, ...], Failure]] = []
         with connection.transaction():
-            row = connection.execute(_DUE, self._scope).fetchone()
+            row = connection.execute(which, asked).fetchone()
             if row is None:
                 return False
             process_id, name, due_at, fires_at, attempts = row
@@ -95,12 +117,14 @@ class Clock:
         self, connection: Connection[Any], timer: tuple[Any, ...], failure: Failure
     ) -> None:
         wait_s = failure.wait_s(self._subscription.retry)
-        kept = (failure.attempts, failure.error_code, failure.error_type, wait_s)
-        connection.execute(_FAILED, (*kept, *timer))
-        _log.warning(
-            "timer failed" if wait_s is not None else "timer failed, it is parked",
-            manager=self._subscription.name,
-            error_type=failure.error_type,
-            error_code=failure.error_code,
-            attempts=failure.attempts,
+        kept = (failure.attempts, failure.error_code, failure.error_type, failure.error_location)
+        connection.execute(_FAILED, (*kept, wait_s, *timer))
+        _, _, process_id, name, _ = timer
+        report(
+            self._subscription,
+            failure,
+            wait_s,
+            first=failure.attempts == 1,
+            process_id=process_id,
+            timer=name,
         )

@@ -49,7 +49,7 @@ _SCHEDULE: Final = (
     "   FROM (SELECT coalesce(%s::timestamptz, clock_timestamp() + %s::interval) AS due) AS t"
     " ON CONFLICT (tenant, manager, process_id, name) DO UPDATE"
     " SET due_at = excluded.due_at, fires_at = excluded.fires_at, attempts = 0,"
-    "     error_code = NULL, error_type = NULL"
+    "     error_code = NULL, error_type = NULL, error_location = NULL"
 )
 _CANCEL: Final = (
     "DELETE FROM eventstore.timers"

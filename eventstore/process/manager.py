@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from eventstore.callables import check_function
 from eventstore.query import EVERYTHING, Query
 from eventstore.subscription.subscription import check_subscription
 
@@ -50,6 +51,8 @@ class ProcessManager(Generic[S]):
 
     def __post_init__(self) -> None:
         check_subscription(self.name)
+        for what in ("correlate", "initial_state", "evolve", "react"):
+            check_function(f"{what} of process manager {self.name}", getattr(self, what))
 
     def state(self, taken: Iterable[Any]) -> S:
         """Returns the state of a process that has taken all this in."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from eventstore.callables import check_result
 from eventstore.context import Context, listed
 from eventstore.errors import NameRefusedError, Rejected, SubscriptionError
 from eventstore.names import check_label
@@ -59,6 +60,7 @@ class Reacting:
     def take_event(self, event: RecordedEvent, delivery: Delivery) -> None:
         """The subscription's handler. Before `effects_from`, and in a replay, it only remembers."""
         process_id = self._manager.correlate(event)
+        check_result(f"correlate of process manager {self._manager.name}", process_id)
         if process_id is None:
             return
         process = self._process(process_id)
@@ -83,7 +85,7 @@ class Reacting:
     ) -> None:
         manager = self._manager
         state = manager.state(journal.taken(self._store.codec.decode))
-        waiting: deque[Reaction] = deque(listed(manager.react(state, cause.taken)))
+        waiting: deque[Reaction] = deque(self._reactions(state, cause.taken))
         completed = False
         number = 0
         while waiting:
@@ -100,7 +102,7 @@ class Reacting:
                 if refusal is not None:
                     journal.take_refusal(refusal)
                     state = manager.evolve(state, refusal)
-                    waiting.extend(listed(manager.react(state, refusal)))
+                    waiting.extend(self._reactions(state, refusal))
             elif isinstance(reaction, Schedule):
                 journal.schedule(reaction)
             elif isinstance(reaction, Cancel):
@@ -115,6 +117,11 @@ class Reacting:
                 )
         if completed:
             journal.complete()
+
+    def _reactions(self, state: Any, taken: Any) -> tuple[Reaction, ...]:
+        reactions = self._manager.react(state, taken)
+        check_result(f"react of process manager {self._manager.name}", reactions)
+        return listed(reactions)
 
     def _dispatch(
         self,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from eventstore.callables import check_instance
 from eventstore.process.clock import Clock
 from eventstore.process.reacting import Reacting
 from eventstore.subscription import Start, Subscription
 from eventstore.subscription.runner import SubscriptionRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from eventstore.process.manager import ProcessManager
     from eventstore.store import EventStore
 
@@ -29,14 +32,22 @@ class ProcessRunner(SubscriptionRunner):
         dsn: The event store's database, the same as the store's; never shown.
         manager: What to run.
         store: Has the deciders of the commands; its log is a `PostgresEventLog`.
+        on_stop: See `SubscriptionRunner`.
         options: Attributes of the `Subscription` besides name, handler, query, tenant and unknown.
             With `effects_from=Start.END`, events of the history are taken in, and nothing is done
             about them.
     """
 
     def __init__(
-        self, dsn: str, manager: ProcessManager[Any], store: EventStore, **options: Any
+        self,
+        dsn: str,
+        manager: ProcessManager[Any],
+        store: EventStore,
+        *,
+        on_stop: Callable[[BaseException | None], object] | None = None,
+        **options: Any,
     ) -> None:
+        check_instance("a process manager", manager, ["correlate", "react"])
         reacting = Reacting(manager, store)
         subscription = Subscription(
             name=manager.name,
@@ -47,4 +58,4 @@ class ProcessRunner(SubscriptionRunner):
             **{"batch_size": BATCH_SIZE, "start": Start.BEGINNING, **options},
         )
         clock = Clock(subscription, reacting)
-        super().__init__(dsn, subscription, codec=store.codec, chore=clock)
+        super().__init__(dsn, subscription, store=store, chore=clock, on_stop=on_stop)

@@ -8,6 +8,7 @@ parked.
 from __future__ import annotations
 
 from eventstore.subscription.delivery import Delivery
+from eventstore.subscription.failure import HandlerFailure
 from eventstore.subscription.retry import Failure, RetryPolicy
 from eventstore.subscription.subscription import Handler, Projection, Start, Subscription
 
@@ -15,6 +16,7 @@ __all__ = [
     "Delivery",
     "Failure",
     "Handler",
+    "HandlerFailure",
     "Projection",
     "RetryPolicy",
     "Start",

@@ -13,6 +13,7 @@ from eventstore.errors import CheckpointBeyondHeadError, SubscriptionError, Unde
 from eventstore.event import StoredEvent
 from eventstore.postgres.connection import payloads_as_bytes
 from eventstore.subscription import statement
+from eventstore.subscription.reporting import report
 from eventstore.subscription.retry import Failure
 
 if TYPE_CHECKING:
@@ -69,16 +70,22 @@ class _Outcome:
         handled: Number of events.
         stopped: Whether it was cut short.
         parked: Streams whose events wait.
-        parking: Events to park: position, stream, state, live, failure.
+        given_up: How many of them wait until somebody decides.
+        parking: Events to park: event, live, failure, seconds until it is tried again.
         effects: What is to happen outside of the database, by event.
+        full: Whether it was cut short because too many streams wait.
         halt: Why the subscription stops after this batch.
     """
 
     reached: int
     parked: set[str]
+    given_up: int
     handled: int = 0
     stopped: bool = False
-    parking: list[tuple[StoredEvent, bool, Failure | None]] = field(default_factory=list)
+    full: bool = False
+    parking: list[tuple[StoredEvent, bool, Failure | None, float | None]] = field(
+        default_factory=list
+    )
     effects: list[tuple[StoredEvent, list[tuple[str, Effect]]]] = field(default_factory=list)
     halt: UndeclaredError | None = None
 
@@ -104,6 +111,7 @@ class Batch:
         self._scope = {"tenant": subscription.tenant, "name": subscription.name}
         self._failures: dict[int, Failure] = {}
         self._emptied_at = 0.0
+        self._holding = False
 
     def run(self, mine: Sequence[int]) -> Look:
         """Handles the next events.
@@ -133,17 +141,19 @@ class Batch:
         outcome: _Outcome | None = None
         with self._connection.transaction():
             rows = self._lock(mine)
-            look, parked = self._look(rows, mine)
+            look, parked, given_up = self._look(rows, mine)
+            if self._holds(len(parked), given_up):
+                raise psycopg.Rollback
             group, through = _next_part(rows, look.mark)
             after = group[0].global_position
             if after >= through:
                 raise psycopg.Rollback
-            outcome = self._deliver(group, through, parked, careful=careful)
-            if outcome is None:
+            outcome = _Outcome(after, parked, given_up)
+            if not self._deliver(group, through, outcome, careful=careful):
                 look = None
                 raise psycopg.Rollback
             reached = outcome.reached
-            look = look._replace(behind=reached < look.mark)
+            look = look._replace(behind=reached < look.mark and not outcome.full)
             if outcome.halt is not None and reached == after:
                 raise outcome.halt
             if not self._store(group, outcome, after, hurry=through < look.mark):
@@ -154,6 +164,7 @@ class Batch:
                 raise psycopg.Rollback
         if look is not None and outcome is not None:
             self._handling.committed()
+            self._report(outcome)
             if outcome.halt is not None:
                 raise outcome.halt
         return look
@@ -168,10 +179,10 @@ class Batch:
             raise SubscriptionError(f"subscription {subscription.name} was removed while it ran")
         return rows
 
-    def _look(self, rows: list[_Partition], mine: Sequence[int]) -> tuple[Look, set[str]]:
+    def _look(self, rows: list[_Partition], mine: Sequence[int]) -> tuple[Look, set[str], int]:
         asked = {**self._scope, "partitions": rows[0].partitions, "mine": list(mine)}
         row: Any = self._connection.execute(statement.LOOK, asked).fetchone()
-        mark, head, parked, due_in_s = row
+        mark, head, parked, given_up, due_in_s = row
         known = max(max(r.global_position, r.replay_until, r.resume_at or 0) for r in rows)
         if known > head:
             raise CheckpointBeyondHeadError(
@@ -180,32 +191,51 @@ class Batch:
                 hint="the log was restored to an earlier time: restore what the subscription has"
                 " written to the same time, or remove the subscription and begin anew",
             )
-        return Look(head, mark, due_in_s=due_in_s), set(parked)
+        return Look(head, mark, due_in_s=due_in_s), set(parked), given_up
+
+    def _holds(self, parked: int, given_up: int) -> bool:
+        """Whether delivery pauses because too many streams wait, some of which are still retried.
+
+        A dependency that all need is away, most likely: to call the handler with more events would
+        neither help it nor them.
+        """
+        bound = self._subscription.parked_streams_max
+        holding = given_up < bound <= parked
+        if holding and not self._holding:
+            _log.error(
+                "too many streams wait, delivery pauses until one of them succeeds",
+                subscription=self._subscription.name,
+                parked_streams=parked,
+            )
+        self._holding = holding
+        return holding
 
     def _deliver(
-        self, group: list[_Partition], through: int, parked: set[str], *, careful: bool
-    ) -> _Outcome | None:
-        """Handles a page of events; None if one failed and the transaction is of no use."""
+        self, group: list[_Partition], through: int, outcome: _Outcome, *, careful: bool
+    ) -> bool:
+        """Handles a page of events; False if one failed and the transaction is of no use."""
         page = self._read(group, through)
-        outcome = _Outcome(group[0].global_position, parked)
         deadline = time.monotonic() + self._subscription.batch_s_max
         silent = {row.partition: row.replay_until for row in group}
         for partition, event in page.events:
             if outcome.handled and self._enough(outcome, deadline):
                 outcome.stopped = True
-                return outcome
+                return True
             live = event.global_position > silent[partition]
             try:
                 if not self._handle(event, live, outcome, careful=careful):
-                    return None
+                    return False
             except UndeclaredError as error:
                 outcome.halt = error
                 outcome.stopped = True
-                return outcome
+                return True
+            if outcome.full:
+                outcome.stopped = True
+                return True
             outcome.handled += 1
             outcome.reached = event.global_position
         outcome.reached = page.end
-        return outcome
+        return True
 
     def _enough(self, outcome: _Outcome, deadline: float) -> bool:
         return (
@@ -217,7 +247,7 @@ class Batch:
     def _handle(self, event: StoredEvent, live: bool, outcome: _Outcome, *, careful: bool) -> bool:
         """Handles or parks an event; False if it failed and the transaction is of no use."""
         if event.stream in outcome.parked:
-            outcome.parking.append((event, live, None))
+            outcome.parking.append((event, live, None, None))
             return True
         known = self._failures.get(event.global_position)
         if known is not None and known.wait_s(self._subscription.retry) is None:
@@ -249,23 +279,33 @@ class Batch:
 
     def _park(self, event: StoredEvent, live: bool, failure: Failure, outcome: _Outcome) -> None:
         subscription = self._subscription
-        if len(outcome.parked) >= subscription.parked_streams_max:
+        if outcome.given_up >= subscription.parked_streams_max:
             raise SubscriptionError(
                 f"subscription {subscription.name} has parked too many streams",
                 detail=f"{len(outcome.parked):,} streams; the last error was "
-                f"{failure.error_code or failure.error_type}",
-                hint="that is no poison event: repair the handler, then retry what is parked",
-            )
+                f"{failure.error_code or failure.error_type} at {failure.error_location}",
+                hint="that is no poison event: repair the handler, then"
+                f" headwater events parked retry {subscription.name} --all",
+            ) from failure.error
+        if len(outcome.parked) >= subscription.parked_streams_max:
+            outcome.full = True
+            return
+        wait_s = failure.wait_s(subscription.retry)
         outcome.parked.add(event.stream)
-        outcome.parking.append((event, live, failure))
-        _log.warning(
-            "event failed, its stream waits",
-            subscription=subscription.name,
-            global_position=event.global_position,
-            error_type=failure.error_type,
-            error_code=failure.error_code,
-            attempts=failure.attempts,
-        )
+        outcome.given_up += wait_s is None
+        outcome.parking.append((event, live, failure, wait_s))
+
+    def _report(self, outcome: _Outcome) -> None:
+        for event, _, failure, wait_s in outcome.parking:
+            if failure is not None:
+                report(
+                    self._subscription,
+                    failure,
+                    wait_s,
+                    first=True,
+                    stream=event.stream,
+                    global_position=event.global_position,
+                )
 
     def _act(self, outcome: _Outcome) -> bool:
         """Has the effects done; False if one failed."""
@@ -311,10 +351,8 @@ class Batch:
         return True
 
     def _parked_columns(self, outcome: _Outcome) -> tuple[Any, ...]:
-        policy = self._subscription.retry
         columns: list[tuple[Any, ...]] = []
-        for event, live, failure in outcome.parking:
-            wait_s = failure.wait_s(policy) if failure else None
+        for event, live, failure, wait_s in outcome.parking:
             state = "waiting" if failure is None else "parked" if wait_s is None else "retrying"
             columns.append(
                 (
@@ -325,6 +363,7 @@ class Batch:
                     failure.attempts if failure else 0,
                     failure.error_code if failure else None,
                     failure.error_type if failure else None,
+                    failure.error_location if failure else None,
                     wait_s,
                 )
             )
@@ -337,7 +376,7 @@ class Batch:
         limit = min(_PAGE_MAX, subscription.batch_size * partitions // len(group))
         asked = statement.read(
             statement.Range(
-                subscription.tenant,
+                subscription.owner,
                 subscription.query,
                 group[0].global_position,
                 through,

@@ -12,14 +12,15 @@ from psycopg.rows import class_row
 
 from eventstore.errors import SubscriptionError, WaitTimeoutError
 from eventstore.names import DEFAULT_TENANT, check_tenant
-from eventstore.postgres.connection import StoreConnection, check_address, open_pool
+from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
-from eventstore.subscription import statement
+from eventstore.postgres.sessions import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
+    from eventstore.postgres.connection import StoreConnection
     from eventstore.token import Token
 
 CONNECTIONS_MAX: Final = 4
@@ -39,25 +40,62 @@ _STATUS: Final = (
     " (SELECT count(*) FROM eventstore.parked_events AS p"
     "   WHERE p.tenant = s.tenant AND p.subscription = s.name AND p.state <> 'waiting'"
     "     AND eventstore.partition_of(p.tenant, p.stream, s.partitions) = s.partition)"
-    "   AS parked_streams"
+    "   AS parked_streams,"
+    " (SELECT count(*) FROM eventstore.timers AS t"
+    "   WHERE t.tenant = s.tenant AND t.manager = s.name AND t.attempts > 0"
+    "     AND eventstore.partition_of(t.tenant, t.process_id, s.partitions) = s.partition)"
+    "   AS parked_timers"
     " FROM eventstore.subscriptions AS s"
     " JOIN eventstore.partition_owners AS o USING (lock_id)"
     " WHERE s.tenant = %s AND s.name = %s ORDER BY s.partition"
 )
 _NAMES: Final = "SELECT DISTINCT name FROM eventstore.subscriptions WHERE tenant = %s ORDER BY name"
 _PARKED: Final = (
-    "SELECT stream, global_position, state, attempts, error_code, error_type, retry_at, parked_at,"
-    " (SELECT count(*) FROM eventstore.parked_events AS behind"
+    "SELECT stream, global_position, state, attempts, error_code, error_type, error_location,"
+    " retry_at, parked_at, (SELECT count(*) FROM eventstore.parked_events AS behind"
     "   WHERE behind.tenant = p.tenant AND behind.subscription = p.subscription"
     "     AND behind.stream = p.stream AND behind.state = 'waiting') AS waiting"
     " FROM eventstore.parked_events AS p"
     " WHERE tenant = %s AND subscription = %s AND state <> 'waiting' ORDER BY stream LIMIT %s"
 )
+_TIMERS: Final = (
+    "SELECT process_id, name AS timer,"
+    " CASE WHEN fires_at = 'infinity' THEN 'parked' ELSE 'retrying' END AS state, due_at, attempts,"
+    " error_code, error_type, error_location, nullif(fires_at, 'infinity') AS retry_at"
+    " FROM eventstore.timers WHERE tenant = %s AND manager = %s AND attempts > 0"
+    " ORDER BY process_id, name LIMIT %s"
+)
+# An error is named by its code, its class or the class's full name.
+_OF_ERROR: Final = (
+    "(%(error)s::text IS NULL OR %(error)s IN (error_code, error_type)"
+    " OR right(error_type, length(%(error)s) + 1) = '.' || %(error)s)"
+)
+_RETRY_ALL: Final = (
+    "SELECT count(*) FILTER (WHERE eventstore.retry_parked(tenant, subscription, stream))"  # noqa: S608
+    " FROM (SELECT tenant, subscription, stream FROM eventstore.parked_events"
+    f"       WHERE tenant = %(tenant)s AND subscription = %(name)s AND state <> 'waiting'"
+    f"         AND {_OF_ERROR} ORDER BY global_position OFFSET 0) AS parked"
+)
+# A process is locked before its timers, as its runner does.
+_PROCESSES: Final = (
+    "SELECT FROM eventstore.processes WHERE tenant = %(tenant)s AND manager = %(name)s"
+    " AND process_id IN (SELECT process_id FROM eventstore.timers WHERE tenant = %(tenant)s"
+    "   AND manager = %(name)s AND attempts > 0 AND {})"
+    " ORDER BY process_id FOR UPDATE"
+)
+_THE_TIMERS: Final = "tenant = %(tenant)s AND manager = %(name)s AND attempts > 0 AND {}"
+_FIRE_TIMERS: Final = (
+    "UPDATE eventstore.timers SET fires_at = clock_timestamp(), attempts = 1 WHERE "  # noqa: S608
+    + _THE_TIMERS
+)
+_DROP_TIMERS: Final = "DELETE FROM eventstore.timers WHERE " + _THE_TIMERS  # noqa: S608
+_THIS_TIMER: Final = "process_id = %(process_id)s AND name = %(timer)s"
 _REACHED: Final = (
     "SELECT min(global_position), eventstore.head(),"
     " EXISTS (SELECT FROM eventstore.parked_events"
     "          WHERE tenant = %(tenant)s AND subscription = %(name)s"
-    "            AND global_position = %(wanted)s)"
+    "            AND global_position = %(wanted)s),"
+    " (SELECT tenant FROM eventstore.log WHERE global_position = %(wanted)s)"
     " FROM eventstore.subscriptions WHERE tenant = %(tenant)s AND name = %(name)s"
 )
 _REPLAY: Final = "SELECT eventstore.replay_subscription(%s, %s, %s, %s)"
@@ -100,6 +138,7 @@ class PartitionStatus:
         projection_lag_events: Events of its streams that it has not passed, wanted or not; counted
             up to `LAG_EVENTS_MAX`.
         parked_streams: Streams that wait for a retry or for a decision.
+        parked_timers: Timers of a process manager that do.
     """
 
     name: str
@@ -112,6 +151,7 @@ class PartitionStatus:
     updated_at: datetime
     projection_lag_events: int
     parked_streams: int
+    parked_timers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +165,7 @@ class ParkedStream:
         attempts: How often the handler was called with it.
         error_code: Stable code of the last error, or SQLSTATE; None if it has none.
         error_type: Class of the last error.
+        error_location: `file:line` of the handler that raised it.
         retry_at: When it is tried again by itself; None if it is not.
         parked_at: When it failed first.
         waiting: Later events of the stream behind it.
@@ -139,6 +180,34 @@ class ParkedStream:
     retry_at: datetime | None
     parked_at: datetime
     waiting: int
+    error_location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedTimer:
+    """A timer of a process manager whose reaction failed.
+
+    Attributes:
+        process_id: Whose timer it is.
+        timer: Its name.
+        state: `retrying` by itself, or `parked` until somebody decides.
+        due_at: When it was due.
+        attempts: How often the reaction was called.
+        error_code: Stable code of the last error, or SQLSTATE; None if it has none.
+        error_type: Class of the last error.
+        error_location: `file:line` of the reaction that raised it.
+        retry_at: When it fires again by itself; None if it does not.
+    """
+
+    process_id: str
+    timer: str
+    state: str
+    due_at: datetime
+    attempts: int
+    error_code: str | None
+    error_type: str | None
+    error_location: str | None
+    retry_at: datetime | None
 
 
 class Subscriptions:
@@ -157,7 +226,7 @@ class Subscriptions:
     def __init__(self, dsn: str, *, tenant: str = DEFAULT_TENANT) -> None:
         check_address(dsn)
         self._tenant = check_tenant(tenant)
-        self._pool = open_pool(dsn, CONNECTIONS_MAX)
+        self._sessions = Sessions(dsn, CONNECTIONS_MAX)
 
     def names(self) -> list[str]:
         """Returns the names of all subscriptions that have ever run and were not removed."""
@@ -189,6 +258,40 @@ class Subscriptions:
         As long as one fails, those behind it wait. Returns whether the stream was parked.
         """
         return bool(self._answer(_RETRY, self._tenant, name, stream))
+
+    def parked_timers(self, name: str, *, limit: int = 1_000) -> list[ParkedTimer]:
+        """Returns the timers of a process manager whose reaction failed, by process."""
+        with self._connection() as connection:
+            cursor = connection.cursor(row_factory=class_row(ParkedTimer))
+            return cursor.execute(_TIMERS, (self._tenant, name, limit)).fetchall()
+
+    def retry_all(self, name: str, *, error_type: str | None = None) -> int:
+        """Has everything that is parked tried again: streams, and timers of a process manager.
+
+        Args:
+            name: The subscription.
+            error_type: Only what failed with this error: its class (`KeyError`), the class's full
+                name, or its code (`HW-E050`, `40001`).
+
+        Returns:
+            How many streams and timers.
+        """
+        asked = {"tenant": self._tenant, "name": name, "error": error_type}
+        with self._connection() as connection:
+            row: Any = connection.execute(_RETRY_ALL, asked).fetchone()
+            return int(row[0]) + _change(connection, _FIRE_TIMERS, _OF_ERROR, asked)
+
+    def retry_timer(self, name: str, process_id: str, timer: str) -> bool:
+        """Has a timer whose reaction failed fire again now; returns whether there is one."""
+        return self._timer(_FIRE_TIMERS, name, process_id, timer)
+
+    def drop_timer(self, name: str, process_id: str, timer: str) -> bool:
+        """Gives up a timer whose reaction failed: the process will never have taken it in.
+
+        Returns:
+            Whether there was one.
+        """
+        return self._timer(_DROP_TIMERS, name, process_id, timer)
 
     def drop(self, name: str, stream: str, *, everything: bool = False) -> int:
         """Gives up the event of a parked stream that failed; those behind it are delivered.
@@ -248,7 +351,8 @@ class Subscriptions:
 
         Raises:
             WaitTimeoutError: It has not, or the event is parked.
-            SubscriptionError: There is no such subscription.
+            SubscriptionError: There is no such subscription, or it is of another tenant than the
+                append.
         """
         deadline = time.monotonic() + timeout_s
         pause = _WAIT_FIRST_S
@@ -256,7 +360,9 @@ class Subscriptions:
         while True:
             with self._connection() as connection:
                 row: Any = connection.execute(_REACHED, asked).fetchone()
-            reached, head, parked = row
+            reached, head, parked, owner = row
+            if token.transaction_id and owner not in (None, self._tenant):
+                raise _foreign(name, self._tenant, owner)
             if reached is not None and reached >= token.global_position and not parked:
                 return
             left = deadline - time.monotonic()
@@ -268,13 +374,18 @@ class Subscriptions:
 
     def close(self) -> None:
         """Gives back the connections."""
-        self._pool.close()
+        self._sessions.close()
 
     def __enter__(self) -> Subscriptions:  # noqa: PYI034
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _timer(self, how: str, name: str, process_id: str, timer: str) -> bool:
+        which = {"tenant": self._tenant, "name": name, "process_id": process_id, "timer": timer}
+        with self._connection() as connection:
+            return _change(connection, how, _THIS_TIMER, which) > 0
 
     def _answer(self, asked: str, *parameters: Any) -> Any:
         with self._connection() as connection:
@@ -284,13 +395,25 @@ class Subscriptions:
     @contextmanager
     def _connection(self) -> Iterator[StoreConnection]:
         try:
-            with self._pool.connection() as connection:
-                if connection.tenant != self._tenant:
-                    connection.execute(statement.ACT_FOR, (self._tenant,))
-                    connection.tenant = self._tenant
+            with self._sessions.acting(self._tenant) as connection:
                 yield connection
         except psycopg.Error as error:
             raise translated(error) from error
+
+
+def _change(connection: StoreConnection, how: str, which: str, asked: dict[str, Any]) -> int:
+    """Changes timers under the locks of their processes; returns how many."""
+    with connection.transaction():
+        connection.execute(_PROCESSES.format(which).encode(), asked)
+        return connection.execute(how.format(which).encode(), asked).rowcount
+
+
+def _foreign(name: str, tenant: str, owner: str) -> SubscriptionError:
+    return SubscriptionError(
+        f"subscription {name} is of another tenant than what it is waited for",
+        detail=f"subscription: {tenant}; the append: {owner}",
+        hint="run it with store=store, whose tenant it takes, or declare it with tenant=...",
+    )
 
 
 def _refused(outcome: str, name: str) -> SubscriptionError:

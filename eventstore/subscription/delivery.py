@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from eventstore.callables import check_function
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,6 +50,10 @@ class Delivery:
 
         Args:
             act: Is given a key, the same on each repetition, for the other side's deduplication.
+
+        Raises:
+            WrongKindError: It is no function, or an async one.
         """
+        check_function(f"an effect of subscription {self.subscription}", act)
         if self.live:
             self.held.append((f"{self.key}:{len(self.held) + 1}", act))

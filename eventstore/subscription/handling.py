@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.pq import TransactionStatus
 
+from eventstore.callables import check_result
 from eventstore.errors import ContentionError, SubscriptionError, UndeclaredError
+from eventstore.postgres.connection import lent
 from eventstore.postgres.errors import CONTENTION
 from eventstore.recorded import RecordedEvent
 from eventstore.subscription.delivery import Delivery
@@ -90,7 +92,9 @@ class Handling:
         except Exception as error:  # noqa: BLE001  # the classes that decode are the user's
             return self._failure(error, attempt)
         try:
-            subscription.handler(event, delivery)
+            with lent(self._connection):
+                result = subscription.handler(event, delivery)
+            check_result(f"the handler of subscription {subscription.name}", result)
         except Exception as error:  # noqa: BLE001  # whatever it is, only this stream waits
             return self._failure(error, attempt)
         return self._failed_silently(attempt) or delivery.held
@@ -105,11 +109,23 @@ class Handling:
             if key in self._done:
                 continue
             try:
-                effect(key)
+                with lent(self._connection):
+                    result = effect(key)
+                check_result(f"an effect of subscription {self._subscription.name}", result)
             except Exception as error:  # noqa: BLE001  # see above
                 return self._failure(error, attempt)
             self._done.add(key)
         return self._failed_silently(attempt) if effects else None
+
+    def knows(self, stored: StoredEvent) -> bool:
+        """Returns whether this program has a class for an event."""
+        try:
+            self._decode(stored)
+        except UndeclaredError:
+            return False
+        except Exception:  # noqa: BLE001  # that is another failure, for a handler's policy
+            return True
+        return True
 
     def committed(self) -> None:
         """Says that the transaction is through, so that nothing of it is repeated."""

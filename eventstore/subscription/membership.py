@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from eventstore.errors import CheckpointBeyondHeadError, SubscriptionError
+from eventstore.postgres.connection import BACKEND_PID, options, pooled
 from eventstore.subscription import statement
 from eventstore.subscription.subscription import Start
 
@@ -72,10 +73,73 @@ def _declare(connection: Connection[Any], subscription: Subscription) -> None:
         )
 
 
-def claim(connection: Connection[Any], subscription: Subscription) -> list[int]:
-    """Takes and gives up partitions so that each member has its share; returns what it has."""
+def claim(connection: Connection[Any], subscription: Subscription, session: int) -> list[int]:
+    """Takes and gives up partitions so that each member has its share; returns what it has.
+
+    Args:
+        connection: Of the runner.
+        subscription: What it runs.
+        session: Process of the server that has joined.
+
+    Raises:
+        SubscriptionError: A pooler has given the runner another session since.
+    """
+    check_session(connection, subscription.name, session)
     mine: list[int] = _answer(connection, statement.CLAIM, (subscription.tenant, subscription.name))
     return sorted(mine or [])
+
+
+_PROBES = 3
+
+
+def check_session(connection: Connection[Any], name: str, session: int) -> None:
+    """Makes sure that a runner still has the session that joined.
+
+    Args:
+        connection: Of the runner, outside of a transaction.
+        name: Of the subscription.
+        session: Process of the server that has joined.
+
+    Raises:
+        SubscriptionError: A pooler has given the runner another session since.
+    """
+    if _answer(connection, BACKEND_PID, ()) != session:
+        raise _shared(name)
+
+
+def own_session(connection: Connection[Any], dsn: str, name: str) -> int:
+    """Returns the server's process, and refuses a pooler that deals out sessions by transaction.
+
+    While another client's transaction is open, such a pooler gives it the session that this one had
+    before, or this one another.
+
+    Args:
+        connection: Of the runner, outside of a transaction.
+        dsn: How it was connected.
+        name: Of the subscription.
+
+    Raises:
+        SubscriptionError: The session is not the runner's own.
+    """
+    own: int = _answer(connection, BACKEND_PID, ())
+    if not pooled(connection, own):
+        return own
+    connection.prepare_threshold = None
+    for _ in range(_PROBES):
+        with psycopg.connect(dsn, **options(dsn)) as other, other.transaction():
+            others = _answer(other, BACKEND_PID, ())
+            if others == own or _answer(connection, BACKEND_PID, ()) != own:
+                raise _shared(name)
+    return own
+
+
+def _shared(name: str) -> SubscriptionError:
+    return SubscriptionError(
+        f"the runner of subscription {name} needs a session of its own",
+        detail="a pooler gives each transaction another session of the server",
+        hint="give the runner a DSN that leads to Postgres itself, or to a pooler in session mode;"
+        " stores and Subscriptions work through either",
+    )
 
 
 def leave(connection: Connection[Any]) -> None:

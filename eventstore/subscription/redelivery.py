@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 import structlog
 
+from eventstore.errors import UndeclaredError
 from eventstore.event import StoredEvent
 from eventstore.postgres.connection import payloads_as_bytes
 from eventstore.subscription import statement
+from eventstore.subscription.reporting import report
 from eventstore.subscription.retry import Failure
 
 if TYPE_CHECKING:
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     from eventstore.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
-
-_GONE: Final = Failure("eventstore.errors.SubscriptionError", "HW-E032", 1, permanent=True)
-"""The log has no such event any more; somebody has to say that this is right."""
 
 _AT_ONCE: Final = 100
 """Events of one parked stream before the others have their turn again."""
@@ -74,9 +73,32 @@ class Redelivery:
                 if self._stopping() or not self._first(stream):
                     break
 
+    def retry_known(self, mine: Sequence[int]) -> None:
+        """Has events tried again that were parked as unknown, and that this program knows.
+
+        Args:
+            mine: Partitions whose locks this session has got just now.
+        """
+        subscription = self._subscription
+        scope = (subscription.tenant, subscription.name)
+        asked = (*scope, UndeclaredError.code, subscription.partitions, list(mine))
+        found = self._connection.execute(statement.UNKNOWN, asked).fetchall()
+        known = 0
+        for stream, position in found:
+            event = self._event(position)
+            if event is not None and self._handling.knows(event):
+                self._connection.execute(statement.RETRY, (*scope, stream))
+                known += 1
+        if known:
+            _log.info(
+                "events that were unknown are tried again",
+                subscription=subscription.name,
+                streams=known,
+            )
+
     def _first(self, stream: str) -> bool:
         """Delivers the first parked event of a stream; returns whether the next may follow."""
-        place = (self._subscription.tenant, self._subscription.name, stream)
+        place = (self._subscription.owner, self._subscription.name, stream)
         failures: list[tuple[int, Failure]] = []
         with self._connection.transaction():
             self._lock(stream)
@@ -125,16 +147,10 @@ class Redelivery:
                     "attempts": failure.attempts,
                     "error_code": failure.error_code,
                     "error_type": failure.error_type,
+                    "error_location": failure.error_location,
                 },
             )
-        _log.warning(
-            "event failed again" if wait_s is not None else "event failed, its stream is parked",
-            subscription=subscription.name,
-            global_position=position,
-            error_type=failure.error_type,
-            error_code=failure.error_code,
-            attempts=failure.attempts,
-        )
+        report(subscription, failure, wait_s, first=False, stream=stream, global_position=position)
 
     def _lock(self, stream: str) -> None:
         subscription = self._subscription

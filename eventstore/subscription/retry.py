@@ -7,16 +7,22 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from eventstore.errors import EventStoreError, SubscriptionError
+from eventstore.subscription.trace import kind_of, location_of
 
-ATTEMPTS_MAX: Final = 5
+ATTEMPTS_MAX: Final = 20
+"""With the waits below, about eleven minutes: a dependency that is restarted is back by then."""
+
 WAIT_INITIAL_S: Final = 0.2
 WAIT_MAX_S: Final = 60.0
-"""A fault elsewhere that lasts longer is for somebody to look at."""
+"""So long after a dependency is back, the last stream that waited for it is handled again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How a handler that fails is tried again. Only the event's own stream waits for it.
+
+    By default 20 calls, with waits of 0.2, 0.4, 0.8, … 51 seconds, then of a minute: about eleven
+    minutes in all.
 
     Attributes:
         attempts_max: Calls of the handler before the event stays parked until somebody decides.
@@ -67,12 +73,16 @@ class Failure:
         error_code: Its stable code: HW-E… of this package, or Postgres' SQLSTATE.
         attempts: How often the handler was called.
         permanent: No repetition heals it.
+        error_location: `file:line` of the handler's own code; None if unknown.
+        error: The error itself, for this process only.
     """
 
     error_type: str
     error_code: str | None
     attempts: int
     permanent: bool
+    error_location: str | None = None
+    error: BaseException | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, error: BaseException, attempts: int, policy: RetryPolicy) -> Failure:
@@ -82,8 +92,7 @@ class Failure:
         if isinstance(error, EventStoreError):
             code = error.code
             permanent = permanent or not error.retriable
-        kind = type(error)
-        return cls(f"{kind.__module__}.{kind.__qualname__}"[:200], code, attempts, permanent)
+        return cls(kind_of(error), code, attempts, permanent, location_of(error), error)
 
     def wait_s(self, policy: RetryPolicy) -> float | None:
         """Returns how long to wait before the next attempt, in seconds; None if there is none."""

@@ -15,12 +15,14 @@ import random
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
 import structlog
 
-from eventstore.errors import ContentionError
+from eventstore.callables import check_function
+from eventstore.errors import ContentionError, SubscriptionError
 from eventstore.postgres.connection import NOTICED, check_address, options
 from eventstore.postgres.errors import CONTENTION, translated
 from eventstore.subscription import membership, statement
@@ -29,13 +31,15 @@ from eventstore.subscription.batch import Batch, Look
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.handling import Handling
 from eventstore.subscription.redelivery import Redelivery
+from eventstore.subscription.trace import traceback_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from psycopg import Connection
 
     from eventstore.codec import Codec
+    from eventstore.store import EventStore
     from eventstore.subscription.subscription import Subscription
     from eventstore.token import Token
 
@@ -77,26 +81,44 @@ class SubscriptionRunner:
     Args:
         dsn: The event store's database; never shown.
         subscription: What to run.
-        codec: Decodes events for the handler, usually `store.codec`. None: the handler takes
-            `StoredEvent`.
+        store: Decodes events for the handler, and says whose they are. Without it and without a
+            codec, the handler takes `StoredEvent`.
+        codec: Decodes events where there is no store; the subscription says whose they are.
         chore: What else is to be done on the connection between batches.
+        on_stop: Is called once, in the thread of `run`, when that ends: with what ended it, or None
+            after `stop`.
+
+    Attributes:
+        subscription: What it runs, with the tenant that it runs for.
+        failed: What ended `run`; None while it runs and after `stop`.
+        ready: Whether it is connected and shares the subscription's partitions now.
 
     Raises:
         StoreUnavailableError: There is no way to the database.
+        SubscriptionError: The subscription is declared for another tenant than the store's.
+        WrongKindError: `on_stop` is no function, or an async one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is one thing that a caller can want
         self,
         dsn: str,
         subscription: Subscription,
         *,
+        store: EventStore | None = None,
         codec: Codec | None = None,
         chore: Chore | None = None,
+        on_stop: Callable[[BaseException | None], object] | None = None,
     ) -> None:
+        if on_stop is not None:
+            check_function("on_stop", on_stop)
+        self.subscription = replace(subscription, tenant=_tenant(subscription, store))
+        self.failed: BaseException | None = None
+        self.ready = False
         check_address(dsn)
-        self.subscription = subscription
         self._dsn = dsn
-        self._codec = codec
+        self._codec = store.codec if codec is None and store is not None else codec
+        self._on_stop = on_stop
+        self._server_process = 0
         self._chore = chore
         self._alarm = Alarm()
         self._thread: threading.Thread | None = None
@@ -116,6 +138,17 @@ class SubscriptionRunner:
             SubscriptionError: It cannot run as it is declared, or its handler is broken.
             EventStoreError: The database refuses what no repetition changes.
         """
+        try:
+            self._run()
+        except BaseException as error:
+            self.failed = error
+            self._say_failed(error)
+            raise
+        finally:
+            if self._on_stop is not None:
+                self._call_on_stop(self._on_stop)
+
+    def _run(self) -> None:
         self._alarm.open()
         outages = 0
         try:
@@ -133,12 +166,22 @@ class SubscriptionRunner:
         finally:
             self._alarm.close()
 
+    def _call_on_stop(self, on_stop: Callable[[BaseException | None], object]) -> None:
+        try:
+            on_stop(self.failed)
+        except Exception as error:  # noqa: BLE001  # it must not hide what ended the run
+            _log.error(
+                "on_stop failed",
+                subscription=self.subscription.name,
+                traceback=traceback_of(error),
+            )
+
     def stop(self) -> None:
         """Ends `run` after the event that is being handled; what is done is committed."""
         self._alarm.ring()
 
     def start(self) -> None:
-        """Runs it in a thread of its own. `join` tells how it ended."""
+        """Runs it in a thread of its own. `failed`, `on_stop` and `join` tell how it ended."""
         self._thread = threading.Thread(
             target=self._keep_error, name=f"subscription {self.subscription.name}", daemon=True
         )
@@ -161,7 +204,7 @@ class SubscriptionRunner:
 
         Who waits often keeps a `Subscriptions` for it: this one connects anew each time.
         """
-        with Subscriptions(self._dsn, tenant=self.subscription.tenant) as subscriptions:
+        with Subscriptions(self._dsn, tenant=self.subscription.owner) as subscriptions:
             subscriptions.wait_for(self.subscription.name, token, timeout_s, running=self._running)
 
     def __enter__(self) -> SubscriptionRunner:  # noqa: PYI034
@@ -190,14 +233,19 @@ class SubscriptionRunner:
         with psycopg.connect(self._dsn, connect_timeout=10, **given) as connection:
             # the mark is of use to snapshots that are taken after it only
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            self._server_process = membership.own_session(
+                connection, self._dsn, self.subscription.name
+            )
             connection.add_notify_handler(self._notified)
             connection.execute(NOTICED)
-            connection.execute(statement.ACT_FOR, (self.subscription.tenant,))
+            connection.execute(statement.ACT_FOR, (self.subscription.owner,))
             connection.execute(statement.LISTEN)
             membership.join(connection, self.subscription)
+            self.ready = True
             try:
                 yield connection
             finally:
+                self.ready = False
                 membership.leave(connection)
 
     def _notified(self, _: object) -> None:
@@ -211,7 +259,7 @@ class SubscriptionRunner:
         balance_at = 0.0
         while not self._alarm.rung:
             if time.monotonic() >= balance_at:
-                mine = self._balance(connection, mine)
+                mine = self._balance(connection, redelivery, mine)
                 balance_at = time.monotonic() + BALANCE_S
             try:
                 look, wait_s = self._turn(connection, batch, redelivery, mine)
@@ -225,6 +273,8 @@ class SubscriptionRunner:
             except Exception as error:
                 if connection.closed or connection.broken:
                     raise psycopg.OperationalError("the connection is lost") from error
+                # what failed may be that the session is another one
+                membership.check_session(connection, self.subscription.name, self._server_process)
                 raise
             if look is None or not look.behind:
                 self._pause(connection, look, min(wait_s, balance_at - time.monotonic()))
@@ -249,8 +299,10 @@ class SubscriptionRunner:
             wait_s = wait_s if due_in_s is None else min(wait_s, max(due_in_s, 0.0))
         return look, wait_s
 
-    def _balance(self, connection: Connection[Any], before: list[int]) -> list[int]:
-        mine = membership.claim(connection, self.subscription)
+    def _balance(
+        self, connection: Connection[Any], redelivery: Redelivery, before: list[int]
+    ) -> list[int]:
+        mine = membership.claim(connection, self.subscription, self._server_process)
         if mine != before:
             _log.info(
                 "partitions claimed",
@@ -258,6 +310,7 @@ class SubscriptionRunner:
                 partitions=mine,
                 of=self.subscription.partitions,
             )
+            redelivery.retry_known([one for one in mine if one not in before])
         return mine
 
     def _pause(self, connection: Connection[Any], look: Look | None, wait_s: float) -> None:
@@ -288,6 +341,16 @@ class SubscriptionRunner:
         if _one(connection, statement.WANT_WAKE) == head and not self._woken:
             self._alarm.wait(timeout_s, connection.fileno())
 
+    def _say_failed(self, error: BaseException) -> None:
+        _log.error(
+            "runner failed",
+            subscription=self.subscription.name,
+            tenant=self.subscription.owner,
+            error_type=type(error).__qualname__,
+            error_code=getattr(error, "code", None),
+            traceback=traceback_of(error),
+        )
+
     def _say_lost(self, error: psycopg.OperationalError, outages: int) -> None:
         _log.warning(
             "connection lost",
@@ -304,6 +367,19 @@ class SubscriptionRunner:
             error_type=type(error).__name__,
             times=times,
         )
+
+
+def _tenant(subscription: Subscription, store: EventStore | None) -> str:
+    """Whose events a subscription reads."""
+    if store is None:
+        return subscription.owner
+    if subscription.tenant not in (None, store.tenant):
+        raise SubscriptionError(
+            f"subscription {subscription.name} is of another tenant than its store",
+            detail=f"subscription: {subscription.tenant}; store: {store.tenant}",
+            hint="leave the tenant out, or run it with store.for_tenant(...)",
+        )
+    return store.tenant
 
 
 def _one(connection: Connection[Any], asked: str) -> int:

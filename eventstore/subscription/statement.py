@@ -40,6 +40,8 @@ LOOK: Final = (
     "SELECT eventstore.high_water_mark(), eventstore.head(),"
     " ARRAY(SELECT stream FROM eventstore.parked_events"
     "        WHERE tenant = %(tenant)s AND subscription = %(name)s AND state <> 'waiting'),"
+    " (SELECT count(*) FROM eventstore.parked_events"
+    "   WHERE tenant = %(tenant)s AND subscription = %(name)s AND state = 'parked'),"
     " (SELECT extract(epoch FROM min(retry_at) - clock_timestamp())::double precision"
     "    FROM eventstore.parked_events"
     "   WHERE tenant = %(tenant)s AND subscription = %(name)s AND state = 'retrying'"
@@ -63,12 +65,13 @@ NO_FSYNC: Final = "SET LOCAL synchronous_commit = off"
 
 PARK: Final = (
     "INSERT INTO eventstore.parked_events (tenant, subscription, stream, global_position, state,"
-    " live, attempts, error_code, error_type, retry_at)"
+    " live, attempts, error_code, error_type, error_location, retry_at)"
     " SELECT %s, %s, stream, global_position, state, live, attempts, error_code, error_type,"
-    "        clock_timestamp() + wait_s * interval '1 second'"
+    "        error_location, clock_timestamp() + wait_s * interval '1 second'"
     "   FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::boolean[], %s::integer[],"
-    "               %s::text[], %s::text[], %s::double precision[])"
-    "        AS e(stream, global_position, state, live, attempts, error_code, error_type, wait_s)"
+    "               %s::text[], %s::text[], %s::text[], %s::double precision[])"
+    "        AS e(stream, global_position, state, live, attempts, error_code, error_type,"
+    "             error_location, wait_s)"
 )
 
 # A clock that was set back must not hold an event for longer than the longest wait.
@@ -98,6 +101,14 @@ EVENT: Final = (
     " WHERE tenant = %s AND global_position = %s"
 )
 
+# parked because no program knew the event then
+UNKNOWN: Final = (
+    "SELECT stream, global_position FROM eventstore.parked_events"
+    " WHERE tenant = %s AND subscription = %s AND state = 'parked' AND error_code = %s"
+    "   AND eventstore.partition_of(tenant, stream, %s) = ANY (%s)"
+)
+RETRY: Final = "SELECT eventstore.retry_parked(%s, %s, %s)"
+
 DELIVERED: Final = (
     "DELETE FROM eventstore.parked_events"
     " WHERE tenant = %s AND subscription = %s AND stream = %s AND global_position = %s"
@@ -109,7 +120,8 @@ FAILED_AGAIN: Final = (
     "   SET state = CASE WHEN %(wait_s)s::double precision IS NULL THEN 'parked'"
     "           ELSE 'retrying' END,"
     "       retry_at = clock_timestamp() + %(wait_s)s * interval '1 second',"
-    "       attempts = %(attempts)s, error_code = %(error_code)s, error_type = %(error_type)s"
+    "       attempts = %(attempts)s, error_code = %(error_code)s, error_type = %(error_type)s,"
+    "       error_location = %(error_location)s"
     " WHERE tenant = %(tenant)s AND subscription = %(name)s AND stream = %(stream)s"
     "   AND global_position = %(global_position)s AND state = 'retrying'"
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from eventstore.callables import check_function, check_instance
 from eventstore.errors import NameRefusedError, SubscriptionError
 from eventstore.names import DEFAULT_TENANT, check_tenant
 from eventstore.query import EVERYTHING, Query
@@ -16,6 +17,7 @@ from eventstore.unknown import UnknownPolicy
 
 if TYPE_CHECKING:
     from eventstore.subscription.delivery import Delivery
+    from eventstore.subscription.failure import HandlerFailure
 
 PARTITIONS_MAX: Final = 256
 """Each is a row, a lock and a share of each read."""
@@ -27,7 +29,7 @@ BATCH_S_MAX: Final = 1.0
 """Seconds after which a batch commits what it has, so that slow handlers hold no locks for long."""
 
 PARKED_STREAMS_MAX: Final = 1_000
-"""More than this is no poison event but a broken handler: it stops rather than park the log."""
+"""More than this is no poison event but a broken handler or a dependency that is away."""
 
 Handler: TypeAlias = Callable[[Any, "Delivery"], object]
 """Takes an event and its delivery; what it returns is ignored, what it raises is a failure."""
@@ -79,7 +81,7 @@ class Subscription:
         name: Its identity within the tenant.
         handler: Is called for each event, in the order of its stream.
         query: Which events.
-        tenant: Whose.
+        tenant: Whose; None: its runner's store's, or the default tenant.
         partitions: Into how many parts the streams are split; so many processes can share the work.
         start: Where it begins when it runs for the first time; a number is the global position
             after which it begins.
@@ -89,13 +91,15 @@ class Subscription:
         batch_s_max: Seconds after which a transaction commits what it has.
         retry: What happens when the handler fails.
         unknown: What happens to events that the program has no class for.
-        parked_streams_max: The subscription stops rather than park more streams than this.
+        parked_streams_max: Streams that may wait. Where some of so many are still retried, the
+            subscription pauses until one succeeds; where none is, it stops.
+        on_failure: Is given each failure of the handler, with the error, after its transaction.
     """
 
     name: str
     handler: Handler
     query: Query = EVERYTHING
-    tenant: str = DEFAULT_TENANT
+    tenant: str | None = None
     partitions: int = 1
     start: Start | int = Start.BEGINNING
     effects_from: Start = Start.BEGINNING
@@ -104,10 +108,15 @@ class Subscription:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     unknown: UnknownPolicy = UnknownPolicy.HALT
     parked_streams_max: int = PARKED_STREAMS_MAX
+    on_failure: Callable[[HandlerFailure], object] | None = None
 
     def __post_init__(self) -> None:
         check_subscription(self.name)
-        check_tenant(self.tenant)
+        check_function(f"the handler of subscription {self.name}", self.handler)
+        if self.on_failure is not None:
+            check_function(f"on_failure of subscription {self.name}", self.on_failure)
+        if self.tenant is not None:
+            check_tenant(self.tenant)
         check_partitions(self.partitions)
         if not isinstance(self.start, Start) and (type(self.start) is not int or self.start < 0):
             raise SubscriptionError(
@@ -120,6 +129,11 @@ class Subscription:
                 detail=f"{self.batch_size!r:.80}",
             )
 
+    @property
+    def owner(self) -> str:
+        """Whose events it reads where its runner has no store."""
+        return self.tenant or DEFAULT_TENANT
+
     @classmethod
     def of(cls, projection: Projection, **options: Any) -> Subscription:
         """Returns the subscription that keeps a view.
@@ -127,10 +141,15 @@ class Subscription:
         Args:
             projection: The view.
             options: Attributes of the subscription besides its name, handler and query.
-        """
 
-        def apply(event: Any, delivery: Delivery) -> None:
-            projection.apply(event, delivery.connection)
+        Raises:
+            WrongKindError: It is a class, has no `apply`, or that is an async function.
+        """
+        check_instance("a projection", projection, ["apply"])
+        check_function(f"apply of projection {projection.name}", projection.apply)
+
+        def apply(event: Any, delivery: Delivery) -> object:
+            return projection.apply(event, delivery.connection)
 
         return cls(name=projection.name, handler=apply, query=projection.query, **options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,9 +15,16 @@ from headwater.errors import UnhealthyError, UsageError
 from headwater.events import find_store, tenant_of
 
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
-Stream = Annotated[str, typer.Argument(help="The stream that waits.")]
 
-parked = typer.Typer(help="Streams that wait because a handler failed.", no_args_is_help=True)
+OneStream = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream that waits.")]
+Process = Annotated[
+    str | None, typer.Option("--process", metavar="ID", help="The process whose timer waits.")
+]
+Timer = Annotated[str | None, typer.Option("--timer", metavar="NAME", help="Its timer.")]
+
+parked = typer.Typer(
+    help="Streams and timers that wait because a handler failed.", no_args_is_help=True
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -55,41 +62,73 @@ def list_parked(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """List the streams whose first waiting event failed."""
+    """List the streams whose first waiting event failed, and the timers whose reaction did."""
     with _open(dsn, tenant, config, home, profile) as control:
         names = control.names() if name is None else [name]
-        found = [(one, stream) for one in names for stream in control.parked(one)]
-    rows = [{"subscription": one, **_row(asdict(stream))} for one, stream in found]
+        found = [
+            {**_NOTHING, "subscription": one, **waiting}
+            for one in names
+            for waiting in (
+                *map(asdict, control.parked(one)),
+                *map(asdict, control.parked_timers(one)),
+            )
+        ]
+    rows = [_row(one) for one in found]
     print_rows(rows, as_json=as_json, title="", empty="nothing is parked")
 
 
 @parked.command("retry")
 def retry(
     name: Name,
-    stream: Stream,
+    stream: OneStream = None,
     *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All streams and timers that wait.")
+    ] = False,
+    error_type: Annotated[
+        str | None,
+        typer.Option(
+            "--error-type", help="All that failed with it: a class such as KeyError, or a code."
+        ),
+    ] = None,
+    process: Process = None,
+    timer: Timer = None,
     tenant: Tenant = None,
     dsn: Dsn = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
 ) -> None:
-    """Have a stream's parked events delivered again, in order, by the subscription's runner."""
-    check_stream(stream)
+    """Have what is parked tried again, in order, by the subscription's runner.
+
+    Example: headwater events parked retry mail --error-type ConnectionError
+    """
+    several = everything or error_type is not None
+    which = _which(stream, process, timer, several=several)
     with _open(dsn, tenant, config, home, profile) as control:
-        if not control.retry(name, stream):
-            raise _not_parked(name, stream)
+        if several:
+            count = control.retry_all(name, error_type=error_type)
+            typer.echo(f"its runner tries {count:,} again" if count else "nothing of it waits")
+            return
+        if stream is not None:
+            done = control.retry(name, stream)
+        else:
+            done = control.retry_timer(name, process or "", timer or "")
+    if not done:
+        raise _not_parked(name, which)
     typer.echo("its runner tries it again")
 
 
 @parked.command("drop")
 def drop(
     name: Name,
-    stream: Stream,
+    stream: OneStream = None,
     *,
     everything: Annotated[
         bool, typer.Option("--all", help="Also the events that wait behind the failed one.")
     ] = False,
+    process: Process = None,
+    timer: Timer = None,
     yes: Yes = False,
     tenant: Tenant = None,
     dsn: Dsn = None,
@@ -97,17 +136,28 @@ def drop(
     home: HomeFolder = None,
     profile: Profile = None,
 ) -> None:
-    """Give up the event that failed: the subscription will never have seen it."""
-    check_stream(stream)
+    """Give up the event or the timer that failed: it will never have been handled."""
+    which = _which(stream, process, timer)
     if not yes:
-        raise UsageError(
-            "the subscription will never have seen the event", hint="add --yes if you mean it"
-        )
+        raise UsageError("it will never have been handled", hint="add --yes if you mean it")
     with _open(dsn, tenant, config, home, profile) as control:
-        dropped = control.drop(name, stream, everything=everything)
+        if stream is not None:
+            dropped = control.drop(name, stream, everything=everything)
+        else:
+            dropped = int(control.drop_timer(name, process or "", timer or ""))
     if not dropped:
-        raise _not_parked(name, stream)
-    typer.echo(f"{dropped:,} events given up")
+        raise _not_parked(name, which)
+    typer.echo(f"{dropped:,} events given up" if stream is not None else "the timer is given up")
+
+
+_NOTHING: Final = dict.fromkeys(
+    (
+        *("subscription", "stream", "process_id", "timer", "state", "attempts", "error_code"),
+        *("error_type", "error_location", "retry_at", "global_position", "parked_at", "waiting"),
+        "due_at",
+    )
+)
+"""A row of the list: a stream's or a timer's."""
 
 
 def _open(
@@ -117,9 +167,29 @@ def _open(
     return Subscriptions(database.dsn, tenant=tenant_of(database, tenant))
 
 
-def _not_parked(name: str, stream: str) -> UnhealthyError:
+def _which(
+    stream: str | None, process: str | None, timer: str | None, *, several: bool = False
+) -> str:
+    """Returns what a command is about, in words.
+
+    Raises:
+        UsageError: It is about nothing, or about two things.
+    """
+    if (process is None) != (timer is None):
+        raise UsageError("a timer is named by --process ID and --timer NAME")
+    if (stream is not None) + (timer is not None) + several != 1:
+        raise UsageError(
+            "name one stream, or one timer by --process and --timer",
+            hint="retry also takes --all and --error-type",
+        )
+    if stream is not None:
+        return f"stream {check_stream(stream)}"
+    return f"timer {timer} of process {process}"
+
+
+def _not_parked(name: str, which: str) -> UnhealthyError:
     return UnhealthyError(
-        f"stream {stream} does not wait in subscription {name}",
+        f"{which} does not wait in subscription {name}",
         hint="headwater events parked list",
     )
 

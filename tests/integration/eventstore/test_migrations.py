@@ -24,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from eventstore.errors import AccessRefusedError, SchemaMissingError, StoreUnavailableError
 from eventstore.postgres import schema
+from eventstore.subscription.control import Subscriptions
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
+REVISIONS = ["0001_event_store", "0002_failures"]
 
 OBJECTS = """
 SELECT n.nspname, 'relation', c.relname || ' ' || c.relkind::text FROM pg_class c
@@ -101,15 +103,14 @@ def test_up_down_and_up_again_comes_to_the_same(database):
     between = rows(database, OBJECTS), schema.current(database)
     done.append(schema.upgrade(database))
 
-    revisions = [schema.LATEST]
-    assert [revisions, revisions[::-1], revisions] == done
+    assert [REVISIONS, REVISIONS[::-1], REVISIONS] == done
     assert ([], None) == between
     assert first == rows(database, OBJECTS)
     assert len(first) > 50
 
 
 def test_an_upgrade_of_what_is_up_to_date_does_nothing(database):
-    assert [schema.LATEST] == schema.upgrade(database)
+    assert REVISIONS == schema.upgrade(database)
     assert [] == schema.upgrade(database)
     assert schema.LATEST == schema.current(database)
 
@@ -162,7 +163,7 @@ def test_two_upgrades_at_the_same_time_take_turns(database):
     with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
         done = sorted(pool.map(schema.upgrade, [database] * 3, timeout=120))
 
-    assert [[], [], [schema.LATEST]] == done
+    assert [[], [], REVISIONS] == done
 
 
 def test_two_threads_of_one_process_may_upgrade_two_databases(database, postgres_dsn):
@@ -170,7 +171,7 @@ def test_two_threads_of_one_process_may_upgrade_two_databases(database, postgres
         done = list(pool.map(schema.upgrade, [database, other, database, other], timeout=120))
         found = [schema.current(database), schema.current(other)]
 
-    assert [[], [], [schema.LATEST], [schema.LATEST]] == sorted(done)
+    assert [[], [], REVISIONS, REVISIONS] == sorted(done)
     assert [schema.LATEST] * 2 == found
 
 
@@ -227,14 +228,14 @@ def test_an_owner_who_is_no_superuser_migrates_with_any_password(owner):
     owners = rows(dsn, "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'eventstore'")
     down = schema.downgrade(dsn)
 
-    assert ([schema.LATEST], [(role,)], [schema.LATEST]) == (up, owners, down)
+    assert (REVISIONS, [(role,)], REVISIONS[::-1]) == (up, owners, down)
 
 
 def test_a_dsn_may_be_written_as_libpq_s_keys_and_values(owner):
     keys = make_conninfo(**conninfo_to_dict(owner[0]))
 
     assert "://" not in keys
-    assert [schema.LATEST] == schema.upgrade(keys)
+    assert REVISIONS == schema.upgrade(keys)
     assert schema.LATEST == schema.current(keys)
 
 
@@ -304,4 +305,44 @@ def test_looking_changes_nothing(database):
 def test_the_latest_revision_is_the_one_the_code_names(tmp_path):
     heads = ScriptDirectory(str(schema.folder())).get_heads()
 
-    assert [schema.LATEST] == heads
+    assert [schema.LATEST] == heads == REVISIONS[-1:]
+
+
+def test_what_failed_before_an_upgrade_is_there_after_it_and_can_be_retried(database):
+    command.upgrade(config(database), REVISIONS[0])
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "SELECT eventstore.declare_subscription('default', 'mail', 1, 0, false);"
+            "INSERT INTO eventstore.parked_events (tenant, subscription, stream, global_position,"
+            " state, live, attempts, error_type) VALUES"
+            " ('default', 'mail', 'order-1', 1, 'parked', true, 5, 'builtins.KeyError');"
+            "INSERT INTO eventstore.processes (tenant, manager, process_id)"
+            " VALUES ('default', 'mail', '7');"
+            "INSERT INTO eventstore.timers (tenant, manager, process_id, name, due_at, fires_at,"
+            " attempts, error_type) VALUES ('default', 'mail', '7', 'late', now(), 'infinity', 5,"
+            " 'builtins.ValueError')"
+        )
+    done = schema.upgrade(database)
+    with Subscriptions(database) as subscriptions:
+        streams, timers = subscriptions.parked("mail"), subscriptions.parked_timers("mail")
+        retried = subscriptions.retry_all("mail")
+
+    assert REVISIONS[1:] == done
+    assert [("order-1", 5, None)] == [
+        (one.stream, one.attempts, one.error_location) for one in streams
+    ]
+    assert [("7", "late", "parked", None)] == [
+        (one.process_id, one.timer, one.state, one.error_location) for one in timers
+    ]
+    assert 2 == retried
+
+
+def test_the_printed_script_of_an_older_database_has_only_what_is_new(database):
+    command.upgrade(config(database), REVISIONS[0])
+    script = schema.upgrade_script(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(script)
+
+    assert "CREATE TABLE eventstore.events" not in script
+    assert [] == schema.upgrade(database)
+    command.check(config(database))

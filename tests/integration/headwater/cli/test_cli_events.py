@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from fix_standby import free_port
 
 from eventstore.master_key import master_key_line, new_master_keys
 from eventstore.postgres import schema
@@ -79,10 +80,10 @@ def test_the_schema_is_made_shown_and_dropped(database, run):
 
     assert [
         (3, "no event store\n"),
-        (0, f"ran {schema.LATEST}\n"),
+        (0, "ran 0001_event_store\nran 0002_failures\n"),
         (0, f"nothing to do: the database is at {schema.LATEST}\n"),
         (0, f"{schema.LATEST}\n"),
-        (0, f"took back {schema.LATEST}\n"),
+        (0, "took back 0002_failures\ntook back 0001_event_store\n"),
         (0, "nothing to do: there is no event store\n"),
     ] == answers
 
@@ -285,6 +286,61 @@ def test_the_status_names_the_writer_that_holds_the_mark(run, store_dsn):
     assert (0, True) == (code, "slow" in shown)
 
 
+def test_the_status_names_a_prepared_transaction_and_how_to_end_it(run, store_dsn):
+    end = "PREPARED 'left ''open'''"
+    with psycopg.connect(store_dsn) as writer:
+        writer.execute(
+            "SELECT eventstore.append_event('default', 'order-1', -1, 'order.placed', 1::smallint,"
+            " gen_random_uuid(), '{}', NULL, now(), NULL, NULL, NULL)"
+        )
+        writer.execute("PREPARE TRANSACTION 'left ''open'''")
+    with psycopg.connect(store_dsn, autocommit=True) as admin:
+        try:
+            _, out, _ = run("events", "status", "--json")
+            (found,) = json.loads(out)["writers"]
+            printed = run("events", "status")[1]
+        finally:
+            admin.execute("ROLLBACK PREPARED 'left ''open'''")
+    _, after, _ = run("events", "status", "--json")
+
+    assert ("left 'open'", "prepared", None) == (found["gid"], found["state"], found["pid"])
+    assert found["role"] == urlsplit(store_dsn).username
+    assert 0 <= found["age_s"] < 300
+    assert f"COMMIT {end} or ROLLBACK {end}" == found["command"]
+    assert "left 'open'" in printed
+    assert [] == json.loads(after)["writers"]
+
+
+def test_a_standby_is_named_as_such_by_every_command_that_cannot_work_there(run, clusters):
+    primary = clusters.start()
+    schema.upgrade(primary.dsn())
+    run("events", "append", "order-1", "order.placed", dsn=primary.dsn())
+    standby = clusters.join(primary.standby(clusters.folder("standby"), free_port()))
+    answers = [run("events", *words, dsn=standby.dsn()) for words in (("status",), ("tail",))]
+    append_there = run("events", "append", "order-1", "order.placed", dsn=standby.dsn())
+
+    for code, out, err in answers:
+        assert (1, "") == (code, out)
+        assert "HW-E054" in err
+        assert "read the log at the primary" in err
+    assert "HW-E054" in append_there[2]
+    assert "target_session_attrs" in append_there[2]
+
+
+def test_a_transaction_that_was_prepared_before_a_restart_is_named(run, clusters):
+    primary = clusters.start()
+    schema.upgrade(primary.dsn())
+    with psycopg.connect(primary.dsn()) as writer:
+        writer.execute("SELECT eventstore.hold_mark(), nextval('eventstore.global_position')")
+        writer.execute("CREATE TABLE written (id int)")
+        writer.execute("PREPARE TRANSACTION 'old'")
+    primary.stop()
+    primary.start()
+    _, out, _ = run("events", "status", "--json", dsn=primary.dsn())
+
+    assert [("old", "prepared")] == [(w["gid"], w["state"]) for w in json.loads(out)["writers"]]
+
+
 def test_an_edited_event_is_found_and_a_cut_log_too(run, store_dsn, tmp_path):
     head = tmp_path / "head"
     append(run, "order-1", "order-2", "order-3")
@@ -472,6 +528,60 @@ def test_parked_streams_are_listed_tried_again_and_dropped(run, rows, store_dsn)
     ]
     assert [0, 0, 3] == [retried[0], dropped[0], absent[0]]
     assert [("order-1", "retrying")] == [(row["stream"], row["state"]) for row in after]
+
+
+def test_all_that_is_parked_is_tried_again_and_timers_are_listed_and_dropped(run, rows, store_dsn):
+    with psycopg.connect(store_dsn) as connection:
+        connection.execute("SELECT eventstore.declare_subscription('default', 'mail', 1, 0, false)")
+        connection.execute("""
+            INSERT INTO eventstore.parked_events (tenant, subscription, stream, global_position,
+                state, live, attempts, error_type)
+            VALUES ('default', 'mail', 'order-1', 1, 'parked', true, 3, 'builtins.ValueError'),
+                   ('default', 'mail', 'order-2', 2, 'parked', true, 3, 'builtins.KeyError');
+            INSERT INTO eventstore.processes (tenant, manager, process_id)
+            VALUES ('default', 'mail', '7');
+            INSERT INTO eventstore.timers (tenant, manager, process_id, name, due_at, fires_at,
+                attempts, error_type)
+            VALUES ('default', 'mail', '7', 'late', now(), 'infinity', 3, 'builtins.KeyError'),
+                   ('default', 'mail', '7', 'later', now(), 'infinity', 3, 'builtins.KeyError')
+        """)
+    status = rows("events", "subscriptions")
+    before = rows("events", "parked", "list")
+    table = run("events", "parked", "list")[1]
+    timer = ("--process", "7", "--timer", "late")
+    answers = [
+        run("events", "parked", "retry", "mail", "--error-type", "ValueError"),
+        run("events", "parked", "retry", "mail", *timer),
+        run("events", "parked", "drop", "mail", "--process", "7", "--timer", "later", "--yes"),
+        run("events", "parked", "retry", "mail", "--all"),
+        run("events", "parked", "retry", "mail", "--error-type", "OSError"),
+        run("events", "parked", "drop", "mail", "--process", "7", "--timer", "no", "--yes"),
+    ]
+    refused = [
+        run("events", "parked", "retry", "mail"),
+        run("events", "parked", "retry", "mail", "order-1", "--all"),
+        run("events", "parked", "retry", "mail", "--timer", "late"),
+        run("events", "parked", "drop", "mail", "order-1", *timer, "--yes"),
+    ]
+    after = rows("events", "parked", "list")
+
+    assert [(2, 2)] == [(row["parked_streams"], row["parked_timers"]) for row in status]
+    assert [("order-1", None), ("order-2", None), (None, "late"), (None, "later")] == [
+        (row["stream"], row["timer"]) for row in before
+    ]
+    assert "late" in table
+    assert [
+        (0, "its runner tries 1 again\n"),
+        (0, "its runner tries it again\n"),
+        (0, "the timer is given up\n"),
+        (0, "its runner tries 3 again\n"),
+        (0, "nothing of it waits\n"),
+        (3, ""),
+    ] == [answer[:2] for answer in answers]
+    assert [2] * 4 == [code for code, *_ in refused]
+    assert [("order-1", "retrying"), ("order-2", "retrying"), (None, "retrying")] == [
+        (row["stream"], row["state"]) for row in after
+    ]
 
 
 def test_the_event_store_alone_works_from_its_wheel(installed, database, tmp_path):

@@ -1,0 +1,81 @@
+"""Reporting: tells the log and `on_failure` that a handler failed, outside of any transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from eventstore.subscription.failure import HandlerFailure
+from eventstore.subscription.trace import traceback_of
+
+if TYPE_CHECKING:
+    from eventstore.subscription.retry import Failure
+    from eventstore.subscription.subscription import Subscription
+
+_log = structlog.get_logger(__name__)
+
+
+def report(  # noqa: PLR0913  # an event's place or a timer's
+    subscription: Subscription,
+    failure: Failure,
+    retry_in_s: float | None,
+    *,
+    first: bool,
+    stream: str | None = None,
+    global_position: int | None = None,
+    process_id: str | None = None,
+    timer: str | None = None,
+) -> None:
+    """Logs a failure and tells `on_failure` of it, outside of any transaction.
+
+    Args:
+        subscription: Whose handler failed.
+        failure: How.
+        retry_in_s: When it is tried again; None if it is not.
+        first: Whether it is new; a traceback is logged then, and when it is parked.
+        stream: Of the event.
+        global_position: Of the event.
+        process_id: Of the timer.
+        timer: Its name.
+    """
+    what = "event failed" if timer is None else "timer failed"
+    place = {"stream": stream, "global_position": global_position}
+    place |= {"process_id": process_id, "timer": timer}
+    said = {
+        "subscription": subscription.name,
+        "tenant": subscription.owner,
+        **{name: value for name, value in place.items() if value is not None},
+        "error_type": failure.error_type,
+        "error_code": failure.error_code,
+        "error_location": failure.error_location,
+        "attempts": failure.attempts,
+    }
+    if failure.error is not None and (first or retry_in_s is None):
+        said["traceback"] = traceback_of(failure.error)
+    if retry_in_s is None:
+        _log.error(f"{what}, it is parked", **said)
+    else:
+        _log.warning(f"{what}, it is retried", retry_in_s=round(retry_in_s, 3), **said)
+    if subscription.on_failure is None:
+        return
+    told = HandlerFailure(
+        subscription=subscription.name,
+        tenant=subscription.owner,
+        stream=stream,
+        global_position=global_position,
+        process_id=process_id,
+        timer=timer,
+        attempts=failure.attempts,
+        error=failure.error,
+        error_type=failure.error_type,
+        error_code=failure.error_code,
+        error_location=failure.error_location,
+        retry_in_s=retry_in_s,
+    )
+    try:
+        subscription.on_failure(told)
+    except Exception as error:  # noqa: BLE001  # it only looks on
+        _log.error(
+            "on_failure failed", subscription=subscription.name, traceback=traceback_of(error)
+        )
