@@ -103,6 +103,7 @@ from eventstore.handling import Handled
 from eventstore.loading import State
 from eventstore.log import LogPart, StreamPart
 from eventstore.personal import Personal, Redacted
+from eventstore.personal_tags import personal_tag
 from eventstore.query import Condition, Query, QueryItem, tagged
 from eventstore.recorded import CompactedPrefix, RecordedEvent
 from eventstore.registry import EventData, EventTypes, event, upcast
@@ -164,6 +165,7 @@ __all__ = [
     "event",
     "evolves",
     "handles",
+    "personal_tag",
     "scenario",
     "tagged",
     "upcast",

@@ -199,6 +199,10 @@ class AsyncEventStore:
         found = await self.log.read_boundary(self.tenant, query, connection=connection)
         return list(map(self._planner.recorded, found.events)), Condition(query, found.after)
 
+    async def personal_tag(self, name: str, value: str) -> str:
+        """See `EventStore.personal_tag`."""
+        return await asyncio.to_thread(self.codec.personal_tag, self.tenant, name, value)
+
     async def wait_for(self, token: Token, timeout_s: float) -> None:
         """See `EventStore.wait_for`."""
         await self._run(waiting(token, timeout_s))

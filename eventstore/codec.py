@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from eventstore.callables import check_result
 from eventstore.errors import (
     EventRefusedError,
     EventStoreError,
@@ -23,6 +24,7 @@ from eventstore.event import NewEvent, StoredEvent
 from eventstore.event_id import new_event_id
 from eventstore.names import check_label
 from eventstore.personal import Redacted
+from eventstore.personal_tags import PersonalTag, check_tags, hashed
 from eventstore.registry import EventData, EventType, EventTypes
 from eventstore.sealing import Place, confirmation_of, open_field, seal_field
 from eventstore.upcasting import cause_of, check_redacted, upcasted
@@ -61,7 +63,7 @@ class Codec:
         stream_position: int | None = None,
         event_id: UUID | None = None,
         occurred_at: datetime | None = None,
-        tags: Iterable[str] = (),
+        tags: Iterable[str | PersonalTag] = (),
     ) -> NewEvent:
         """Returns an event as it is appended.
 
@@ -75,7 +77,8 @@ class Codec:
             tags: Tags besides those that its type gives it.
 
         Raises:
-            EventRefusedError: It would not read back equal to what was given.
+            EventRefusedError: It would not read back equal to what was given, or one of its tags
+                has a personal value in clear.
             SubjectKeyError: It has personal fields, and its subject is forgotten or there is no
                 key ring.
             UndeclaredError: Its class is not declared.
@@ -85,7 +88,7 @@ class Codec:
         if wire.__class__ is Wire:
             declared, data = wire.declared, wire.write(event)
         elif event.__class__ is EventData:
-            return self._encode_untyped(event, event_id, occurred_at, tags)
+            return self._encode_untyped(event, event_id, occurred_at, self._stored(tags, tenant))
         else:
             wire = wire or self._wire_of(self.types.of(event))
             declared = wire.declared
@@ -100,10 +103,18 @@ class Codec:
             event_id or new_event_id(),
             occurred_at or datetime.now(UTC),
             declared.version,
-            _tags_of(declared, event, tags) if declared.tags or tags else (),
+            self._tags_of(declared, event, tags, tenant) if declared.tags or tags else (),
             None,
             digest,
         )
+
+    def personal_tag(self, tenant: str, name: str, value: str) -> str:
+        """Returns a tag for a personal value as it is stored; see `eventstore.personal_tags`.
+
+        Raises:
+            SubjectKeyError: There is no key ring, or the tenant's key for tags is shredded.
+        """
+        return hashed(PersonalTag(name, value), tenant, self.keyring)
 
     def needs_position(self, event: object) -> bool:
         """Returns whether an event has personal fields, which are bound to their place.
@@ -182,6 +193,24 @@ class Codec:
             raise
         except Exception as error:  # noqa: BLE001  # a class may check itself
             raise _unreadable(stored, error) from None
+
+    def _tags_of(
+        self, declared: EventType, event: object, given: Iterable[str | PersonalTag], tenant: str
+    ) -> tuple[str, ...]:
+        own = declared.tags(event) if declared.tags is not None else ()
+        check_result(f"tags of event {declared.name}", own)
+        groups = [group if isinstance(group, str) else list(group) for group in (own, given)]
+        if declared.personal:
+            check_tags(declared, event, *groups)
+        return _distinct(declared.name, *(self._stored(group, tenant) for group in groups))
+
+    def _stored(self, tags: Iterable[Any], tenant: str) -> Iterable[str]:
+        if isinstance(tags, str):
+            return tags  # refused by _distinct
+        return [
+            hashed(tag, tenant, self.keyring) if isinstance(tag, PersonalTag) else tag
+            for tag in tags
+        ]
 
     def _encode_untyped(
         self,
@@ -323,11 +352,6 @@ def _subject_of(declared: EventType, event: object) -> str:
             detail=f"{declared.subject} is of type {type(value).__qualname__}",
         )
     return check_label("subject", str(value))
-
-
-def _tags_of(declared: EventType, event: object, tags: Iterable[str]) -> tuple[str, ...]:
-    own = declared.tags(event) if declared.tags is not None else ()
-    return _distinct(declared.name, own, tags)
 
 
 def _distinct(type_: str, *groups: Iterable[str]) -> tuple[str, ...]:

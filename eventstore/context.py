@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from eventstore.event import StoredEvent
+    from eventstore.personal_tags import PersonalTag
     from eventstore.recorded import RecordedEvent
 
 
@@ -65,7 +66,7 @@ class Occurrence:
     event: object
     event_id: UUID | None = None
     occurred_at: datetime | None = None
-    tags: tuple[str, ...] = ()
+    tags: tuple[str | PersonalTag, ...] = ()
 
     def __post_init__(self) -> None:
         check_instant("occurred_at", self.occurred_at)

@@ -7,7 +7,8 @@
 
 Only a field of the event itself can be personal, not a part of one; its value may be of any type
 that can be stored. Names of streams, tags and the subject itself are never encrypted: keep persons
-out of them, or name them by a number.
+out of them, or name them by a number. A personal value in a tag is refused, or stored as a keyed
+hash (`eventstore.personal_tags`).
 """
 
 from __future__ import annotations

@@ -25,12 +25,13 @@ from eventstore.callables import check_function
 from eventstore.errors import UndeclaredError
 from eventstore.names import check_type
 from eventstore.personal import personal_types
+from eventstore.personal_tags import PersonalTag
 from eventstore.upcasting import Upcast, Upcaster
 
 VERSION_MAX: Final = 2**15 - 1
 """The column's largest number."""
 
-Tags = Callable[[Any], Iterable[str]]
+Tags = Callable[[Any], Iterable[str | PersonalTag]]
 _C = TypeVar("_C")
 _F = TypeVar("_F", bound=Upcast)
 
@@ -116,7 +117,8 @@ class EventTypes:
             name: Such as `order.placed`; it is stored and never changes.
             version: One more each time its payload changes so that older ones need an upcaster.
             subject: Field that names the person whom its personal fields are about.
-            tags: Takes an event and returns its tags.
+            tags: Takes an event and returns its tags. They are never encrypted: a personal value
+                gets into one by `personal_tag` only.
             public: Whether it is meant for others, as an integration event.
 
         Raises:

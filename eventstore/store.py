@@ -310,6 +310,18 @@ class EventStore:
         found = self.log.read_boundary(self.tenant, query, connection=connection)
         return list(map(self._planner.recorded, found.events)), Condition(query, found.after)
 
+    def personal_tag(self, name: str, value: str) -> str:
+        """Returns the tag that `personal_tag(name, value)` gave an event, to look for it.
+
+        Args:
+            name: What the value is, such as `email`.
+            value: The personal value.
+
+        Raises:
+            SubjectKeyError: There is no key ring, or the tenant's key for tags is shredded.
+        """
+        return self.codec.personal_tag(self.tenant, name, value)
+
     def wait_for(self, token: Token, timeout_s: float) -> None:
         """Waits until the log is complete up to a token: whoever reads it now has its events.
 
