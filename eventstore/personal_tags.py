@@ -21,16 +21,15 @@ import hashlib
 import hmac
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from eventstore.errors import EventRefusedError, SubjectKeyError
 from eventstore.personal import Redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from eventstore.keyring import KeyRing
-    from eventstore.registry import EventType
 
 TAGS_SUBJECT: Final = "headwater tags"
 """Subject of the key for personal tags, one in each tenant."""
@@ -38,6 +37,17 @@ TAGS_SUBJECT: Final = "headwater tags"
 _HASH_DIGITS: Final = 32
 _CHARACTERS_MIN: Final = 3
 """Of a personal text that is looked for in tags: shorter ones are in many by chance."""
+
+
+class _Declared(Protocol):
+    """What is needed of an event's type."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def personal(self) -> Mapping[str, Any]: ...
+    @property
+    def tags(self) -> Callable[[Any], Iterable[Any]] | None: ...
 
 
 class PersonalTag(NamedTuple):
@@ -80,7 +90,7 @@ def hashed(tag: PersonalTag, tenant: str, keyring: KeyRing | None) -> str:
 
 
 def check_tags(
-    declared: EventType, event: object, own: Iterable[Any], given: Iterable[Any]
+    declared: _Declared, event: object, own: Iterable[Any], given: Iterable[Any]
 ) -> None:
     """Checks that no personal value of an event gets into a tag in clear.
 
@@ -105,7 +115,7 @@ def check_tags(
             )
 
 
-def _of_another_person(declared: EventType, event: object) -> set[Any]:
+def _of_another_person(declared: _Declared, event: object) -> set[Any]:
     """The tags of the same event about someone else: what differs is made of personal values."""
     other = copy.copy(event)
     for name in declared.personal:
