@@ -103,6 +103,12 @@ def test_partitions_appear_as_their_root_those_of_the_snapshot_and_later_ones_to
          ("code",)),
         ("id int, code text UNIQUE", "DEFAULT", ()),
         ("id int, code text", "FULL", ()),
+        ("id int, code text, PRIMARY KEY (id) INCLUDE (code)", "DEFAULT", ("id",)),
+        ("id int NOT NULL, code text, UNIQUE (id) INCLUDE (code)", "FULL", ("id",)),
+        ("id int, code text, m text GENERATED ALWAYS AS (lower(code)) STORED, PRIMARY KEY (id, m)",
+         "DEFAULT", ("id", "m")),
+        ("id int PRIMARY KEY, code text, made text GENERATED ALWAYS AS (lower(code)) STORED",
+         "FULL", ("id",)),
     ],
 )  # fmt: skip
 def test_the_key_of_a_record_is_the_key_that_the_catalog_tells(
@@ -133,6 +139,53 @@ def test_the_key_of_a_record_is_the_key_that_the_catalog_tells(
     assert key == schema.key
     if "UNIQUE" not in columns or key:  # Debezium takes an index with NULLs for a key; we do not
         assert {frozenset(key)} == {frozenset(orjson.loads(r.key or b"{}")) for r in records}
+
+
+def test_key_columns_of_any_name_are_the_key_and_no_other_column_is(
+    database: str, capture: Callable[..., Captured]
+) -> None:
+    names = ("Order No", "a:b", "a,b", "pay$id", "(id)", "ключ")
+    listed = ", ".join(f'"{name}"' for name in names)
+    columns = ", ".join(f'"{name}" int NOT NULL' for name in names)
+    run(database, 'CREATE SCHEMA "acme.com"',
+        f'CREATE TABLE "acme.com"."t;1" ({columns}, id int, UNIQUE ({listed}))',
+        'ALTER TABLE "acme.com"."t;1" REPLICA IDENTITY FULL')  # fmt: skip
+    captured = capture('"acme.com".t;1')
+    run(database, 'INSERT INTO "acme.com"."t;1" SELECT 1, 2, 3, 4, 5, 6, 7')
+
+    topic = TableName("acme.com", "t;1").topic(captured.spec.name)
+    run(database, 'INSERT INTO "acme.com"."t;1" SELECT -1, 2, 3, 4, 5, 6, 7')
+    (record,) = captured.read(topic, lambda record: b"-1" in (record.key or b""))
+
+    assert dict(zip(names, range(1, 7), strict=True)) == orjson.loads(record.key)
+
+
+def test_stored_generated_columns_are_read_and_streamed_and_children_are_left_alone(
+    database: str, capture: Callable[..., Captured]
+) -> None:
+    run(database, "CREATE TABLE priced (id int PRIMARY KEY, net int, gross int GENERATED ALWAYS"
+        " AS (net * 2) STORED, shown int GENERATED ALWAYS AS (net + 1) VIRTUAL)",
+        "CREATE TABLE child (more int) INHERITS (priced)",
+        "INSERT INTO priced VALUES (1, 10)",
+        "INSERT INTO child VALUES (7, 70, DEFAULT, DEFAULT, 1)",
+    )  # fmt: skip
+    captured = capture("public.priced", insert_only=frozenset())
+    captured.execute(
+        "INSERT INTO priced VALUES (2, 20)",
+        "UPDATE priced SET net = 11 WHERE id = 1",
+        "ALTER TABLE priced ADD COLUMN later int GENERATED ALWAYS AS (net * 3) STORED",
+        "UPDATE priced SET net = 22 WHERE id = 2",
+        "UPDATE child SET net = 1", "DELETE FROM child",
+    )  # fmt: skip
+
+    assert [] == source.plan(captured.spec)
+    rows = [dict(event.after or {}) for event in captured.events("priced")]
+    assert {
+        "r1": {"id": 1, "net": 10, "gross": 20},
+        "c2": {"id": 2, "net": 20, "gross": 40},
+        "u1": {"id": 1, "net": 11, "gross": 22},
+        "u2": {"id": 2, "net": 22, "gross": 44, "later": 66},
+    } == dict(zip(("r1", "c2", "u1", "u2"), rows, strict=True))
 
 
 def test_apply_again_changes_nothing_and_remove_leaves_nothing(
