@@ -67,8 +67,8 @@ def _grouped(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
         lines += ["}", ""]
         mirrors += [f"for name, table in {listed}.items():"]
         mirrors += [f"    {line}" for line in _mirror("name", f"{source}[table]", to)]
-    tables = ", ".join(f"*{name}.values()" for name in variables)
-    return [*lines, *_source(survey, f"[{tables}],", [], ""), "", *mirrors, ""]
+    every = ", ".join(f"*{name}.values()" for name in variables)
+    return [*lines, *_source(survey, f"[{every}],", [], ""), "", *mirrors, ""]
 
 
 def _source(survey: Survey, begin: str, tables: Sequence[str], end: str) -> list[str]:

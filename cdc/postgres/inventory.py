@@ -33,10 +33,11 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
                                 ELSE ceil(pg_relation_size(l.oid) / %(row_bytes)s::float8)
                            END), 0)::bigint AS rows,
               coalesce(sum(pg_table_size(l.oid)), 0)::bigint AS size_bytes
-         FROM pg_class l
-        WHERE l.oid = c.oid AND c.relkind = 'r'
-           OR c.relkind = 'p' AND l.oid IN (
-              SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)) AS size
+         FROM (SELECT c.oid WHERE c.relkind = 'r'
+                UNION ALL
+               SELECT t.relid::oid FROM pg_partition_tree(c.oid) t
+                WHERE c.relkind = 'p' AND t.isleaf) AS leaf
+         JOIN pg_class l ON l.oid = leaf.oid) AS size
  WHERE c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition AND c.relpersistence <> 't'
    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND n.nspname <> 'headwater'
  ORDER BY 1, 2

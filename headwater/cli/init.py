@@ -13,6 +13,7 @@ from headwater.cli.options import Json
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.spelling import shown, view_names
 from headwater.survey import EXCLUDED, NOT_ASKED, Wanted
+from headwater.views_text import views_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,7 @@ def init(  # what a person may say of a database
         return
     _show(draft.survey, everything=dry_run)
     if dry_run:
-        typer.echo(f"\n{scaffold.views_text(draft.survey)}", nl=False)
+        typer.echo(f"\n{views_text(draft.survey)}", nl=False)
         stderr.print("nothing was written: --dry-run")
         return
     for file in scaffold.write(draft):
