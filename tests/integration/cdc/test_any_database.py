@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from database_grammar import Database, databases, q
 from hypothesis import HealthCheck, given, note, settings
 
 from cdc.capture import OWN_TABLES
@@ -20,6 +19,7 @@ from cdc.postgres import catalog, own_schema, preflight, publication, session
 from cdc.postgres.check import CheckState
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
+from tests.support.database_grammar import Database, databases, q
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
