@@ -9,7 +9,6 @@ from uuid import uuid4
 import psycopg
 import pytest
 from fix_pooler import SmallPooler
-from fix_subscription import until
 
 from eventstore.errors import SubscriptionError
 from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend
@@ -22,6 +21,7 @@ from eventstore.query import tagged
 from eventstore.subscription import Subscription, membership
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -107,7 +107,7 @@ def test_nothing_is_left_behind_in_the_sessions_of_others(pooler, store_dsn):
 def test_keys_and_the_state_of_subscriptions_are_found(pooler, store_dsn, app_dsn):
     dsn = pooler()
     with SubscriptionRunner(app_dsn, Subscription(name="view", handler=print)) as runner:
-        until(lambda: runner.ready)
+        wait_until(lambda: runner.ready)
     ring = PostgresKeyRing(dsn, new_master_keys("k"), cache_s=0)
     keys = {ring.key_of("default", "ada", create=True) for _ in range(ROUNDS)}
     with Subscriptions(dsn) as subscriptions:
@@ -131,7 +131,7 @@ def test_a_runner_works_where_it_has_a_session_of_its_own(pooler, app_dsn):
     log.append(request("default"))
     subscription = Subscription(name="view", handler=lambda event, _: seen.append(event.stream))
     with SubscriptionRunner(pooler("session"), subscription):
-        until(lambda: seen)
+        wait_until(lambda: seen)
     log.close()
 
     assert ["order-1"] == seen
@@ -143,10 +143,10 @@ def test_a_runner_whose_session_is_exchanged_later_stops(app_dsn, monkeypatch):
     runner = SubscriptionRunner(pooler.dsn, Subscription(name="view", handler=print))
     monkeypatch.setattr(membership, "_PROBES", 0)  # as if nothing were noticed at the start
     runner.start()
-    until(lambda: runner.ready)
+    wait_until(lambda: runner.ready)
     with psycopg.connect(app_dsn, sslmode="disable") as other:
         pooler.add(other)
-        until(lambda: runner.failed)
+        wait_until(lambda: runner.failed)
         failed = runner.failed
     pooler.close()
 

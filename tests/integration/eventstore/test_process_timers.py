@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from fix_process import OrderPlaced, PlaceOrder, fulfilment, shop
-from fix_subscription import until
 from structlog.testing import capture_logs
 
 from eventstore.errors import UndeclaredError, WrongKindError
@@ -15,6 +14,7 @@ from eventstore.process.runner import ProcessRunner
 from eventstore.query import Query
 from eventstore.subscription import RetryPolicy
 from eventstore.subscription.control import Subscriptions
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -63,14 +63,14 @@ def test_a_timer_that_failed_is_listed_counted_told_and_retried(ledger, store, c
         capture_logs() as logged,
         ProcessRunner(ledger.dsn, manager(broken), store, retry=ONCE, on_failure=told.append),
     ):
-        until(lambda: [one for one in control.parked_timers("p") if one.state == "parked"])
-        until(lambda: told)
+        wait_until(lambda: [one for one in control.parked_timers("p") if one.state == "parked"])
+        wait_until(lambda: told)
         (timer,) = control.parked_timers("p")
         (status,) = control.status("p")
         broken.clear()
         absent = control.retry_timer("p", "1", "another")
         done = control.retry_timer("p", "1", "late")
-        until(lambda: completed(ledger) == ["1"])
+        wait_until(lambda: completed(ledger) == ["1"])
     (line,) = [one for one in logged if one["event"] == "timer failed, it is parked"]
 
     assert ("1", "late", 1, None) == (
@@ -100,11 +100,11 @@ def test_timers_are_retried_with_all_the_rest_and_dropped(ledger, store, control
     for order in ("1", "2"):
         store.handle(PlaceOrder(order, 20))
     with ProcessRunner(ledger.dsn, manager(broken), store, retry=ONCE):
-        until(lambda: 2 == sum(t.state == "parked" for t in control.parked_timers("p")))
+        wait_until(lambda: 2 == sum(t.state == "parked" for t in control.parked_timers("p")))
         broken.clear()
         dropped = control.drop_timer("p", "1", "late")
         counts = [control.retry_all("p", error_type="KeyError"), control.retry_all("p")]
-        until(lambda: completed(ledger) == ["2"])
+        wait_until(lambda: completed(ledger) == ["2"])
 
     assert dropped
     assert [0, 1] == counts
@@ -115,16 +115,16 @@ def test_a_timer_that_failed_as_undeclared_fires_again_after_a_deploy(ledger, st
     broken = [UndeclaredError]
     store.handle(PlaceOrder("1", 20))
     with ProcessRunner(ledger.dsn, manager(broken), store):
-        until(lambda: [t for t in control.parked_timers("p") if t.state == "parked"])
+        wait_until(lambda: [t for t in control.parked_timers("p") if t.state == "parked"])
     with ProcessRunner(ledger.dsn, manager([]), store):
-        until(lambda: completed(ledger) == ["1"])
+        wait_until(lambda: completed(ledger) == ["1"])
 
 
 def test_a_timer_that_is_not_overdue_is_neither_listed_nor_dropped(ledger, store, control):
     store.handle(PlaceOrder("1", 20))
     with ProcessRunner(ledger.dsn, fulfilment(), store) as runner:
         runner.wait_for(ledger.token(), 30)
-        until(lambda: ledger.query("SELECT name FROM eventstore.timers"))
+        wait_until(lambda: ledger.query("SELECT name FROM eventstore.timers"))
         listed = control.parked_timers("fulfilment")
         dropped = control.drop_timer("fulfilment", "1", "payment")
 
@@ -142,7 +142,7 @@ def test_a_coroutine_that_a_process_manager_returns_parks_its_event(ledger, stor
     kept[what] = lambda *_: asynchronous()
     store.handle(PlaceOrder("1", 20))
     with ProcessRunner(ledger.dsn, ProcessManager(name="p", query=made.query, **kept), store):
-        until(lambda: control.parked("p"))
+        wait_until(lambda: control.parked("p"))
         (parked,) = control.parked("p")
 
     assert WrongKindError.code == parked.error_code

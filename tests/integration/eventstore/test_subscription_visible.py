@@ -7,7 +7,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 from fix_process import PlaceOrder, shop
-from fix_subscription import new_event, record, until
+from fix_subscription import new_event, record
 from psycopg.rows import dict_row
 from structlog.testing import capture_logs
 
@@ -21,6 +21,7 @@ from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
 from eventstore.subscription.trace import location_of, traceback_of
 from eventstore.unknown import UnknownPolicy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -50,8 +51,8 @@ def store(ledger):
 def fails_at_once(runner: SubscriptionRunner) -> BaseException:
     with capture_logs() as logged:
         runner.start()
-        until(lambda: runner.failed)
-        until(lambda: [one for one in logged if one["event"] == "runner failed"])
+        wait_until(lambda: runner.failed)
+        wait_until(lambda: [one for one in logged if one["event"] == "runner failed"])
     (line,) = [one for one in logged if one["event"] == "runner failed"]
     assert "error" == line["log_level"]
     assert type(runner.failed).__name__ in line["traceback"]
@@ -66,7 +67,7 @@ def test_a_runner_that_fails_says_so_in_the_log_and_to_on_stop(ledger):
         ledger.dsn, Subscription(name="view", handler=record), codec=codec, on_stop=told.append
     )
     failed = fails_at_once(runner)
-    until(lambda: told)
+    wait_until(lambda: told)
 
     assert isinstance(failed, UndeclaredError)
     assert [failed] == told
@@ -81,7 +82,7 @@ def test_a_runner_that_is_stopped_has_not_failed_and_says_that_it_stopped(ledger
     with SubscriptionRunner(
         ledger.dsn, Subscription(name="view", handler=record), on_stop=told.append
     ) as runner:
-        until(lambda: runner.ready)
+        wait_until(lambda: runner.ready)
         meanwhile = list(told)
 
     assert ([], [None], None, False) == (meanwhile, told, runner.failed, runner.ready)
@@ -111,15 +112,15 @@ def test_a_runner_is_not_ready_while_it_has_no_connection(ledger, monkeypatch):
         raise psycopg.OperationalError("away")
 
     with SubscriptionRunner(ledger.dsn, Subscription(name="view", handler=record)) as runner:
-        until(lambda: runner.ready)
+        wait_until(lambda: runner.ready)
         with monkeypatch.context() as patch:
             patch.setattr(psycopg, "connect", refuse)
             ledger.connection.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE"
                 " datname = current_database() AND application_name LIKE '%subscription%'"
             )
-            until(lambda: not runner.ready)
-        until(lambda: runner.ready)
+            wait_until(lambda: not runner.ready)
+        wait_until(lambda: runner.ready)
 
 
 # What a handler raised
@@ -140,7 +141,7 @@ def test_a_failure_is_logged_with_its_traceback_and_told_with_its_error(ledger, 
     subscription = Subscription(name="view", handler=handler, retry=ONCE, on_failure=told.append)
     ledger.append("order-1")
     with capture_logs() as logged, SubscriptionRunner(ledger.dsn, subscription):
-        until(lambda: told)
+        wait_until(lambda: told)
         (parked,) = control.parked("view")
     (line,) = [one for one in logged if "it is parked" in one["event"]]
     here = "integration/test_subscription_visible.py:"
@@ -181,7 +182,7 @@ def test_each_attempt_is_told_and_an_on_failure_that_fails_stops_nothing(ledger,
             Subscription(name="view", handler=handler, retry=retry, on_failure=tell),
         ) as runner,
     ):
-        until(lambda: attempts and attempts[-1][1])
+        wait_until(lambda: attempts and attempts[-1][1])
 
     assert [(2, False), (3, False), (4, True)] == attempts
     assert runner.failed is None
@@ -237,11 +238,11 @@ def test_a_dependency_that_is_away_parks_nothing_for_good_and_is_not_hammered(le
     retry = RetryPolicy(attempts_max=50, wait_initial_s=0.05, wait_max_s=0.3)
     subscription = Subscription(name="view", handler=handler, retry=retry, parked_streams_max=5)
     with SubscriptionRunner(ledger.dsn, subscription) as runner:
-        until(lambda: len(calls) > 40)
+        wait_until(lambda: len(calls) > 40)
         waiting = control.parked("view")
         called = set(calls)
         away.clear()
-        until(lambda: ledger.handled() == ledger.logged())
+        wait_until(lambda: ledger.handled() == ledger.logged())
 
     assert runner.failed is None
     assert {"retrying"} == {one.state for one in waiting}
@@ -261,15 +262,15 @@ def test_everything_that_waits_is_retried_at_once_or_by_error(ledger, control):
         ledger.append(f"order-{number}")
     subscription = Subscription(name="view", handler=handler, retry=ONCE)
     with SubscriptionRunner(ledger.dsn, subscription):
-        until(lambda: 3 == sum(one.state == "parked" for one in control.parked("view")))
+        wait_until(lambda: 3 == sum(one.state == "parked" for one in control.parked("view")))
         broken.clear()
         counts = [
             control.retry_all("view", error_type="ValueError"),
             control.retry_all("view", error_type="AwayError"),
         ]
-        until(lambda: ["order-1"] == [one.stream for one in control.parked("view")])
+        wait_until(lambda: ["order-1"] == [one.stream for one in control.parked("view")])
         counts.append(control.retry_all("view", error_type="builtins.KeyError"))
-        until(lambda: not control.parked("view"))
+        wait_until(lambda: not control.parked("view"))
         counts.append(control.retry_all("view"))
 
     assert [0, 2, 1, 0] == counts
@@ -291,13 +292,13 @@ def test_an_event_that_was_unknown_is_tried_again_by_the_program_that_knows_it(l
         )
 
     with SubscriptionRunner(ledger.dsn, subscription(), codec=Codec(unknown)):
-        until(lambda: 2 == len(control.parked("view")))
+        wait_until(lambda: 2 == len(control.parked("view")))
     with SubscriptionRunner(ledger.dsn, subscription(), codec=Codec(unknown)) as runner:
-        until(lambda: runner.ready)
+        wait_until(lambda: runner.ready)
     still = [one.state for one in control.parked("view")]
     with SubscriptionRunner(ledger.dsn, subscription(), codec=Codec(known)):
-        until(lambda: seen)
-        until(lambda: 1 == len(control.parked("view")))
+        wait_until(lambda: seen)
+        wait_until(lambda: 1 == len(control.parked("view")))
 
     assert ["parked", "parked"] == still
     assert ["order-1"] == seen
@@ -391,7 +392,7 @@ def test_async_functions_and_classes_are_refused_where_they_are_declared(declare
 def test_what_shows_only_when_it_is_called_parks_its_event(ledger, control, handler):
     ledger.append("order-1")
     with SubscriptionRunner(ledger.dsn, Subscription(name="view", handler=handler)):
-        until(lambda: control.parked("view"))
+        wait_until(lambda: control.parked("view"))
         (parked,) = control.parked("view")
 
     assert (WrongKindError.code, "parked") == (parked.error_code, parked.state)

@@ -10,7 +10,7 @@ import typer
 
 from headwater.cli.verification import present_repaired, refuse_paused, refuse_unknown
 from headwater.errors import UnhealthyError, UsageError
-from projections.declaration import load
+from projections.registry import load
 from projections.fault import Fault
 from projections.repair import Repaired
 from projections.spec import PausedView

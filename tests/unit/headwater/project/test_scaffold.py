@@ -17,7 +17,7 @@ from headwater.settings import load as load_settings
 from headwater.spelling import VIEW_LENGTH_MAX, identifier, literal, variable, view_names
 from headwater.survey import Choice, Survey
 from headwater.views_text import views_text
-from projections.declaration import load
+from projections.registry import load
 from projections.view import Store
 
 ODD = [
