@@ -1,8 +1,8 @@
 """Databases by chance are captured at the source, and the application goes on as before.
 
-`tests/support/database_grammar.py` says what there can be. Each example is a transaction that is rolled
-back: the application's statements run, are undone, the tables are published as `headwater up` does
-it, and the same statements run again. A failure prints the statements that lead to it.
+`tests/support/database_grammar.py` says what there can be. Each example is a transaction that is
+rolled back: the application's statements run, are undone, the tables are published as `headwater
+up` does it, and the same statements run again. A failure prints the statements that lead to it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import typer
 
 from headwater.cli.verification import present_repaired, refuse_paused, refuse_unknown
 from headwater.errors import UnhealthyError, UsageError
-from projections.registry import load
 from projections.fault import Fault
+from projections.registry import load
 from projections.repair import Repaired
 from projections.spec import PausedView
 from projections.view import Store
