@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup environment demo test every-test soak lint format docs lock clean
 MAKEFLAGS += --no-print-directory
+# Tests start hundreds of Python processes: without its cache each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 PY := .venv/bin/python
 UV := .venv/setup/bin/uv

@@ -6,6 +6,7 @@ A green run that skipped its integration tests proves nothing, so the counts are
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 REAL: Final = "integration"
 _LEFT_OUT: Final = "left_out"
@@ -32,6 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Counts(config), "headwater-counts")
     else:
         config.pluginmanager.register(LeftOut(config))
+
+
+def promises(root: Path) -> dict[str, list[str]]:
+    """Names of the tests that show each promise of the README."""
+    file = root / "tests" / "promises.toml"
+    return tomllib.loads(file.read_text()) if file.exists() else {}
 
 
 class LeftOut:
@@ -113,9 +121,20 @@ class Counts:
         complaints = []
         if counts[REAL]["passed"] + counts[REAL]["failed"] == 0:
             complaints.append("no integration test ran: nothing was shown on real components")
+        complaints += [
+            f"the promise «{promise}» was not shown: {name} did not pass"
+            for promise, tests in promises(self._config.rootpath).items()
+            for name in tests
+            if not self._passed(name)
+        ]
         if lost := sorted(self._collected - self._outcomes.keys()):
             complaints.append(f"{len(lost)} collected tests have no outcome, first {lost[0]}")
         return complaints
+
+    def _passed(self, name: str) -> bool:
+        """Whether all cases of a test that ran have passed, and there was one."""
+        outcomes = {o for id_, o in self._outcomes.items() if id_.partition("[")[0] == name}
+        return outcomes == {"passed"}
 
     def _by_folder(self) -> dict[str, Counter[str]]:
         counts: dict[str, Counter[str]] = defaultdict(Counter)

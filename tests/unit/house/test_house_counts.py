@@ -68,6 +68,20 @@ def test_the_counts_are_shown_by_folder_before_pytest_s_own_last_line(tmp_path, 
 
 
 @pytest.mark.parametrize("options", [(), WORKERS], ids=["one process", "two workers"])
+@pytest.mark.parametrize(("text", "expected"), [(PASSES, 0), (SKIPS, 1)], ids=["ran", "skipped"])
+def test_each_promise_must_have_been_shown(tmp_path, options, text, expected):
+    write(tmp_path, unit=text, integration=PASSES)
+    test = "tests/unit/test_one.py::test_it"
+    (tmp_path / "tests" / "promises.toml").write_text(f'"nothing is lost" = ["{test}"]\n')
+
+    code, output = run(tmp_path, "--require-integration", *options)
+
+    assert expected == code
+    said = f"ERROR: the promise «nothing is lost» was not shown: {test} did not pass"
+    assert (expected == 1) == (said in output.splitlines())
+
+
+@pytest.mark.parametrize("options", [(), WORKERS], ids=["one process", "two workers"])
 def test_what_failed_is_said_before_the_run_ends(tmp_path, options):
     write(tmp_path, unit=FAILS)
 

@@ -26,8 +26,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.soak(minutes=2),
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(300),
 ]
 
 
