@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
+from pgoutput import Folded
+from psycopg import sql
 
 from cdc.capture import OWN_TABLES
 from cdc.postgres import catalog, own_schema, preflight, publication, session
@@ -22,9 +24,11 @@ from cdc.table import TableName
 from tests.support.database_grammar import Database, databases, q
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import psycopg
+
+    from cdc.table import TableSchema
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +66,13 @@ SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.rel
  WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition
  ORDER BY 2
 """
+
+_PARTITIONED: Final = """
+SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'p'
+"""
+_NOT_LOGGED: Final = ("ALTER", "CREATE", "DROP", 'TRUNCATE "part', 'TRUNCATE "rest of')
+"""The server logs no change of a row for them: not even for a TRUNCATE of one partition."""
 
 _few = settings(
     max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None
@@ -170,6 +181,51 @@ def every_column_is_named(source: Source, seen: Survey) -> None:
         assert set(described[table].key) <= set(described[table].by_name)
 
 
+def check_log(source: Source, database: Database) -> None:
+    """The log has every row of each captured table with a key, under its key, to the last value."""
+    connection, path = source.connection, q(database.schema)
+    connection.execute(f"CREATE SCHEMA {path}".encode())
+    try:
+        made = source.attempt(path, database.made)
+        note(script(database, made))
+        seen = survey(source, database)
+        publication.ensure(connection, PUBLICATION, (*seen.tables, *OWN_TABLES))
+        connection.execute("SELECT pg_create_logical_replication_slot('any_log', 'pgoutput')")
+        rows = [statement for statement in database.done if not statement.startswith(_NOT_LOGGED)]
+        source.attempt(path, rows)
+        described = catalog.describe(connection, seen.tables)
+        keyed = {(t.schema, t.name): s.key for t, s in described.items() if s.key}
+        folded = Folded({(t.schema, t.name): s.key for t, s in described.items()})
+        folded.read(connection, "any_log", PUBLICATION)
+        for table, key in keyed.items():
+            schema = described[TableName(*table)]
+            found = folded.rows.get(table, {})
+            assert stored(source, schema) == found, (table, key)
+    finally:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE slot_name = 'any_log'"
+        )
+        publication.drop(connection, PUBLICATION)
+        connection.execute(f"DROP SCHEMA {path} CASCADE".encode())
+
+
+def stored(source: Source, schema: TableSchema) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows of a table alone, as texts, by key."""
+    names = [column.name for column in schema.columns]
+    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
+    of = sql.Identifier(schema.table.schema, schema.table.name)
+    partitioned = source.rows(_PARTITIONED, (schema.table.schema, schema.table.name))
+    query = sql.SQL("SELECT {} FROM {}{}").format(
+        texts, sql.SQL("" if partitioned else "ONLY "), of
+    )
+    with source.connection.transaction():
+        source.connection.execute("SET LOCAL TimeZone = 'UTC'")
+        rows = source.connection.execute(query).fetchall()
+    whole = [dict(zip(names, row, strict=True)) for row in rows]
+    return {tuple(row[name] for name in schema.key): row for row in whole}
+
+
 def script(database: Database, made: Sequence[str]) -> str:
     """What leads to a failure, without the statements that the server refused anyway."""
     taken = [text for text, wrong in zip(database.made, made, strict=True) if not wrong]
@@ -185,10 +241,23 @@ def test_an_application_goes_on_with_thousands_of_databases(source: Source) -> N
     _run(source, _many)
 
 
-def _run(source: Source, how: settings) -> None:
+def test_the_log_of_any_database_has_every_row_under_its_key(source: Source) -> None:
+    source.connection.execute("SET TimeZone = 'UTC'")
+    _run(source, settings(_few, max_examples=40), check_log)
+
+
+@pytest.mark.soak(minutes=3)
+def test_the_log_of_hundreds_of_databases_has_every_row_under_its_key(source: Source) -> None:
+    source.connection.execute("SET TimeZone = 'UTC'")
+    _run(source, settings(_few, max_examples=1_000), check_log)
+
+
+def _run(
+    source: Source, how: settings, checked: Callable[[Source, Database], None] = check
+) -> None:
     @how
     @given(databases())
     def each(database: Database) -> None:
-        check(source, database)
+        checked(source, database)
 
     each()
