@@ -23,28 +23,35 @@ if TYPE_CHECKING:
 
 SEPARATOR = ":"
 NULL_TEXT = r"\N"
-"""Text of NULL in a key. In a longer key no value has it, as each `\\` of a value is escaped."""
+"""Text of NULL in a key; no value has it."""
 
 _PLAIN = (ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID)
 _JSON_KINDS = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.FLOAT)
 _WORDS = ("NaN", "Infinity", "-Infinity")
 _PARTS = re.compile(r"((?:[^\\:]|\\.)*):", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_LIKE_NULL = re.compile(r"\\+N")
 _ESCAPES = str.maketrans({"\\": "\\\\", SEPARATOR: "\\" + SEPARATOR})
 
 
 def key_text(parts: Sequence[object]) -> str:
     r"""Returns the text of a key.
 
-    A key of one column is its value's text as it is. The parts of a longer key are joined by `:`
+    A key of one column is its value's text as it is; only texts of backslashes and an `N`, which
+    could be taken for NULL, have one backslash more. The parts of a longer key are joined by `:`
     with `:` and `\` escaped by `\`, so two keys never share a text.
 
     Args:
         parts: The key columns' values in their document form.
     """
     if len(parts) == 1:
-        return _text(parts[0])
+        return NULL_TEXT if parts[0] is None else text_alone(_text(parts[0]))
     return SEPARATOR.join([key_part(part) for part in parts])
+
+
+def text_alone(text: str) -> str:
+    """Returns the text of a key of one column from that of its value."""
+    return "\\" + text if text[:1] == "\\" and _LIKE_NULL.fullmatch(text) else text
 
 
 def key_part(part: object) -> str:
@@ -66,9 +73,13 @@ def key_values(text: str, columns: Sequence[Column]) -> tuple[Json, ...]:
     return tuple(
         None
         if part == NULL_TEXT and column.nullable
-        else _value(column, part if plain else _ESCAPED.sub(r"\1", part))
+        else _value(column, _value_alone(part) if plain else _ESCAPED.sub(r"\1", part))
         for column, part in zip(columns, parts, strict=True)
     )
+
+
+def _value_alone(text: str) -> str:
+    return text[1:] if text[:2] == "\\\\" and _LIKE_NULL.fullmatch(text) else text
 
 
 def decoded_key(values: Sequence[Json], columns: Sequence[Column]) -> tuple[object, ...]:
@@ -118,7 +129,8 @@ class DocumentForm:
     def name_of(self, key: tuple[object, ...]) -> str:
         """Returns the text of a key."""
         if self._plain or self.plan.append_only:
-            return str(key[0])  # as the rest of this would come to, several times as fast
+            # as the rest of this would come to, several times as fast
+            return text_alone(str(key[0]))
         parts = self._encode_key(dict(zip(self.plan.keys, key, strict=True)))
         return key_text(list(parts.values()))
 

@@ -6,7 +6,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from projections.documents import key_text
+from projections.documents import key_text, text_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,9 @@ class RowPart(NamedTuple):
             kinds = set(map(type, values))
             if kinds == {int}:  # as most keys are, and a call for each is what takes long
                 return list(map(str, values))
-            return values if kinds == {str} else [key_text((value,)) for value in values]
+            if kinds == {str}:
+                return list(map(text_alone, values))
+            return [key_text((value,)) for value in values]
         parts = itemgetter(*map(self.names.index, key))
         return [key_text(parts(row)) for row in self.rows]
 

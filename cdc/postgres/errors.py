@@ -9,8 +9,8 @@ PostgresError
 ├── PreflightError            HW-C015  the database cannot be captured as it is
 ├── PublicationDriftError     HW-C016  the publication is not what it was made to be
 ├── SlotError                 HW-C017  the slot is lost, somebody else's, or of another database
-├── RemovalError              HW-C019  what a capture has made cannot be removed
-└── SchemaOwnerError          HW-C090  schema `headwater` holds what Headwater did not make
+├── RemovalError              HW-C090  what a capture has made cannot be removed
+└── SchemaOwnerError          HW-C019  schema `headwater` holds what Headwater did not make
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class SchemaOwnerError(PostgresError):
     An administrator who writes to it would run them with his own rights.
     """
 
-    code = "HW-C090"
+    code = "HW-C019"
 
 
 class RemovalError(PostgresError):
     """Something that a capture has made at its source, or that only looks so, is not removed."""
 
-    code = "HW-C019"
+    code = "HW-C090"

@@ -95,6 +95,12 @@ SELECT n.nspname, c.relname, array_agg(kn.nspname || '.' || k.relname ORDER BY 1
 """
 
 
+_PARTITIONED: Final = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind = 'p' AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+"""
+
+
 class FaultKind(Enum):
     """What follows if the table is captured as it is."""
 
@@ -147,6 +153,13 @@ def faults(
         elif told := tuple(_faults(schema, members)):
             found[table] = told
     return found
+
+
+def partitioned(connection: Connection[Any], tables: Iterable[TableName]) -> set[TableName]:
+    """Returns those of the tables that have partitions."""
+    wanted = list(tables)
+    names = [table.schema for table in wanted], [table.name for table in wanted]
+    return {TableName(*row) for row in connection.execute(_PARTITIONED, names).fetchall()}
 
 
 def children(

@@ -64,8 +64,8 @@ def test_names_arrive_as_they_are_and_those_of_another_case_apart(
     for number, name in enumerate(TABLES[:-1]):
         rest = {**dict.fromkeys(COLUMNS, "x"), "the key 😀": "é😀"}
         assert [
-            ("r", {"id": number, **rest}),
-            ("c", {"id": number + 100, **rest}),
+            ("r", {"id": number, "Made 😀": number, **rest}),
+            ("c", {"id": number + 100, "Made 😀": number + 100, **rest}),
         ] == rows_of(captured, TableName(SCHEMA, name))
 
 

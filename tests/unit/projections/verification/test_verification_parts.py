@@ -49,9 +49,11 @@ _texts = st.none() | st.text(alphabet="a:\\N0\n\xf8", max_size=6)
 
 @given(_texts, st.integers(-(2**63), 2**63 - 1))
 def test_the_text_of_a_key_has_its_values(text: str | None, number: int) -> None:
+    assert key_text([r"\N"]) != key_text([None])
     for columns, values in (((TEXT, NUMBER), (text, number)), ((NUMBER, TEXT), (number, text))):
         assert values == key_values(key_text(values), columns)
     assert (number,) == key_values(key_text([number]), (NUMBER,))
+    assert (text,) == key_values(key_text([text]), (TEXT,))
 
 
 def test_a_key_is_told_to_postgres_and_to_a_table_in_their_own_forms() -> None:
