@@ -143,7 +143,7 @@ def faults(
         rows: list[Any] = cursor.execute(_LEAVES.encode(), names).fetchall()
     for row in rows:
         leaves[TableName(row.root_schema, row.root_name)].append(row)
-    found = {}
+    found: dict[TableName, tuple[Fault, ...]] = {}
     for table, members in leaves.items():
         schema = schemas.get(table)
         if schema is None:
