@@ -60,6 +60,7 @@ def test_a_module_declares_by_running(tmp_path: Path) -> None:
         'source("Shop", tables=["orders"])',
         'source("shop", tables=[])',
         'source("shop", tables=["orders", "public.orders"])',
+        'source("shop", tables=["orders"], insert_only=["visits"])',
         'source("shop", tables=["a"]); source("shop", tables=["b"])',
         's = source("shop", tables=["a"]); view.mirror("x; drop", s.a)',
         's = source("shop", tables=["a"]); view.mirror("v", s.a); view.mirror("v", s.a)',
