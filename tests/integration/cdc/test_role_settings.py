@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SET = {
-    "statement_timeout": "50ms",
-    "lock_timeout": "50ms",
-    "idle_in_transaction_session_timeout": "50ms",
-    "idle_session_timeout": "50ms",
-    "transaction_timeout": "50ms",
+    "statement_timeout": "2s",
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "2s",
+    "idle_session_timeout": "2s",
+    "transaction_timeout": "2s",
     "default_transaction_read_only": "on",
     "default_transaction_isolation": "serializable",
     "default_transaction_deferrable": "on",
@@ -56,7 +56,7 @@ def test_a_session_is_not_cut_off_and_reads_what_others_read(hurried: str) -> No
     with closing(session.connect(hurried)) as connection:
         with connection.transaction():
             connection.execute("CREATE TABLE slow (id int)")
-            connection.execute("SELECT pg_sleep(0.2)")
+            connection.execute("SELECT pg_sleep(2.2)")
         for name in SET:
             (now,) = connection.execute(f"SHOW {name}".encode()).fetchone() or ("",)
             (usual,) = connection.execute(
@@ -84,6 +84,6 @@ def test_the_session_that_reads_the_log_can_begin_with_the_same(hurried: str) ->
         version = connection.info.server_version
     options = quote(session.own_options(version))
     with psycopg.connect(f"{hurried}?options={options}", autocommit=True) as connection:
-        connection.execute("SELECT pg_sleep(0.2)")
+        connection.execute("SELECT pg_sleep(2.2)")
         assert connection.execute("SHOW transaction_timeout").fetchone() == ("0",)
         assert connection.execute("SHOW default_transaction_read_only").fetchone() == ("off",)
