@@ -9,7 +9,6 @@ PostgresError
 ├── PreflightError            HW-C015  the database cannot be captured as it is
 ├── PublicationDriftError     HW-C016  the publication is not what it was made to be
 ├── SlotError                 HW-C017  the slot is lost, somebody else's, or of another database
-├── RemovalError              HW-C090  what a capture has made cannot be removed
 └── SchemaOwnerError          HW-C019  schema `headwater` holds what Headwater did not make
 """
 
@@ -80,9 +79,3 @@ class SchemaOwnerError(PostgresError):
     """
 
     code = "HW-C019"
-
-
-class RemovalError(PostgresError):
-    """Something that a capture has made at its source, or that only looks so, is not removed."""
-
-    code = "HW-C090"

@@ -2,7 +2,8 @@
 
 UpkeepError (CdcError)
 ├── CaptureStalledError  HW-C050  a capture says that it runs, and nothing moves
-└── LogLostError         HW-C052  a consumer wants records that its topic has dropped
+├── LogLostError         HW-C052  a consumer wants records that its topic has dropped
+└── RemovalError         HW-C054  what a capture has made cannot be removed
 """
 
 from __future__ import annotations
@@ -26,3 +27,9 @@ class LogLostError(UpkeepError):
     """A consumer wants records that its topic has dropped already."""
 
     code = "HW-C052"
+
+
+class RemovalError(UpkeepError):
+    """Something that a capture has made at its source, or that only looks so, is not removed."""
+
+    code = "HW-C054"

@@ -17,8 +17,8 @@ from psycopg import Error, errors, sql
 
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.postgres import own_schema, publication, slot
-from cdc.postgres.errors import RemovalError
 from cdc.schema_change import trigger
+from cdc.upkeep.errors import RemovalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,10 @@ import pytest
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.postgres import captures, own_schema, publication, server, session, slot
 from cdc.postgres.captures import Capture
-from cdc.postgres.errors import RemovalError
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
 from cdc.upkeep import traces
+from cdc.upkeep.errors import RemovalError
 from cdc.upkeep.traces import TracePart
 from headwater.cli import main
 
