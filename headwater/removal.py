@@ -152,7 +152,7 @@ class Removal:
 
     def _connector(self, connection: Connection[Any]) -> Iterator[Item]:
         spec = self._spec
-        if spec is None:
+        if spec is None or not (spec.connect_url or self._started):
             return
         if not spec.connect_url:
             why = "Kafka Connect is not running; headwater up starts it, or remove the home folder"
@@ -169,7 +169,7 @@ class Removal:
 
     def _topics(self, connection: Connection[Any]) -> Iterator[Item]:
         spec = self._spec
-        if spec is None:
+        if spec is None or not (spec.kafka_bootstrap or self._started):
             return
         if not spec.kafka_bootstrap:
             why = "Kafka is not running; its topics are in the home folder"
@@ -219,6 +219,11 @@ class Removal:
             secrets.remove(self._spec)
             applied_file(self._platform.project).unlink(missing_ok=True)
         return gone
+
+    @property
+    def _started(self) -> bool:
+        """Whether a Kafka of this folder was ever started."""
+        return self._platform is not None and self._platform.project.home.data("kafka").is_dir()
 
     @property
     def _folder(self) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from headwater.spelling import literal, reference, shown, variable, view_names
@@ -19,6 +20,7 @@ _MANY: Final = 24
 
 _GROUP_MIN: Final = 3
 _LINE_MAX: Final = 100
+_COMMENT_MAX: Final = 90
 _NAMED_MAX: Final = 6
 """Tables that are named of those that are left out for one reason; the preview names all."""
 
@@ -44,7 +46,7 @@ def _heading(survey: Survey) -> str:
 def _plain(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
     source, tables = variable(survey.source), list(names)
     listed = [f"        {literal(str(table))}," for table in tables]
-    lines = [*_source(survey, "[", listed, "    ],"), ""]
+    lines = [*_source(survey, "[", listed), ""]
     for heading, to, choices in _by_stores(survey):
         lines.append(f"# {heading}")
         for choice in choices:
@@ -68,14 +70,17 @@ def _grouped(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
         mirrors += [f"for name, table in {listed}.items():"]
         mirrors += [f"    {line}" for line in _mirror("name", f"{source}[table]", to)]
     every = ", ".join(f"*{name}.values()" for name in variables)
-    return [*lines, *_source(survey, f"[{every}],", [], ""), "", *mirrors, ""]
+    return [*lines, *_source(survey, f"[{every}]"), "", *mirrors, ""]
 
 
-def _source(survey: Survey, begin: str, tables: Sequence[str], end: str) -> list[str]:
+def _source(survey: Survey, begin: str, tables: Sequence[str] = ()) -> list[str]:
+    extras = ["    eventstore=True,"] if survey.eventstore else []
+    short = f"{variable(survey.source)} = source({literal(survey.source)}, tables={begin})"
+    if not tables and not extras and len(short) <= _LINE_MAX:
+        return [short]
     lines = [f"{variable(survey.source)} = source(", f"    {literal(survey.source)},"]
-    lines += [f"    tables={begin}", *tables, end] if end else [f"    tables={begin}"]
-    lines += ["    eventstore=True,"] if survey.eventstore else []
-    return [*lines, ")"]
+    lines += [f"    tables={begin}", *tables, "    ],"] if tables else [f"    tables={begin},"]
+    return [*lines, *extras, ")"]
 
 
 def _by_stores(survey: Survey) -> Iterable[tuple[str, tuple[str, ...] | None, list[Choice]]]:
@@ -123,5 +128,6 @@ def _left_out(survey: Survey) -> list[str]:
     for reason, choices in survey.by_reason():
         named = [shown(str(choice.table)) for choice in choices[:_NAMED_MAX]]
         more = [f"and {len(choices) - len(named)} more"] if len(choices) > len(named) else []
-        lines += [f"#   {shown(reason)}:", *(f"#     {name}" for name in [*named, *more])]
+        lines += [f"#   {line}" for line in wrap(f"{shown(reason)}:", _COMMENT_MAX)]
+        lines += [f"#     {name}" for name in [*named, *more]]
     return lines

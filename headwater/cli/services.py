@@ -13,6 +13,7 @@ from rich.markup import escape
 from cdc.errors import CdcError
 from cdc.postgres import session, slot
 from cdc.upkeep.traces import PREFIX as CAPTURE_PREFIX
+from eventstore.errors import EventStoreError
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import (
@@ -101,7 +102,7 @@ def down(*, config: Config = None, home: HomeFolder = None, profile: Profile = N
     stderr.print("stopped" if stopped else "nothing was running")
     try:
         project = open_project(config, home=home, profile=profile)
-    except (HeadwaterError, CdcError, ProjectionError):
+    except (HeadwaterError, CdcError, ProjectionError, EventStoreError):
         return  # what runs can be stopped whatever its views say
     _show_cost(project)
 
