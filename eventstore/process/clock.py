@@ -66,7 +66,7 @@ class Clock:
     def __init__(self, subscription: Subscription, reacting: Reacting) -> None:
         self._subscription = subscription
         self._reacting = reacting
-        self._scope = (subscription.tenant, subscription.name)
+        self._scope = (subscription.owner, subscription.name)
         self._began = False
 
     def run(self, connection: Connection[Any]) -> float | None:

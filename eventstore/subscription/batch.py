@@ -108,7 +108,7 @@ class Batch:
         self._subscription = subscription
         self._handling = handling
         self._stopping = stopping
-        self._scope = {"tenant": subscription.tenant, "name": subscription.name}
+        self._scope = {"tenant": subscription.owner, "name": subscription.name}
         self._failures: dict[int, Failure] = {}
         self._emptied_at = 0.0
         self._holding = False
@@ -172,7 +172,7 @@ class Batch:
     def _lock(self, mine: Sequence[int]) -> list[_Partition]:
         subscription = self._subscription
         found = self._connection.execute(
-            statement.LOCK, (subscription.tenant, subscription.name, list(mine))
+            statement.LOCK, (subscription.owner, subscription.name, list(mine))
         ).fetchall()
         rows = [_Partition(*row) for row in found]
         if len(rows) < len(mine):
@@ -368,7 +368,7 @@ class Batch:
                 )
             )
         by_column = [list(column) for column in zip(*columns, strict=True)]
-        return (self._subscription.tenant, self._subscription.name, *by_column)
+        return (self._subscription.owner, self._subscription.name, *by_column)
 
     def _read(self, group: list[_Partition], through: int) -> _Page:
         subscription = self._subscription

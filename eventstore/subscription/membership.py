@@ -27,7 +27,7 @@ def join(connection: Connection[Any], subscription: Subscription) -> None:
         CheckpointBeyondHeadError: It is to start beyond the end of the log.
         SubscriptionError: It has another number of partitions, and that cannot be changed now.
     """
-    asked = (subscription.tenant, subscription.name, subscription.partitions)
+    asked = (subscription.owner, subscription.name, subscription.partitions)
     with connection.transaction():
         # one at a time: whoever looks, or splits, has the members' lock for a moment, and would be
         # taken for a member that runs
@@ -44,7 +44,7 @@ _ROUNDS_MAX = 5
 
 
 def _split(connection: Connection[Any], subscription: Subscription) -> None:
-    asked = (subscription.tenant, subscription.name, subscription.partitions)
+    asked = (subscription.owner, subscription.name, subscription.partitions)
     outcome = _answer(connection, statement.REPARTITION, asked)
     if outcome == "running":
         raise SubscriptionError(
@@ -64,7 +64,7 @@ def _declare(connection: Connection[Any], subscription: Subscription) -> None:
     start = subscription.start
     number = start if isinstance(start, int) else -1 if start is Start.END else 0
     silent = subscription.effects_from is Start.END
-    asked = (subscription.tenant, subscription.name, subscription.partitions, number, silent)
+    asked = (subscription.owner, subscription.name, subscription.partitions, number, silent)
     if not _answer(connection, statement.DECLARE, asked):
         raise CheckpointBeyondHeadError(
             f"subscription {subscription.name} is to start beyond the end of the log",
@@ -85,7 +85,7 @@ def claim(connection: Connection[Any], subscription: Subscription, session: int)
         SubscriptionError: A pooler has given the runner another session since.
     """
     check_session(connection, subscription.name, session)
-    mine: list[int] = _answer(connection, statement.CLAIM, (subscription.tenant, subscription.name))
+    mine: list[int] = _answer(connection, statement.CLAIM, (subscription.owner, subscription.name))
     return sorted(mine or [])
 
 

@@ -61,7 +61,7 @@ class Redelivery:
         due = self._connection.execute(
             statement.DUE,
             (
-                subscription.tenant,
+                subscription.owner,
                 subscription.name,
                 subscription.partitions,
                 list(mine),
@@ -80,7 +80,7 @@ class Redelivery:
             mine: Partitions whose locks this session has got just now.
         """
         subscription = self._subscription
-        scope = (subscription.tenant, subscription.name)
+        scope = (subscription.owner, subscription.name)
         asked = (*scope, UndeclaredError.code, subscription.partitions, list(mine))
         found = self._connection.execute(statement.UNKNOWN, asked).fetchall()
         known = 0
@@ -139,7 +139,7 @@ class Redelivery:
             self._connection.execute(
                 statement.FAILED_AGAIN,
                 {
-                    "tenant": subscription.tenant,
+                    "tenant": subscription.owner,
                     "name": subscription.name,
                     "stream": stream,
                     "global_position": position,
@@ -156,12 +156,12 @@ class Redelivery:
         subscription = self._subscription
         self._connection.execute(
             statement.LOCK_STREAM,
-            {"tenant": subscription.tenant, "name": subscription.name, "stream": stream},
+            {"tenant": subscription.owner, "name": subscription.name, "stream": stream},
         )
 
     def _event(self, position: int) -> StoredEvent | None:
         cursor = self._connection.cursor(binary=True)
         payloads_as_bytes(cursor)
-        cursor.execute(statement.EVENT, (self._subscription.tenant, position))
+        cursor.execute(statement.EVENT, (self._subscription.owner, position))
         row = cursor.fetchone()
         return None if row is None else StoredEvent._make(row)
