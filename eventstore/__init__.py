@@ -71,7 +71,7 @@ from __future__ import annotations
 from eventstore.aggregate import aggregate, evolves, handles
 from eventstore.async_store import AsyncEventStore
 from eventstore.context import Context, Occurrence
-from eventstore.decider import Decider
+from eventstore.decider import Decider, decider_of
 from eventstore.errors import (
     AccessRefusedError,
     AuditError,
@@ -162,6 +162,7 @@ __all__ = [
     "WrongExpectedVersionError",
     "WrongKindError",
     "aggregate",
+    "decider_of",
     "event",
     "evolves",
     "handles",

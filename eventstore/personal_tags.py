@@ -35,8 +35,8 @@ TAGS_SUBJECT: Final = "headwater tags"
 """Subject of the key for personal tags, one in each tenant."""
 
 _HASH_DIGITS: Final = 32
-_CHARACTERS_MIN: Final = 3
-"""Of a personal text that is looked for in tags: shorter ones are in many by chance."""
+_CHARACTERS_MIN: Final = 6
+"""Of a personal text that is looked for inside of tags: shorter ones are in many by chance."""
 
 
 class _Declared(Protocol):
@@ -103,27 +103,44 @@ def check_tags(
     Raises:
         EventRefusedError: One depends on a personal value, or has its text in it.
     """
-    texts = [text.casefold() for name in declared.personal for text in _texts(getattr(event, name))]
     plain = [tag for tag in own if not isinstance(tag, PersonalTag)]
-    dependent = set(plain) - _of_another_person(declared, event) if plain else set()
-    for tag in (*plain, *(tag for tag in given if not isinstance(tag, PersonalTag))):
-        if tag in dependent or any(text in str(tag).casefold() for text in texts):
-            raise EventRefusedError(
-                f"a tag of event {declared.name} has a personal value in it",
-                detail="tags are never encrypted, and stay when the person is forgotten",
-                hint="tag it with personal_tag(name, value), or by an id of the person",
-            )
+    others = _of_another_person(declared, event) if plain else plain
+    # what its type gives it without looking at the person is no more looked at
+    unknown = [tag for tag in given if not isinstance(tag, PersonalTag)]
+    unknown += plain if others is None else []
+    dependent = set() if others is None else set(plain) - set(others)
+    if dependent or any(_has_text(tag, declared, event) for tag in unknown):
+        raise EventRefusedError(
+            f"a tag of event {declared.name} has a personal value in it",
+            detail="tags are never encrypted, and stay when the person is forgotten",
+            hint="tag it with personal_tag(name, value), or by an id of the person",
+        )
 
 
-def _of_another_person(declared: _Declared, event: object) -> set[Any]:
+def _of_another_person(declared: _Declared, event: object) -> list[Any] | None:
     """The tags of the same event about someone else: what differs is made of personal values."""
     other = copy.copy(event)
     for name in declared.personal:
         object.__setattr__(other, name, _another(getattr(event, name)))
     try:
-        return set(declared.tags(other) if declared.tags else ())
+        return list(declared.tags(other)) if declared.tags else []
     except Exception:  # noqa: BLE001  # it takes no such value, so it looks at it
-        return set()
+        return None
+
+
+def _has_text(tag: Any, declared: _Declared, event: object) -> bool:
+    """Whether a tag is the text of a personal value, or has a long one in it."""
+    whole = str(tag).casefold()
+    public = {str(getattr(event, name)).casefold() for name in _public(declared, event)}
+    texts = {text.casefold() for name in declared.personal for text in _texts(getattr(event, name))}
+    return any(
+        text in (whole, whole.partition(":")[2]) or (len(text) >= _CHARACTERS_MIN and text in whole)
+        for text in texts - public
+    )
+
+
+def _public(declared: _Declared, event: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(event) if f.name not in declared.personal]
 
 
 def _another(value: Any) -> Any:
@@ -161,7 +178,7 @@ def _next_character(character: str) -> str:
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        if len(value) >= _CHARACTERS_MIN:
+        if value:
             yield value
     elif isinstance(value, dict):
         for pair in value.items():

@@ -18,6 +18,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
@@ -27,6 +28,7 @@ from eventstore.names import check_type
 from eventstore.personal import personal_types
 from eventstore.personal_tags import PersonalTag
 from eventstore.upcasting import Upcast, Upcaster
+from eventstore.wire import check_storable
 
 VERSION_MAX: Final = 2**15 - 1
 """The column's largest number."""
@@ -123,7 +125,8 @@ class EventTypes:
 
         Raises:
             NameRefusedError: It cannot have this name.
-            UndeclaredError: The declaration contradicts itself or another one.
+            UndeclaredError: The declaration contradicts itself or another one, the class is of
+                another kind than a dataclass, or has fields that JSON cannot tell apart.
         """
 
         def declare(cls: type[_C]) -> type[_C]:
@@ -131,7 +134,9 @@ class EventTypes:
             fields = _fields_of(name, made, sys._getframe(1).f_locals)  # noqa: SLF001
             personal = MappingProxyType(personal_types(name, fields))
             _check_subject(name, subject, fields, personal)
-            self._add(EventType(name, version, made, subject, tags, public, fields, personal))
+            declared = EventType(name, version, made, subject, tags, public, fields, personal)
+            check_storable(declared)
+            self._add(declared)
             if "upcast" not in fields:
                 made.upcast = _upcast_of(self, made)  # type: ignore[attr-defined]
             return made
@@ -319,12 +324,14 @@ def _upcast_of(types: EventTypes, cls: type) -> staticmethod[..., Any]:
 
 
 def _as_dataclass(name: str, cls: type[_C]) -> type[_C]:
+    kind = _other_kind(cls)
+    if kind is not None:
+        raise UndeclaredError(
+            f"event {name} is declared by a class of another kind than a dataclass",
+            detail=f"{getattr(cls, '__qualname__', cls)} is {kind}",
+            hint="leave base classes and decorators away: @event makes it a frozen dataclass",
+        )
     if "__dataclass_params__" not in cls.__dict__:
-        if not isinstance(cls, type) or issubclass(cls, tuple) or hasattr(cls, "__struct_fields__"):
-            raise UndeclaredError(
-                f"event {name} is declared by a class of another kind than a dataclass",
-                hint="leave its base class away: @event makes it a frozen dataclass",
-            )
         return dataclass(frozen=True, slots=True)(cls)
     if not cls.__dict__["__dataclass_params__"].frozen:
         raise UndeclaredError(
@@ -333,6 +340,23 @@ def _as_dataclass(name: str, cls: type[_C]) -> type[_C]:
             hint="@dataclass(frozen=True), or leave @dataclass away",
         )
     return cls
+
+
+def _other_kind(cls: Any) -> str | None:
+    """What a class is that would not work as a dataclass; None for any other class."""
+    if not isinstance(cls, type):
+        return "no class"
+    marks = {
+        "__struct_fields__": "a msgspec Struct",
+        "__attrs_attrs__": "a class of attrs",
+        "__required_keys__": "a TypedDict",
+    }
+    if "__dataclass_params__" not in cls.__dict__:  # pydantic's dataclasses are dataclasses
+        marks["__pydantic_fields__"] = "a pydantic model"
+    bases = {tuple: "a tuple", Enum: "an enum", BaseException: "an exception"}
+    found = [kind for mark, kind in marks.items() if hasattr(cls, mark)]
+    found += [kind for base, kind in bases.items() if issubclass(cls, base)]
+    return found[0] if found else None
 
 
 def _fields_of(name: str, cls: type, names: Mapping[str, Any]) -> Mapping[str, Any]:

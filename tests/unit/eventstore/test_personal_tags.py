@@ -75,7 +75,9 @@ def test_a_tag_that_is_made_of_a_personal_value_is_refused(tags):
     assert not any(part in said for part in ("ada", "York", "Countess", "2000"))
 
 
-@pytest.mark.parametrize("tag", ["ada@x.org", "mail:ADA@X.ORG", "in york", "nick:countess"])
+@pytest.mark.parametrize(
+    "tag", ["ada@x.org", "mail:ADA@X.ORG", "city:york", "nick:countess", "to ada@x.org!"]
+)
 def test_a_tag_that_is_given_beside_the_event_is_looked_at_too(tag):
     with pytest.raises(EventRefusedError):
         tags_of(codec_with(None), ADA, [tag])
@@ -97,6 +99,22 @@ def test_tags_of_what_is_not_personal_are_taken():
     tags = tags_of(codec_with(lambda e: [f"user:{e.user}", f"plan:{e.plan}"]), ADA, ["org:7"])
 
     assert ("user:1", "plan:free", "org:7") == tags
+
+
+def test_a_tag_is_not_refused_because_a_public_value_reads_alike():
+    codec = codec_with(lambda e: [f"user:{e.user}"])
+    event = Registered("ada", "Ada")
+
+    assert ("user:ada", "org:adam") == tags_of(codec, event, ["org:adam"])
+    assert ("user:ada",) == tags_of(codec, event, ["user:ada"])
+
+
+def test_tags_that_take_no_other_value_are_looked_at_by_their_text():
+    def tags(event):
+        return [{"ada@x.org": "known"}[event.email], f"mail:{event.email}"]
+
+    with pytest.raises(EventRefusedError):
+        tags_of(codec_with(tags), ADA)
 
 
 def test_whether_there_is_a_value_is_not_the_value():
