@@ -18,6 +18,7 @@ from eventstore.errors import (
     ConditionFailedError,
     ContentionError,
     IsolationRefusedError,
+    StoreUnavailableError,
     WrongExpectedVersionError,
 )
 from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend
@@ -191,6 +192,22 @@ def test_two_transactions_that_append_in_opposite_order_do_not_hang(pg_log, stor
         pg_log.stream_version("default", "order-1"),
         pg_log.stream_version("default", "order-2"),
     )
+
+
+def test_too_many_locks_are_reported_as_such_and_store_nothing(pg_log, store_dsn):
+    def tagged_events(count: int) -> tuple[NewEvent, ...]:
+        return tuple(
+            NewEvent("note.made", b"{}", uuid4(), datetime.now(UTC),
+                     tags=tuple(f"t:{number}-{tag}" for tag in range(10)))
+            for number in range(count)
+        )  # fmt: skip
+
+    with pytest.raises(StoreUnavailableError) as refused:
+        pg_log.append(AppendRequest((StreamAppend("note-1", tagged_events(9_000)),)))
+
+    assert "HW-E050" == refused.value.code
+    assert "max_locks_per_transaction" in (refused.value.hint or "")
+    assert 10 == pg_log.append(AppendRequest((StreamAppend("note-1", tagged_events(10)),))).version
 
 
 KEEPING_A_SNAPSHOT = [
