@@ -7,12 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.context import NO_CONTEXT, occurrences
-from eventstore.errors import BatchRefusedError, ContentionError, WrongExpectedVersionError
+from eventstore.errors import (
+    BatchRefusedError,
+    ContentionError,
+    IdempotencyConflictError,
+    WrongExpectedVersionError,
+)
 from eventstore.event import AppendRequest, Idempotency, IntegrationEvent, StreamAppend, digest_of
 from eventstore.expected_version import ANY, accepts, check_expected_version
-from eventstore.idempotency import check_same
+from eventstore.idempotency import check_same, significant
 from eventstore.names import check_stream
 from eventstore.operation import pause_after
+from eventstore.registry import EventData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,18 +93,19 @@ def appending(access: Access, wanted: Wanted, terms: Terms) -> Plan[Appended]:
                 version = yield access.version(check_stream(stream))
                 placed[number] = (stream, events, version)
         request = request_of(access, placed, terms)
+        earlier = digest_of(request) if terms.idempotency_key is not None else b""
         if terms.idempotency_key is not None:
-            key = Idempotency(terms.idempotency_key, digest_of(request))
-            request = replace(request, idempotency=key)
+            digest = digest_of(_significant(access, request, placed))
+            request = replace(request, idempotency=Idempotency(terms.idempotency_key, digest))
         absent = [
             stream
             for (stream, _, expected), (_, _, version) in zip(wanted, placed, strict=True)
             if expected != version and not accepts(expected, version)
         ]
         if absent:
-            return (yield from _refused(access, request, absent[0], wanted))
+            return (yield from _refused(access, request, absent[0], wanted, earlier))
         try:
-            answer: Appended = yield access.append(request)
+            return (yield from _appended(access, request, earlier))
         except WrongExpectedVersionError as error:
             expected = next(e for stream, _, e in wanted if stream == error.stream)
             if expected == error.expected:
@@ -110,17 +117,56 @@ def appending(access: Access, wanted: Wanted, terms: Terms) -> Plan[Appended]:
                     detail=f"{attempt} attempts",
                     hint="give an exact expected version, or append it again",
                 ) from error
-        else:
-            return answer
     raise AssertionError
 
 
-def _refused(access: Access, request: AppendRequest, stream: str, wanted: Wanted) -> Plan[Appended]:
+def _appended(access: Access, request: AppendRequest, earlier: bytes) -> Plan[Appended]:
+    """Appends, or answers what was done under a key that an earlier version stored.
+
+    Every field counted for its digest then.
+    """
+    key = request.idempotency
+    try:
+        answer: Appended = yield access.append(request)
+    except IdempotencyConflictError:
+        known = None if key is None else (yield access.result_of(key.key))
+        if known is None or known.digest != earlier:
+            raise
+        answer = known.appended
+    return answer
+
+
+def _significant(access: Access, request: AppendRequest, placed: Wanted) -> AppendRequest:
+    """The same append, with what counts of each event; events with personal fields have it."""
+    return replace(
+        request,
+        appends=tuple(
+            replace(
+                append,
+                events=tuple(
+                    new
+                    if _whole(access, given.event)
+                    else replace(new, digest=significant(given.event))
+                    for new, given in zip(append.events, given_events, strict=True)
+                ),
+            )
+            for append, (_, given_events, _) in zip(request.appends, placed, strict=True)
+        ),
+    )
+
+
+def _whole(access: Access, event: object) -> bool:
+    return isinstance(event, EventData) or access.codec.needs_position(event)
+
+
+def _refused(
+    access: Access, request: AppendRequest, stream: str, wanted: Wanted, earlier: bytes
+) -> Plan[Appended]:
     """The answer to an append to a stream that should exist and does not; a key answers first."""
     key = request.idempotency
     known = None if key is None else (yield access.result_of(key.key))
     if key is not None and known is not None:
-        check_same(known, key.digest)
+        check_same(known, key.digest, (earlier,))
         first: Appended = known.appended
         return first
     expected = next(expected for name, _, expected in wanted if name == stream)

@@ -59,6 +59,11 @@ def command_digest(codec: Codec, tenant: str, command: Any) -> bytes:
     return _digest(codec, tenant, command, written(command, _counts))
 
 
+def significant(event: object) -> bytes:
+    """Returns what counts of an event for an idempotency key, as JSON; see `command_digest`."""
+    return written(event, _counts)
+
+
 def earlier_digests(codec: Codec, tenant: str, command: Any) -> Iterator[bytes]:
     """Yields what earlier versions may have stored for a command: every field counted then.
 

@@ -34,6 +34,7 @@ from eventstore import (
     WaitTimeoutError,
     WrongExpectedVersionError,
 )
+from eventstore.fold_identity import fold_name
 from eventstore.master_key import new_master_keys
 from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.postgres.keyring import PostgresKeyRing
@@ -196,12 +197,13 @@ def test_a_rejection_leaves_the_caller_s_transaction_as_it_was(store, connection
 def test_a_command_in_the_caller_s_transaction_saves_no_state(pg_log, connection):
     """It may be rolled back."""
     store = a_store(pg_log, snapshot_every=1)
+    decider = store._planner.decider_for(Deposit("a", 1))
     store.handle(Deposit("a", 1), connection=connection)
     connection.rollback()
 
-    assert None is pg_log.snapshot("default", STREAM, "account/1")
+    assert None is pg_log.snapshot("default", STREAM, fold_name(decider))
     store.handle(Deposit("a", 2))
-    assert 1 == pg_log.snapshot("default", STREAM, "account/1").stream_position
+    assert 1 == pg_log.snapshot("default", STREAM, fold_name(decider)).stream_position
     assert 2 == state_of(a_store(pg_log, snapshot_every=1)).value.balance
 
 
@@ -265,7 +267,7 @@ def test_persons_are_sealed_and_forgotten(pg_log, ring):
     store.handle(Deposit("a", 1))
 
     assert "Bob" == store.state(decider, "a").value.owner
-    assert ("a",) == pg_log.snapshot("default", STREAM, "account/1").subjects
+    assert ("a",) == pg_log.snapshot("default", STREAM, fold_name(decider)).subjects
     ring.shred("default", "a")
     assert Redacted("a") == store.state(decider, "a").value.owner
     assert 5 == store.handle(Deposit("a", 1)).version

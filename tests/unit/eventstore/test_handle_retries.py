@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from decimal import Decimal
 
 import pytest
-from fix_account import Deposit, Deposited, account, types
+from fix_account import Deposit, Deposited, account, append_of, types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore import IdempotencyConflictError
+from eventstore import ANY, STREAM_EXISTS, EventTypes, IdempotencyConflictError
 from eventstore.codec import Codec
-from eventstore.event import AppendRequest, Idempotency, StreamAppend
+from eventstore.event import AppendRequest, Idempotency, StreamAppend, digest_of
 from eventstore.idempotency import command_digest, earlier_digests, keyed_event_id
 from eventstore.memory import MemoryEventLog
 from eventstore.wire import encoded
@@ -42,6 +42,46 @@ def test_a_deploy_that_adds_a_field_leaves_a_retry_the_same_command(make_account
     pay, after = deployed(("note", str, field(default="")))
     with pytest.raises(IdempotencyConflictError):
         after.handle(pay("a", "another"), idempotency_key="k")
+
+
+def test_an_append_is_the_same_after_a_deploy_that_adds_a_field(make_account_store):
+    def deployed(*fields):
+        registry = EventTypes()
+        happened = make_dataclass("Happened", [("number", int), *fields], frozen=True)
+        return registry.event("it.happened")(happened), make_account_store(
+            types=registry, deciders=[]
+        )
+
+    happened, store = deployed()
+    first = store.append("it-1", happened(1), idempotency_key="k")
+    happened, store = deployed(
+        ("note", str, field(default="")),
+        ("at", float, field(default_factory=time.perf_counter, compare=False)),
+    )
+    second = store.append("it-1", happened(1), idempotency_key="k", expected_version=0)
+
+    assert (True, first.version) == (second.repeated, second.version)
+    for other in (happened(2), happened(1, "another")):
+        with pytest.raises(IdempotencyConflictError):
+            store.append("it-1", other, idempotency_key="k")
+
+
+@pytest.mark.parametrize("expected", [ANY, STREAM_EXISTS, 0])
+def test_an_append_s_key_of_an_earlier_version_still_names_it(
+    make_account_store, account_log, expected
+):
+    registry = EventTypes()
+    happened = registry.event("it.happened")(
+        make_dataclass("Happened", [("note", str, field(default=""))], frozen=True)
+    )
+    store = make_account_store(types=registry, deciders=[])
+    request = append_of(store, "it-1", happened())
+    key = Idempotency("k", digest_of(request))
+    MemoryEventLog.append(account_log, replace(request, idempotency=key))
+
+    assert store.append("it-1", happened(), idempotency_key="k", expected_version=expected).repeated
+    with pytest.raises(IdempotencyConflictError):
+        store.append("it-1", happened("x"), idempotency_key="k", expected_version=expected)
 
 
 @dataclass(frozen=True)
