@@ -22,13 +22,14 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
+import msgspec
+
 from eventstore.callables import check_function
 from eventstore.errors import UndeclaredError
 from eventstore.names import check_type
 from eventstore.personal import personal_types
 from eventstore.personal_tags import PersonalTag
 from eventstore.upcasting import Upcast, Upcaster
-from eventstore.wire import check_storable
 
 VERSION_MAX: Final = 2**15 - 1
 """The column's largest number."""
@@ -134,9 +135,8 @@ class EventTypes:
             fields = _fields_of(name, made, sys._getframe(1).f_locals)  # noqa: SLF001
             personal = MappingProxyType(personal_types(name, fields))
             _check_subject(name, subject, fields, personal)
-            declared = EventType(name, version, made, subject, tags, public, fields, personal)
-            check_storable(declared)
-            self._add(declared)
+            _check_storable(name, {**fields, **personal})
+            self._add(EventType(name, version, made, subject, tags, public, fields, personal))
             if "upcast" not in fields:
                 made.upcast = _upcast_of(self, made)  # type: ignore[attr-defined]
             return made
@@ -383,6 +383,18 @@ def _fields_of(name: str, cls: type, names: Mapping[str, Any]) -> Mapping[str, A
     own = inspect.get_annotations(cls)
     cls.__annotations__ = own | {key: value for key, value in fields.items() if key in own}
     return MappingProxyType(fields)
+
+
+def _check_storable(name: str, fields: Mapping[str, Any]) -> None:
+    for field_name, hint in fields.items():
+        try:
+            msgspec.json.Decoder(hint)
+        except (TypeError, NameError) as error:
+            raise UndeclaredError(
+                f"a field of {name} is of types that JSON cannot tell apart",
+                detail=f"field {field_name}: {error}",
+                hint="a union has one class at most; name the kinds in a field of their own",
+            ) from None
 
 
 def _check_subject(

@@ -224,18 +224,6 @@ class PersonalWire:
         return self.declared.cls(**values)
 
 
-def check_storable(declared: EventType) -> None:
-    """Checks that objects of an event class can be read from JSON.
-
-    Raises:
-        UndeclaredError: They cannot; such as where a field is a union of two classes.
-    """
-    if declared.personal:
-        PersonalWire(declared)
-    else:
-        Wire(declared)
-
-
 def decoder(name: str, kind: Any) -> Callable[[bytes], Any]:
     """Returns what reads JSON as a type.
 
