@@ -75,13 +75,6 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
             detail=error.diag.message_primary,
             hint="headwater db grant ROLE [--tenant TENANT]",
         )
-    if isinstance(error, postgres.OutOfMemory):
-        return StoreUnavailableError(
-            "the server has no room left for the locks of this transaction",
-            detail=error.diag.message_primary,
-            hint="append to fewer streams and with fewer different tags in one transaction, "
-            "or raise max_locks_per_transaction",
-        )
     if isinstance(error, _CONTENT):
         return EventRefusedError(
             "a value is not what Postgres takes",
@@ -105,6 +98,13 @@ def _refused_here(error: psycopg.Error) -> PrimaryNeededError:
 
 
 def _unavailable(error: psycopg.Error, *, writing: bool) -> EventStoreError:
+    if isinstance(error, postgres.OutOfMemory):
+        return StoreUnavailableError(
+            "the server has no room left for the locks of this transaction",
+            detail=error.diag.message_primary,
+            hint="append to fewer streams and with fewer different tags in one transaction, "
+            "or raise max_locks_per_transaction",
+        )
     # With any other state the server has answered, and has rolled back.
     cut = isinstance(error, psycopg.OperationalError) and (
         error.sqlstate is None or error.sqlstate.startswith(_GOODBYE)

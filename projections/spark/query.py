@@ -91,7 +91,7 @@ class Gate:
 
 # A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
 # than its freshness needs; one of the tables costs about as much again for every few of them.
-_PACES: Final = {
+_PACES: Final[dict[str, Pace]] = {
     Store.CACHE: Pace(500, 40_000),
     Store.SEARCH: Pace(1_000, 60_000),
     Store.TABLE: Pace(750, 100_000),

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
-from pgoutput import Folded
 from psycopg import sql
 
 from cdc.capture import OWN_TABLES
@@ -22,6 +21,7 @@ from cdc.postgres.check import CheckState
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
 from tests.support.database_grammar import Database, databases, q
+from tests.support.pgoutput import Folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,7 +15,7 @@ import pytest
 
 import eventstore
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GUIDE = ROOT / "docs" / "eventstore.md"
 HEAD = '''"""The guide, as a module."""
 
