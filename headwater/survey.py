@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc import source as capture
 from cdc.capture import OWN_TABLES, CaptureSpec
-from cdc.postgres import catalog, inventory
+from cdc.postgres import catalog, identity, inventory
 from cdc.postgres.check import Check, CheckState
+from cdc.postgres.identity import FaultKind
 from cdc.table import TableName
 from headwater.errors import UsageError
 from projections.view import EVENT_TABLES, OUTBOX, Store
@@ -90,6 +91,7 @@ class Choice:
         to: Stores that it is mirrored to; none if it is left out.
         reason: Why it is left out.
         repair: What lets it be mirrored.
+        insert_only: It is captured although Postgres refuses UPDATE and DELETE on it then.
         notes: What has to be known of one that is mirrored.
     """
 
@@ -99,6 +101,7 @@ class Choice:
     to: tuple[Store, ...] = _EVERYWHERE
     reason: str | None = None
     repair: str | None = None
+    insert_only: bool = False
     notes: tuple[str, ...] = ()
 
     def without(self, reason: str, repair: str | None = None) -> Choice:
@@ -175,7 +178,7 @@ def survey(
     tables = [each.table for each in found]
     _refuse_unknown(wanted, tables)
     described = catalog.describe(connection, tables)
-    looker = _Looker(source, wanted, described, catalog.generated_columns(connection, tables))
+    looker = _Looker(source, wanted, described)
     choices = {each.table: looker.choice(each) for each in found}
     findings: list[Check] = []
     captured = tuple(table for table, choice in choices.items() if choice.to)
@@ -187,10 +190,27 @@ def survey(
             connect_url="",
             kafka_bootstrap="",
             outbox=OUTBOX if eventstore else None,
+            insert_only=_accepted(connection, wanted, captured),
         )
+        for table in spec.insert_only:
+            choices[table] = replace(choices[table], insert_only=True)
         findings = looker.checked(choices, capture.checks(connection, spec))
     kept = _sized(list(choices.values()), wanted, disk_free_bytes)
     return Survey(source, tuple(kept), eventstore, tuple(findings))
+
+
+def _accepted(
+    connection: Connection[Any], wanted: Wanted, tables: Sequence[TableName]
+) -> frozenset[TableName]:
+    """Tables that are asked for by name although Postgres will refuse UPDATE and DELETE on them."""
+    named = [table for table in tables if wanted.names(table)]
+    found = identity.faults(connection, named) if named else {}
+    return frozenset(
+        table
+        for table, faults in found.items()
+        if all(fault.kind is not FaultKind.WRONG for fault in faults)
+        and any(fault.kind is FaultKind.REFUSED for fault in faults)
+    )
 
 
 class _Looker:
@@ -201,12 +221,10 @@ class _Looker:
         source: str,
         wanted: Wanted,
         described: Mapping[TableName, TableSchema],
-        generated: Mapping[TableName, Sequence[str]],
     ) -> None:
         self._source = source
         self._wanted = wanted
         self._described = described
-        self._generated = generated
         self._topics: dict[str, TableName] = {}
         for table in (*OWN_TABLES, *EVENT_TABLES):
             self._topics[self._topic(table)] = table
@@ -221,9 +239,7 @@ class _Looker:
         other = self._topics.setdefault(self._topic(table), table)
         if other != table:
             return choice.without(f"the same topic as {other}", "rename one of them")
-        lacking = ", ".join(self._generated.get(table, ()))
-        note = f"is mirrored without its generated columns: {lacking}"
-        return replace(choice, notes=(note,)) if lacking else choice
+        return choice
 
     def checked(self, choices: dict[TableName, Choice], checks: Iterable[Check]) -> list[Check]:
         """Leaves out what cannot be captured; returns what keeps the whole source from it."""
@@ -234,10 +250,16 @@ class _Looker:
             if table is None:
                 findings += [check] if check.state is CheckState.FAIL else []
             elif check.state is CheckState.FAIL:
-                choices[table] = choices[table].without(check.message, check.hint)
+                choices[table] = self._refused(choices[table], check)
             elif check.state is CheckState.WARN and choices[table].to:
                 choices[table] = self._warned(choices[table], check)
         return findings
+
+    def _refused(self, choice: Choice, check: Check) -> Choice:
+        if not choice.to:
+            return choice  # for the first reason that was found
+        keyless = not self._described[choice.table].key
+        return choice.without(check.message, _KEYLESS if keyless else check.hint)
 
     def _warned(self, choice: Choice, check: Check) -> Choice:
         # a table without a key is never published by itself: the server would refuse writes
@@ -258,7 +280,7 @@ class _Looker:
         if relation.columns == 0:
             yield "has no columns"
         if table not in self._described:
-            yield "has no columns but generated ones, which are not in the log"
+            yield "has no columns but generated ones that are not in the log"
         if TableName.parse(str(table)) != table:
             yield "cannot be declared: the name of its schema has a dot"
 

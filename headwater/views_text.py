@@ -75,6 +75,9 @@ def _grouped(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
 
 def _source(survey: Survey, begin: str, tables: Sequence[str] = ()) -> list[str]:
     extras = ["    eventstore=True,"] if survey.eventstore else []
+    if accepted := [literal(str(each.table)) for each in survey.mirrored if each.insert_only]:
+        extras += ["    # Postgres refuses UPDATE and DELETE on these while they are captured"]
+        extras += ["    insert_only=[", *(f"        {table}," for table in accepted), "    ],"]
     short = f"{variable(survey.source)} = source({literal(survey.source)}, tables={begin})"
     if not tables and not extras and len(short) <= _LINE_MAX:
         return [short]

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from cdc.postgres import session
+from cdc.table import TableName
 from headwater import scaffold
 from headwater.cli import main
 from headwater.errors import UsageError
@@ -33,7 +34,7 @@ CREATE TABLE "Order Lines" (a int, b int, PRIMARY KEY (a, b));
 CREATE TABLE "OrderLines" (a int PRIMARY KEY); CREATE TABLE order_lines (a int PRIMARY KEY);
 CREATE TABLE sales.orders (id int PRIMARY KEY); CREATE TABLE "acme.com".orders (id int PRIMARY KEY);
 CREATE TABLE orders (id int PRIMARY KEY, net numeric,
-                     gross numeric GENERATED ALWAYS AS (net * 2) STORED);
+                     gross numeric GENERATED ALWAYS AS (net * 2) VIRTUAL);
 CREATE TABLE "заказ" (id int PRIMARY KEY, "имя" text); CREATE TABLE "订单" (id int PRIMARY KEY);
 CREATE TABLE "склад"."остаток" (id int PRIMARY KEY);
 CREATE TABLE koan (); CREATE TABLE visits (at timestamptz, page text);
@@ -81,21 +82,26 @@ def test_what_init_writes_for_a_strange_database_passes_doctor(
     failing = [check for check in json.loads(checks) if check["state"] == "fail"]
     assert (0, 0, []) == (code, healthy, failing)
     tables = {str(view.table) for view in declared.views.values()}
-    assert 20 <= len(tables) == len(declared.views)
-    assert {"public.events", "public.__EFMigrationsHistory", "public.заказ"} < tables
+    assert 21 <= len(tables) == len(declared.views)
+    assert {"public.events", "public.__EFMigrationsHistory", '"acme.com".orders'} < tables
     left_out = {"public.koan", "public.visits", "public.audit", "public.scratch", "public.nothing"}
     assert not tables & {*left_out, "public.echo"}
     said = err + (tmp_path / "view" / "views.py").read_text()
     assert all(2 == said.count(table) for table in [*left_out, "public.echo"])
-    assert "public.orders is mirrored without its generated columns: gross" in err
+    assert "public.orders generated columns are left out: gross" in err
     password = psycopg.conninfo.conninfo_to_dict(strange)["password"]
     assert password not in said
 
 
-def test_a_table_without_a_key_is_published_only_if_it_is_named(strange: str, run: Any) -> None:
+def test_a_table_without_a_key_is_published_only_if_it_is_named(
+    strange: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, usual, _ = run("init", "a", "--dsn", strange, "--dry-run", "--json")
     _, like, _ = run("init", "b", "--dsn", strange, "--tables", "vis*,orders", "--json")
     _, named, _ = run("init", "c", "--dsn", strange, "--tables", "visits", "--json")
+    monkeypatch.chdir(tmp_path / "c")
+    healthy, _, _ = run("doctor")
+    accepted = open_project().source.insert_only
 
     def visits(document: str) -> Any:
         return next(t for t in json.loads(document)["tables"] if t["table"] == "public.visits")
@@ -103,6 +109,7 @@ def test_a_table_without_a_key_is_published_only_if_it_is_named(strange: str, ru
     assert [[], [], ["table", "search", "cache"]] == [visits(d)["to"] for d in (usual, like, named)]
     assert "Postgres refuses UPDATE and DELETE" in visits(usual)["reason"]
     assert "Postgres refuses UPDATE and DELETE" in visits(named)["notes"][0]
+    assert (0, {TableName("public", "visits")}) == (healthy, accepted)
 
 
 def test_a_dry_run_shows_choices_and_views_and_writes_nothing(
@@ -113,7 +120,7 @@ def test_a_dry_run_shows_choices_and_views_and_writes_nothing(
     assert (0, []) == (code, list(tmp_path.iterdir()))
     assert 'view.mirror("events", shop["public.events"])' in out
     assert "public.visits: has no primary key" in err
-    assert "first load: 19 tables, about" in err
+    assert "first load: 20 tables, about" in err
     assert "not mirrored sales.orders: left out by --exclude" in err
 
 
