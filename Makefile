@@ -32,7 +32,7 @@ endif
 
 every-test:
 	@$(PY) -m pytest $(PARALLEL) -m 'not soak' --require-integration --session-timeout=3000 \
-	    --cov --cov-report=term:skip-covered --durations=15
+	    --cov --cov-report= --durations=15
 
 soak: setup ## every test with every seed, the long ones too (SHARD=2/6: one of six parts)
 	@$(PY) -m pytest $(PARALLEL) --matrix=full --shard=$(or $(SHARD),1/1) --timeout=2400 --durations=15

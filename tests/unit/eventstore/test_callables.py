@@ -79,7 +79,7 @@ def test_what_runs_when_it_is_called_is_taken(function):
     check_function("the handler", function)
 
 
-@pytest.mark.parametrize("given", [None, 1, "handler", object()], ids=repr)
+@pytest.mark.parametrize("given", [None, 1, "handler", object()], ids=["none", "number", "text", "object"])
 def test_what_cannot_be_called_is_refused(given):
     with pytest.raises(WrongKindError):
         check_function("the handler", given)
@@ -154,7 +154,6 @@ def test_tags_and_upcasters_are_not_async():
         (AsyncEventStore, AsyncMemoryEventLog),
         (AsyncEventStore, None),
     ],
-    ids=str,
 )
 def test_a_store_takes_a_log_of_its_own_kind(store, log):
     with pytest.raises(WrongKindError):

@@ -150,7 +150,6 @@ def test_two_deciders_of_one_category_are_told_apart(make_account_store):
         {"state_type": dict},
         {"state_name": "other"},
     ],
-    ids=str,
 )
 def test_a_store_refuses_two_folds_of_one_category(make_account_store, changed):
     other = account(commands=(), **changed)
