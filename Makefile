@@ -35,7 +35,7 @@ every-test:
 	    --cov --cov-report= --durations=15
 
 soak: setup ## every test with every seed, the long ones too (SHARD=2/6: one of six parts)
-	@$(PY) -m pytest $(PARALLEL) --matrix=full --shard=$(or $(SHARD),1/1) --timeout=2400 --durations=15
+	@$(PY) -m pytest $(PARALLEL) --matrix=full --shard=$(or $(SHARD),1/1) --durations=15
 
 lint: environment ## style, types, module contracts
 	@$(PY) -m ruff check .

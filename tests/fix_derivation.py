@@ -12,21 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--derivation-seeds",
-        type=int,
-        default=16,
-        help="how many random derived views are kept through random changes",
-    )
-    parser.addoption(
-        "--derivation-first-seed",
-        type=int,
-        default=0,
-        help="the first of those seeds",
-    )
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session set as that of a test's job, the only one of this process."""

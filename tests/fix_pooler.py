@@ -12,7 +12,6 @@ import socket
 import struct
 import subprocess
 import threading
-import time
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,14 +177,14 @@ def pgbouncer(dsn: str, folder: Path, mode: str = "transaction") -> Iterator[str
 
 
 def _await(dsn: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while True:
+    def answers() -> bool:
+        assert process.poll() is None, "PgBouncer has ended"
         with suppress(psycopg.OperationalError):
             psycopg.connect(dsn, connect_timeout=5).close()
-            return
-        assert process.poll() is None, "PgBouncer has ended"
-        assert time.monotonic() < deadline, "PgBouncer does not answer"
-        time.sleep(0.02)
+            return True
+        return False
+
+    wait_until(answers, "PgBouncer answers")
 
 
 @pytest.fixture

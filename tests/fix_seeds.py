@@ -26,6 +26,7 @@ _PART: Final = 4
 """Which part of all seeds a run takes: one of so many."""
 _EXAMPLES_MIN: Final = 10
 _MATRIX: Final = "--matrix"
+_FULL_TIMEOUT_S: Final = 2400
 
 for _name, _examples in (("gate", 50), ("soak", 500)):
     # What decides is the seed: neither how fast the machine is nor what failed before.
@@ -80,6 +81,13 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("soak" if config.getoption(_MATRIX) == "full" else "gate")
     if config.getoption("hypothesis_seed", None) is None:
         core.global_force_seed = _seed(config)  # as that option does
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Gives tests that go through all seeds the time of `make soak`."""
+    if config.getoption(_MATRIX) == "full":
+        for item in items:
+            item.add_marker(pytest.mark.timeout(_FULL_TIMEOUT_S), append=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -11,7 +11,6 @@ siblings the tests use servers that already run instead.
 from __future__ import annotations
 
 import secrets
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from headwater.runtime import Endpoints, External, RuntimeSpec, ServiceName, Spa
 from headwater.runtime.connect import secrets_folder
 from headwater.runtime.home import Home
 from headwater.supply.lock import read_lock
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,8 +197,8 @@ def fresh_database(postgres_dsn: str, template: str = "template1") -> Iterator[s
 
 def _drop_slots(admin: psycopg.Connection, database: str) -> None:
     """A database with slots cannot be dropped, and a slot in use cannot be dropped either."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    def left() -> int:
         admin.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
             "WHERE database = %s AND active",
@@ -209,10 +209,10 @@ def _drop_slots(admin: psycopg.Connection, database: str) -> None:
             "WHERE database = %s AND NOT active",
             [database],
         )
-        left = admin.execute(
+        row = admin.execute(
             "SELECT count(*) FROM pg_replication_slots WHERE database = %s", [database]
         ).fetchone()
-        if left == (0,):
-            return
-        assert time.monotonic() < deadline, "a replication slot does not become free"
-        time.sleep(0.05)
+        assert row is not None
+        return int(row[0])
+
+    wait_until(left, "every replication slot is free", accept=lambda slots: slots == 0)

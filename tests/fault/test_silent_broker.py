@@ -23,7 +23,7 @@ from cdc.broker.topics import TopicSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
 

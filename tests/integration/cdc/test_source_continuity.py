@@ -312,7 +312,7 @@ def test_removing_leaves_nothing_behind_and_can_be_repeated(notes: Captured) -> 
 
 def _watch_until_refused(rest: ConnectRest, connector: str) -> None:
     watch = supervision.Watch(rest, connector)
-    wait_until(watch.look, "a refusal")
+    wait_until(watch.look, "a refusal, which is raised", accept=lambda _: False)
 
 
 def _slot(connection: Connection[Any], spec: CaptureSpec) -> SlotStatus:

@@ -24,7 +24,7 @@ from projections.spec import JobSpec
 from projections.view_state import states
 from tests.fix_spark import UNCOMPILED
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = (DOCS / "views.md", DOCS / "time.md")

@@ -25,7 +25,7 @@ from projections.view import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "time.md"
 BEFORE = """

@@ -79,7 +79,7 @@ def test_what_runs_when_it_is_called_is_taken(function):
     check_function("the handler", function)
 
 
-@pytest.mark.parametrize("given", [None, 1, "handler", object()], ids=["none", "number", "text", "object"])
+@pytest.mark.parametrize("given", [None, 1, "handler", object()])
 def test_what_cannot_be_called_is_refused(given):
     with pytest.raises(WrongKindError):
         check_function("the handler", given)

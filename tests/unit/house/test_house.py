@@ -30,7 +30,6 @@ READS_ENVIRONMENT: dict[str, str] = {
 SLEEPS: dict[str, str] = {
     "tests/waiting.py": "between two looks",
     "tests/fault/test_consumer_kill.py": "a handler that takes its time, in a process of its own",
-    "tests/fix_services.py": "until a slot is free",
 }
 
 type_of_function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -207,3 +206,16 @@ def test_no_file_names_a_registry_host_or_somebody_s_home():
 )
 def test_the_search_for_hosts_and_homes_sees_them(text, seen):
     assert seen == bool(FOREIGN.search(text))
+
+
+def test_no_test_of_every_run_may_hang_for_long():
+    """Those of `make soak` have the time that their many seeds take."""
+    late = []
+    for path in python_files("tests"):
+        limit_s = 600 if path.is_relative_to(ROOT / "tests" / "e2e") else 300
+        text = path.read_text()
+        if "mark.soak" not in text:
+            limits = map(int, re.findall(r"mark\.timeout\((\d+)\)", text))
+            late += [place(path) for found in limits if found > limit_s]
+
+    assert [] == late

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.spark.derived_replay import DerivedReplay
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
 VIEWS = """
 from headwater import Late, Pattern, Session, Step, Tumbling, expect, source, view

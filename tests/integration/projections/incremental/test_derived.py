@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from projections.plan import ViewPlan
     from projections.published import PublishedVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 VIEWS = """
 from headwater import Session, Sliding, expect, source, view

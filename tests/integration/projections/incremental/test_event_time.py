@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from projections.event_window import Window
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from projections.extent import Extent
     from projections.spark.derivation.analysis import Derivation
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
 OF_ALL = "sliding over all rows"
 WINDOWS: dict[str, Window] = {

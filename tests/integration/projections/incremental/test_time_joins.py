@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from projections.record import Record
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
 VIEWS = '''
 from headwater import source, view

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from projections.view_version import Replayed, ViewVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 ORDERS = TableName("public", "orders")
 

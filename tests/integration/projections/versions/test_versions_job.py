@@ -55,7 +55,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(300),
 ]
 
 TABLES = """
