@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headwater import extra, query
 from headwater.project import open_project
 from headwater.runtime import Endpoints
+from headwater.spelling import CHANGES
 from headwater.wiring import job_spec
 
 if TYPE_CHECKING:
@@ -46,6 +47,6 @@ def spark(
         raise query.NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
     spec = job_spec(project, (), "", Endpoints())
     chosen = query.readable(tables, views, as_of)
-    if query.CHANGES not in views and (spec.archive / "_delta_log").is_dir():
-        chosen[query.CHANGES] = query.ReadTable(spec.archive, None)
+    if CHANGES not in views and (spec.archive / "_delta_log").is_dir():
+        chosen[CHANGES] = query.ReadTable(spec.archive, None)
     return registered(spec, chosen)

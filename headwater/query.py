@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from cdc.errors import EnvelopeError
 from cdc.lsn import Lsn
 from headwater.errors import HeadwaterError
+from headwater.spelling import CHANGES
 from projections import published
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ _QUERY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _READ_ONLY_HINT = "views are derived: change the source and they follow"
-CHANGES = "changes"
-"""Name under which the archive is read, unless a view has it."""
 
 _WORD = re.compile(r"\w+")
 _NOT_FOUND = re.compile(r"table '(?:\w+\.)*(\w+)' not found")

@@ -12,7 +12,6 @@ import unicodedata
 from typing import TYPE_CHECKING, Final
 
 import headwater
-from headwater.query import CHANGES
 from projections.view import Source
 
 if TYPE_CHECKING:
@@ -25,6 +24,9 @@ SOURCE_LENGTH_MAX: Final = 53
 """Longest name of a source: it becomes part of its slot's name."""
 
 PROJECT_LENGTH_MAX: Final = 39
+
+CHANGES: Final = "changes"
+"""Name under which queries read the archive, unless a view has it."""
 
 _TAKEN_VIEWS: Final = frozenset({CHANGES})
 """Names that a query gives to something else than a view."""
