@@ -80,7 +80,7 @@ def test_a_timer_that_failed_is_listed_counted_told_and_retried(ledger, store, c
         timer.retry_at,
     )
     assert timer.error_type.endswith("AwayError")
-    assert timer.error_location.startswith("integration/test_process_timers.py:")
+    assert timer.error_location.startswith("eventstore/test_process_timers.py:")
     assert (1, 0) == (status.parked_timers, status.parked_streams)
     assert ("1", "late", True) == (told[0].process_id, told[0].timer, told[0].parked)
     assert "in react" in line["traceback"]

@@ -144,7 +144,7 @@ def test_a_failure_is_logged_with_its_traceback_and_told_with_its_error(ledger, 
         wait_until(lambda: told)
         (parked,) = control.parked("view")
     (line,) = [one for one in logged if "it is parked" in one["event"]]
-    here = "integration/test_subscription_visible.py:"
+    here = "eventstore/test_subscription_visible.py:"
 
     assert "error" == line["log_level"]
     assert "in inner" in line["traceback"]
@@ -204,10 +204,10 @@ def test_the_location_is_the_user_s_own_line_below_a_library_s():
         own = traceback_of(error)
         fallback = location_of(error)
 
-    assert location.startswith("integration/test_subscription_visible.py:")
+    assert location.startswith("eventstore/test_subscription_visible.py:")
     assert "in broken" in traceback
     assert "absent" in own
-    assert fallback.startswith("integration/test_subscription_visible.py:")
+    assert fallback.startswith("eventstore/test_subscription_visible.py:")
     assert location_of(deep) is None
 
 
