@@ -19,8 +19,10 @@ from headwater import runtime
 from headwater.runtime import External, RuntimeSpec, ServiceName, Spawned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from multiprocessing.connection import Connection
+
+    from headwater.runtime import Endpoints
 
 _FOLDER: Final = "shared_servers"
 _HEAPS_MB: Final = {ServiceName.CONNECT: 640}
@@ -48,6 +50,18 @@ def shared_home(config: pytest.Config) -> Path | None:
     """Home folder of the shared servers, or None in a run without workers."""
     folder = _shared_folder(config)
     return None if folder is None else folder / ".headwater"
+
+
+@pytest.fixture(scope="module")
+def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
+    """Kafka and Connect of a module's own, whose tests kill or freeze them."""
+    from fix_services import START_TIMEOUT_S
+
+    home = tmp_path_factory.mktemp("own") / ".headwater"
+    names = (ServiceName.KAFKA, ServiceName.CONNECT)
+    spec = RuntimeSpec(home=home, services={name: Spawned() for name in names}, lifeline=True)
+    yield runtime.up(spec, timeout_s=START_TIMEOUT_S)
+    runtime.down(home)
 
 
 def _shared_folder(config: pytest.Config) -> Path | None:

@@ -23,9 +23,16 @@ from cdc.broker.topics import TopicSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headwater.runtime import Endpoints
+
 pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def kafka_bootstrap(own_servers: Endpoints) -> str:
+    return own_servers.kafka_bootstrap
 
 
 @contextmanager

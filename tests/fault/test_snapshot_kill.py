@@ -33,6 +33,8 @@ from tests.waiting import LONG_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headwater.runtime import Endpoints
+
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 ROWS = 60_000
@@ -193,6 +195,16 @@ def reading(spec: CaptureSpec, chunks: int) -> Iterator[subprocess.Popen[bytes]]
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def kafka_bootstrap(own_servers: Endpoints) -> str:
+    return own_servers.kafka_bootstrap
+
+
+@pytest.fixture(scope="module")
+def connect_url(own_servers: Endpoints) -> str:
+    return own_servers.connect_url
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from fix_capture import Captured
 
+    from headwater.runtime import Endpoints
+
 pytestmark = pytest.mark.integration
 
 TABLES = (
@@ -61,6 +63,16 @@ def stays(captured: Captured, allowed: set[FlowState], for_s: float) -> None:
         accept=lambda state: state in allowed,
         for_s=for_s,
     )
+
+
+@pytest.fixture(scope="module")
+def kafka_bootstrap(own_servers: Endpoints) -> str:
+    return own_servers.kafka_bootstrap
+
+
+@pytest.fixture(scope="module")
+def connect_url(own_servers: Endpoints) -> str:
+    return own_servers.connect_url
 
 
 @contextmanager
