@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_a
 
 import msgspec
 
+from eventstore.callables import check_result
 from eventstore.wire import encoded
 
 if TYPE_CHECKING:
@@ -68,7 +69,11 @@ def state_type(decider: Decider[Any, Any, S]) -> Any:
     except (NameError, TypeError):
         hint = None
     # A guess that is too narrow is found out: what does not read back equal is not saved.
-    return type(initial()) if hint is None else hint
+    if hint is not None:
+        return hint
+    made = initial()
+    check_result(f"initial_state of decider {decider.category}", made)
+    return type(made)
 
 
 def shape_of(hint: Any) -> str:

@@ -109,7 +109,12 @@ def test_a_decider_is_made_of_functions_that_run(what, function):
         account(**{what: function})
 
 
-@pytest.mark.parametrize("what", ["decide", "evolve", "initial_state"])
+def test_an_initial_state_that_returns_a_coroutine_is_refused(make_account_store):
+    with pytest.raises(WrongKindError, match="initial_state"):
+        make_account_store(deciders=[account(initial_state=lambda: coroutine())])  # noqa: PLW0108
+
+
+@pytest.mark.parametrize("what", ["decide", "evolve"])
 def test_a_function_that_returns_a_coroutine_stores_nothing(make_account_store, what):
     usual = {"decide": decide, "evolve": evolve, "initial_state": Account}
     store = make_account_store(deciders=[account(**usual | {what: lambda *_: coroutine()})])
