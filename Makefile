@@ -17,8 +17,8 @@ help: ## list these commands
 
 setup: ## build .venv and fetch the locked jars (does nothing the second time)
 	@sh setup/setup.sh
-	@$(PY) -m headwater.supply fetch
-	@$(PY) -m headwater.supply archive $(if $(JAVA_HOME),--java-home '$(JAVA_HOME)')
+	@$(PY) -m headwater.runtime.java fetch
+	@$(PY) -m headwater.runtime.java archive $(if $(JAVA_HOME),--java-home '$(JAVA_HOME)')
 
 demo: setup ## start everything, drive real traffic, build and verify every view
 	@.venv/bin/headwater demo $(ARGS)
@@ -54,7 +54,7 @@ docs: environment ## regenerate what is written from the code: docs/*.md, docker
 lock: environment ## resolve the Python and Java dependencies anew (UPGRADE=1: to newer versions)
 	@$(UV) --no-config pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	    --no-header $(if $(UPGRADE),--upgrade) --extra platform --group dev -o requirements.lock pyproject.toml
-	@$(PY) -m headwater.supply lock
+	@$(PY) -m headwater.runtime.java lock
 
 clean: ## remove what setup and the tools made (never .headwater, which holds data)
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -37,11 +37,11 @@ from cdc.broker.offsets import end_offsets
 from cdc.postgres import catalog
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
-from headwater.supply.jars import ensure
-from projections.plan import plan_views
-from projections.spec import JobSpec
-from projections.verify import verify
-from projections.view import MirrorView, Store
+from headwater.runtime.java.jars import ensure
+from projections.definition.views import MirrorView, Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.verification.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ _UPDATE: Final = (
     "UPDATE orders SET status = 'paid', total = total + 1 WHERE id BETWEEN {first} AND {last}"
 )
 _RUN: Final = (
-    "import pickle, sys; from projections.spark import job;"
+    "import pickle, sys; from projections.job import driver as job;"
     " sys.exit(job.run(pickle.load(sys.stdin.buffer)))"
 )
 

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.archive import SCHEMA, Archive, application
-from projections.plan import ViewPlan
-from projections.view import Store
+from projections.archive.table import SCHEMA, Archive, application
+from projections.definition.views import Store
+from projections.planning.view_plan import ViewPlan
 
 if TYPE_CHECKING:
     from pathlib import Path

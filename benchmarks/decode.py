@@ -30,16 +30,16 @@ from benchmarks.result import Report, rate
 from benchmarks.streaming import DEADLINE_S, INSERT, OURS, SIDES, STOCK, TABLE, say
 from cdc.broker.offsets import end_offsets
 from cdc.postgres import catalog
-from headwater.supply.jars import ensure
-from projections.change import Applied
-from projections.plan import plan_views
-from projections.sinks.arrow import rows_table, table_schema
-from projections.spark import writer
-from projections.spark.columns import record_columns
-from projections.spark.session import start_session
-from projections.spark.writer import BatchWriter
-from projections.spec import JobSpec
-from projections.view import MirrorView, Store
+from headwater.runtime.java.jars import ensure
+from projections.changes.row_change import Applied
+from projections.definition.views import MirrorView, Store
+from projections.job import batch_writer
+from projections.job.batch_writer import BatchWriter
+from projections.job.record_columns import record_columns
+from projections.job.spark.session import start_session
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.stores.delta.arrow import rows_table, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from benchmarks.streaming import Capture
     from headwater.runtime import Endpoints
-    from projections.change import RowChange
-    from projections.plan import ViewPlan
+    from projections.changes.row_change import RowChange
+    from projections.planning.view_plan import ViewPlan
 
 NAIVE_RATIO: Final = 3.0
 LIMIT_RATIO: Final = 0.5
@@ -87,7 +87,7 @@ class Decoder:
     def decode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the columns of the newest change of each key."""
         store = _Columns()
-        writer._sinks[self.writer.store, self.writer.addresses] = store  # type: ignore[assignment]  # noqa: SLF001
+        batch_writer._sinks[self.writer.store, self.writer.addresses] = store  # type: ignore[assignment]  # noqa: SLF001
         for _ in self.writer.write(batches):
             pass
         for table in store.made:

@@ -10,14 +10,14 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from cdc.table import TableName, TableSchema
-from headwater.supply.jars import ensure
-from projections.plan import ViewPlan
-from projections.published import Published
-from projections.sinks.table import FEED
-from projections.spark.deriver import Deriver
-from projections.spark.session import session_of_batches, start_session
-from projections.spec import JobSpec
-from projections.view import Store
+from headwater.runtime.java.jars import ensure
+from projections.definition.views import Store
+from projections.job.spark.session import session_of_batches, start_session
+from projections.job.tasks.derived_tables import Deriver
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import ViewPlan
+from projections.publishing.published_versions import Published
+from projections.stores.delta.table_sink import FEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.view import DerivedView
+    from projections.definition.views import DerivedView
 
 _NOWHERE: Final = "redis://127.0.0.1:1"
 _VERSION: Final = "_version"

@@ -18,8 +18,8 @@ from benchmarks.demo_run import run_demo
 from benchmarks.result import Report, grown
 from benchmarks.streaming import say
 from headwater import runtime
+from headwater.platform.specs import JOB
 from headwater.runtime.memory import tree_rss_bytes
-from headwater.wiring import JOB
 
 RATE: Final = 500
 GROWTH_MAX: Final = 1.05

@@ -37,13 +37,14 @@ from cdc.table import TableName
 from cdc.values import decode, decoder, encoder
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
-from projections import bulk_load, source_rows
-from projections.bulk_load import Load
-from projections.change import RowChange
-from projections.plan import ViewPlan
-from projections.sinks.arrow import decoded_rows
-from projections.sinks.table import TableSink
-from projections.view import Store
+from projections.changes.row_change import RowChange
+from projections.definition.views import Store
+from projections.planning.view_plan import ViewPlan
+from projections.stores.delta import bulk_load
+from projections.stores.delta.arrow import decoded_rows
+from projections.stores.delta.bulk_load import Load
+from projections.stores.delta.table_sink import TableSink
+from projections.verification import source_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

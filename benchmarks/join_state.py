@@ -21,7 +21,7 @@ import pyarrow as pa
 from benchmarks.derived_run import DerivedRun, spark_session
 from benchmarks.result import Report, grown
 from benchmarks.streaming import say
-from projections.view import DerivedView, Store
+from projections.definition.views import DerivedView, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,13 +35,13 @@ from cdc.snapshot import reader
 from cdc.table import TableName
 from headwater import runtime
 from headwater.runtime import ALL_SPAWNED, RuntimeSpec
-from headwater.supply.jars import ensure
-from projections.plan import plan_views
-from projections.search.engine import SearchEngine
-from projections.sinks.search import index_name
-from projections.spec import JobSpec
-from projections.verify import verify
-from projections.view import MirrorView, Store
+from headwater.runtime.java.jars import ensure
+from projections.definition.views import MirrorView, Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.stores.opensearch.client import SearchEngine
+from projections.stores.opensearch.sink import index_name
+from projections.verification.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ ON CONFLICT (id) DO UPDATE SET amount = excluded.amount
 """
 _UPDATE: Final = "UPDATE {table} SET amount = {amount} WHERE id = 1"
 _RUN: Final = (
-    "import pickle, sys; from projections.spark import job;"
+    "import pickle, sys; from projections.job import driver as job;"
     " sys.exit(job.run(pickle.load(sys.stdin.buffer)))"
 )
 

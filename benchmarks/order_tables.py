@@ -10,9 +10,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from benchmarks.order_feed import NAMES
-from headwater.supply.jars import ensure
-from projections.spark.session import start_session
-from projections.spec import JobSpec
+from headwater.runtime.java.jars import ensure
+from projections.job.spark.session import start_session
+from projections.planning.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,9 +15,9 @@ from benchmarks import payments
 from benchmarks.payments import CARDS, FEW, MANY
 from benchmarks.result import Report, at_least
 from benchmarks.streaming import say
-from projections.extent import of_pattern
-from projections.pattern import Pattern, PatternQuery, Step
-from projections.view import DerivedView, Store
+from projections.definition.operators.pattern import Pattern, PatternQuery, Step
+from projections.definition.operators.time_bounds import of_pattern
+from projections.definition.views import DerivedView, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.view import DerivedView
+    from projections.definition.views import DerivedView
 
 ROWS: Final = 2_000_000
 ROWS_QUICK: Final = 100_000

@@ -34,20 +34,20 @@ from benchmarks.streaming import say
 from cdc.values import encoder
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
-from projections.archive import record_value
-from projections.replay.replay import replay
-from projections.replay.task import Target
-from projections.sinks.arrow import decoded_rows
-from projections.sinks.cache import CacheSink
-from projections.sinks.search import SearchSink
-from projections.sinks.table import TableSink
+from projections.archive.replay import replay
+from projections.archive.table import record_value
+from projections.archive.task import Target
+from projections.stores.delta.arrow import decoded_rows
+from projections.stores.delta.table_sink import TableSink
+from projections.stores.opensearch.sink import SearchSink
+from projections.stores.valkey.sink import CacheSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from benchmarks.change_archive import ChangeArchive
     from benchmarks.result import Measure
-    from projections.sinks.sink import Sink
+    from projections.changes.sink import Sink
 
 PEER_RATIO: Final = 3.0
 TARGETS: Final = {"table": 100_000.0, "cache": 25_000.0, "search": 8_000.0}

@@ -35,12 +35,12 @@ from benchmarks.order_feed import (
 from benchmarks.order_tables import alike, merge_by_deltalake, merge_by_spark, session
 from benchmarks.result import Measure, Report, faster
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.change import RowChange
-from projections.latest import latest
-from projections.plan import ViewPlan
-from projections.sinks.arrow import deletes_schema, table_schema
-from projections.sinks.table import COMPACTED_BYTES, CONFIGURATION, TableSink
-from projections.view import Store
+from projections.changes.row_change import RowChange
+from projections.definition.views import Store
+from projections.planning.view_plan import ViewPlan
+from projections.stores.delta.arrow import deletes_schema, table_schema
+from projections.stores.delta.table_sink import COMPACTED_BYTES, CONFIGURATION, TableSink
+from projections.stores.latest import latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,10 +32,10 @@ from pyspark.sql import functions as fn
 from benchmarks.order_tables import session
 from benchmarks.result import Report, faster
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.change import RowChange
-from projections.plan import HistoryPlan, ViewPlan
-from projections.sinks.history import HistorySink
-from projections.view import Store
+from projections.changes.row_change import RowChange
+from projections.definition.views import Store
+from projections.planning.view_plan import HistoryPlan, ViewPlan
+from projections.stores.delta.history.sink import HistorySink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,20 +31,20 @@ from cdc.broker.offsets import end_offsets
 from cdc.postgres import catalog
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
-from headwater.supply.jars import ensure
-from projections import checkpoint_owner
-from projections.plan import plan_views
-from projections.quarantine.guard import StoreGuard
-from projections.search.engine import SearchEngine
-from projections.sinks.bulk import BULK_BYTES
-from projections.sinks.mapping import index_body
-from projections.sinks.search import SearchSink, index_name
-from projections.spark.intake import Intake
-from projections.spark.query import Gate, prepare_store, start_query
-from projections.spark.session import start_session
-from projections.spec import JobSpec
-from projections.table_watch import TableWatch
-from projections.view import MirrorView, Store
+from headwater.runtime.java.jars import ensure
+from projections.changes.quarantine.write_guard import StoreGuard
+from projections.common import checkpoint_owner
+from projections.definition.views import MirrorView, Store
+from projections.job.active_plans import Intake
+from projections.job.schema_watch import TableWatch
+from projections.job.spark.session import start_session
+from projections.job.streaming_query import Gate, prepare_store, start_query
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.stores.opensearch.bulk import BULK_BYTES
+from projections.stores.opensearch.client import SearchEngine
+from projections.stores.opensearch.mapping import index_body
+from projections.stores.opensearch.sink import SearchSink, index_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -29,8 +29,8 @@ from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
-from projections.standing_query import Percolation
-from projections.view import DerivedView, Store
+from projections.definition.operators.standing_query import Percolation
+from projections.definition.views import DerivedView, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

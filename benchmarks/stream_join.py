@@ -26,7 +26,7 @@ from benchmarks.derived_run import DerivedRun, spark_session
 from benchmarks.peer import run_peer
 from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
-from projections.view import DerivedView, Store
+from projections.definition.views import DerivedView, Store
 
 if TYPE_CHECKING:
     from benchmarks.result import Measure

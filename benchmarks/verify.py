@@ -35,12 +35,12 @@ from cdc.postgres import catalog
 from cdc.snapshot import reader
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
-from headwater.supply.jars import ensure
-from projections import positions
-from projections.plan import plan_views
-from projections.spec import JobSpec
-from projections.verify import verify
-from projections.view import MirrorView, Store
+from headwater.runtime.java.jars import ensure
+from projections.definition.views import MirrorView, Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.publishing import positions
+from projections.verification.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ _TURN_S: Final = 8.0
 _TURN_QUICK_S: Final = 3.0
 _UPDATE: Final = "UPDATE orders SET total = total + 1, status = 'paid' WHERE id = ANY(%s)"
 _RUN: Final = (
-    "import pickle, sys; from projections.spark import job;"
+    "import pickle, sys; from projections.job import driver as job;"
     " sys.exit(job.run(pickle.load(sys.stdin.buffer)))"
 )
 # what a verification says goes to stdout, a line each; it ends with its parent's pipe
@@ -72,7 +72,7 @@ _VERIFY: Final = """
 import os, pickle, sys, time
 import orjson
 from projections.common.throttle import Throttle
-from projections.verify import verify
+from projections.verification.verify import verify
 os.nice(10)
 spec, budget, resting = pickle.load(sys.stdin.buffer)
 while True:

@@ -27,8 +27,9 @@ import redis
 
 from benchmarks.result import Report, at_most
 from benchmarks.streaming import DEADLINE_S, say
-from headwater import query, runtime
+from headwater import runtime
 from headwater.demo.freshness import quantile
+from headwater.reading import sql
 from headwater.runtime import ALL_SPAWNED, RuntimeSpec
 
 if TYPE_CHECKING:
@@ -177,11 +178,11 @@ def _cached(cache: redis.Redis, start_s: int) -> int:
 def _tabled(tables: Path, start_s: int) -> int:
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start_s))
     try:
-        found = query.run(
+        found = sql.run(
             f"SELECT clicks FROM per_minute WHERE window_start = '{moment}'",  # noqa: S608
             tables,
         )
-    except query.QueryError:
+    except sql.QueryError:
         return 0  # there is no view yet
     return int(found["clicks"][0].as_py()) if found.num_rows else 0
 
@@ -189,7 +190,7 @@ def _tabled(tables: Path, start_s: int) -> int:
 def _equal(dsn: str, tables: Path) -> bool:
     with psycopg.connect(dsn) as connection:
         wanted: dict[int, int] = dict(connection.execute(_TRUTH).fetchall())
-    rows = query.run("SELECT window_start, clicks FROM per_minute", tables).to_pylist()
+    rows = sql.run("SELECT window_start, clicks FROM per_minute", tables).to_pylist()
     return {int(row["window_start"].timestamp()): row["clicks"] for row in rows} == wanted
 
 

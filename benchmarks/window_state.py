@@ -19,9 +19,9 @@ import pyarrow as pa
 from benchmarks.derived_run import DerivedRun, spark_session
 from benchmarks.result import Report, grown
 from benchmarks.streaming import say
-from projections.event_window import Tumbling, keys_of
-from projections.measure import Measures
-from projections.view import DerivedView, Store
+from projections.definition.operators.measures import Measures
+from projections.definition.operators.windows import Tumbling, keys_of
+from projections.definition.views import DerivedView, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,10 +26,10 @@ from benchmarks.result import Report, at_least, rate
 from benchmarks.streaming import say
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
-from projections.event_window import Tumbling, keys_of
-from projections.extent import span_of
-from projections.measure import Measures
-from projections.view import DerivedView, Store
+from projections.definition.operators.measures import Measures
+from projections.definition.operators.time_bounds import span_of
+from projections.definition.operators.windows import Tumbling, keys_of
+from projections.definition.views import DerivedView, Store
 
 if TYPE_CHECKING:
     from benchmarks.payments import Payments

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from cdc.broker.producer import RECORD_BYTES_MAX
-from headwater.runtime.connect import GROUP
-from headwater.runtime.postgres import MEMORY_MB as POSTGRES_MEMORY_MB
-from headwater.runtime.postgres import SLOT_WAL_KEEP
-from headwater.runtime.template import render
-from headwater.runtime.valkey import MEMORY_MB as CACHE_MEMORY_MB
+from headwater.runtime.servers.connect import GROUP
+from headwater.runtime.servers.postgres import MEMORY_MB as POSTGRES_MEMORY_MB
+from headwater.runtime.servers.postgres import SLOT_WAL_KEEP
+from headwater.runtime.servers.template import render
+from headwater.runtime.servers.valkey import MEMORY_MB as CACHE_MEMORY_MB
 
 CONFIG: Final = Path(__file__).resolve().parent / "config"
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  # inside a container; the host publishes on loopback

@@ -9,7 +9,7 @@ from typing import Final
 
 from examples.globalshop import seed
 from examples.globalshop.traffic import Traffic
-from headwater.settings import load
+from headwater.project.settings import load
 
 SETTINGS: Final = Path("/etc/headwater/headwater.toml")
 OPEN: Final = Path("/tmp/shop-is-open")  # noqa: S108  # the container's own

@@ -23,7 +23,7 @@ from typer.main import get_command
 
 from headwater.cli import command_line
 from headwater.cli.failure import exit_code_of
-from headwater.settings import Settings
+from headwater.project.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

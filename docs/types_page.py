@@ -15,8 +15,8 @@ from cdc.postgres.catalog import KINDS
 from cdc.snapshot.expression import SETTINGS
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER, decode, document
-from projections.sinks.arrow import DECIMAL_DIGITS, arrow_type
-from projections.sinks.mapping import FIELDS, KEYWORD_CHARACTERS
+from projections.stores.delta.arrow import DECIMAL_DIGITS, arrow_type
+from projections.stores.opensearch.mapping import FIELDS, KEYWORD_CHARACTERS
 
 _FAR: Final = "infinity", "-infinity", "0044-03-15 BC", "10000-01-01"
 _MIB: Final = 1024 * 1024

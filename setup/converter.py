@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.connect.converter import JAR, SOURCES
-from headwater.supply.jars import class_path, ensure
+from headwater.runtime.java.jars import class_path, ensure
 
 RELEASE: Final = "17"
 MANIFEST: Final = "META-INF/MANIFEST.MF"

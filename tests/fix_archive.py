@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from projections.archive import Archive, Retention
-from projections.record import OLD_KEY_HEADER
+from projections.archive.table import Archive, Retention
+from projections.changes.record import OLD_KEY_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from projections.record import Record
+    from projections.changes.record import Record
 
 GIVEN = pa.schema(
     [

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session set as that of a test's job, the only one of this process."""
-    from headwater.supply.jars import ensure
-    from projections.spark.session import start_session
-    from projections.spec import JobSpec
+    from headwater.runtime.java.jars import ensure
+    from projections.job.spark.session import start_session
+    from projections.planning.job_spec import JobSpec
     from tests.fix_spark import UNCOMPILED
 
     home = tmp_path_factory.mktemp("spark")

@@ -11,20 +11,20 @@ import psycopg
 import pytest
 
 from cdc.change_event import EPOCH_HEADER
-from projections import positions
-from projections.delivery import Delivery
-from projections.plan import plan_views
-from projections.record import Record
-from projections.sinks.open import open_sink
-from projections.spec import JobSpec
-from projections.view import MirrorView, Store
+from projections.changes.applier import Delivery
+from projections.changes.record import Record
+from projections.definition.views import MirrorView, Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.publishing import positions
+from projections.stores.factory import open_sink
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from projections.sinks.sink import Sink
+    from projections.changes.sink import Sink
     from tests.fix_capture import Captured
 
 

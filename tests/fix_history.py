@@ -11,17 +11,17 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, settings
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.change import RowChange
-from projections.plan import HistoryPlan, ViewPlan
-from projections.sinks.history_check import HistoryCheck
-from projections.sinks.history_form import HistoryForm
-from projections.view import Store
+from projections.changes.row_change import RowChange
+from projections.definition.views import Store
+from projections.planning.view_plan import HistoryPlan, ViewPlan
+from projections.stores.delta.history.arrow import HistoryForm
+from projections.stores.delta.history.check import HistoryCheck
 from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.history import HistoryState
+    from projections.stores.delta.history.states import HistoryState
 
 EPOCH = 1 << 56
 PRICES = TableSchema(

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER
-from projections.plan import ViewPlan
-from projections.record import Record
-from projections.view import Store
+from projections.changes.record import Record
+from projections.definition.views import Store
+from projections.planning.view_plan import ViewPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

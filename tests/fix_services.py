@@ -21,9 +21,9 @@ import pytest
 
 from headwater import runtime
 from headwater.runtime import Endpoints, External, RuntimeSpec, ServiceName, Spawned
-from headwater.runtime.connect import secrets_folder
 from headwater.runtime.home import Home
-from headwater.supply.lock import read_lock
+from headwater.runtime.java.lock import read_lock
+from headwater.runtime.servers.connect import secrets_folder
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -17,14 +17,15 @@ import psycopg
 import pytest
 
 from cdc.lsn import Lsn
-from headwater.supply.jars import ensure
-from projections import derived_versions, view_versions
-from projections.binding import bind
+from headwater.runtime.java.jars import ensure
+from projections.definition.views import MirrorView, Store
 from projections.errors import NotCaughtUpError, SinkUnavailableError
-from projections.plan import plan_views
-from projections.spec import JobSpec
-from projections.verify import verify
-from projections.view import MirrorView, Store
+from projections.planning.binding import bind
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.verification.verify import verify
+from projections.versions import derived as versions_derived
+from projections.versions import registry
 from tests.programs.job_process import JobProcess
 from tests.waiting import wait_until
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from projections.view import View
-    from projections.view_report import ViewReport
+    from projections.definition.views import View
+    from projections.verification.report import ViewReport
     from tests.fix_capture import Captured
 
 UNCOMPILED = {
@@ -113,10 +114,10 @@ class ViewJob:
         if not self.spec.views:
             return self.spec
         with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
-            kept = view_versions.kept(connection, self.spec.source, self.spec.views)
+            kept = registry.kept(connection, self.spec.source, self.spec.views)
             views = [version.view for version in kept]
             found = bind(connection, self.spec.source, views, hiding=self.spec.hiding)
-            derived = derived_versions.places(
+            derived = versions_derived.places(
                 connection,
                 self.spec.source,
                 self.spec.declared_derived,

@@ -16,7 +16,7 @@ import pytest
 
 from headwater.runtime.home import Home
 from headwater.runtime.identity import launcher, unprivileged
-from headwater.runtime.postgres import USER, Postgres, binaries
+from headwater.runtime.servers.postgres import USER, Postgres, binaries
 from headwater.runtime.spec import HOST
 from tests.waiting import wait_until
 

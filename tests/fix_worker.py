@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from fix_standby import free_port
 
-from headwater.runtime.connect import GROUP, Connect
 from headwater.runtime.home import Home
 from headwater.runtime.identity import launcher
-from headwater.runtime.java_server import JavaProgram
-from headwater.supply import jars
-from headwater.supply.java import find_java
+from headwater.runtime.java import jars
+from headwater.runtime.java.java import find_java
+from headwater.runtime.servers.connect import GROUP, Connect
+from headwater.runtime.servers.java_server import JavaProgram
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ CREATE TABLE IF NOT EXISTS headwater.schema_outcomes (
     PRIMARY KEY (change_id, view)
 );
 -- Records that could not be read or applied, with what waits behind them; see
--- projections.quarantine.
+-- projections.changes.quarantine.
 CREATE TABLE IF NOT EXISTS headwater.quarantine (
     view text,
     store text,
@@ -205,7 +205,7 @@ CREATE TABLE IF NOT EXISTS headwater.sweeps (
     PRIMARY KEY (view, store, below_version)
 );
 -- Versions of views: which definition each was made for, and which one readers see; see
--- projections.view_versions.
+-- projections.versions.registry.
 CREATE TABLE IF NOT EXISTS headwater.view_versions (
     source text,
     view text,

@@ -13,13 +13,13 @@ from cdc.postgres import session
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_rows
 from headwater.errors import UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.alert import Alert
+    from projections.definition.alert import Alert
 
 app = typer.Typer(help="Who is told of rows that meet a condition.", no_args_is_help=True)
 
@@ -35,13 +35,13 @@ def list_alerts(
     as_json: Json = False,
 ) -> None:
     """List the alerts: how many rows stand, and what waits to be told."""
-    from projections.alerting import ledger  # noqa: PLC0415  # as every command that needs it
+    from projections.alerting import tables as alerting_tables  # noqa: PLC0415  # as every command that needs it
 
     platform = _opened(config, home, profile)
     source = platform.project.source.name
     with session.connect(platform.source_dsn) as connection:
-        standing = list(ledger.standing(connection, source))
-        waiting = ledger.waiting(connection, source)
+        standing = list(alerting_tables.standing(connection, source))
+        waiting = alerting_tables.waiting(connection, source)
     rows: list[dict[str, Any]] = []
     for alert in platform.project.declarations.alerts.values():
         states = [str(each.state) for each in standing if each.alert == alert.name]
@@ -70,12 +70,12 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the rows of which somebody is told, or will be if they stay as they are."""
-    from projections.alerting import ledger  # noqa: PLC0415
+    from projections.alerting import tables as alerting_tables  # noqa: PLC0415
 
     platform = _opened(config, home, profile)
     alert = _alert(platform, name)
     with session.connect(platform.source_dsn) as connection:
-        found = list(ledger.standing(connection, platform.project.source.name))
+        found = list(alerting_tables.standing(connection, platform.project.source.name))
     rows = [
         {"key": each.key, "state": str(each.state), "since": each.since.isoformat()}
         for each in found
@@ -94,12 +94,12 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Show the rows that meet an alert's condition now; nobody is told."""
-    from projections.alerting import condition  # noqa: PLC0415
+    from projections.alerting import evaluator  # noqa: PLC0415
 
     platform = _opened(config, home, profile)
     alert, spec = _alert(platform, name), platform.alert_spec()
     key = spec.keys().get(alert.view, ())
-    met = condition.met(spec.tables, spec.source, alert, key, datetime.now(UTC))
+    met = evaluator.met(spec.tables, spec.source, alert, key, datetime.now(UTC))
     if met is None:
         hint = "headwater view status"
         raise UsageError(f"view {alert.view} has nothing to be looked at yet", hint=hint)
@@ -122,7 +122,7 @@ def send_test(
 ) -> None:
     """Send each channel of an alert a message of a row that there is not. Exits 3 if one fails."""
     from projections.alerting import trial  # noqa: PLC0415
-    from projections.alerting.channel import Post  # noqa: PLC0415
+    from projections.alerting.channels import Post  # noqa: PLC0415
 
     platform = _opened(config, home, profile)
     alert, spec = _alert(platform, name), platform.alert_spec()

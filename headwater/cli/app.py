@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from typer.main import get_command
 
-from headwater import __version__, extra
+from headwater import __version__
 from headwater.cli.output import EXIT_INTERRUPTED, print_error, stderr
 from headwater.cli.words import in_order
 from headwater.logging import configure
+from headwater.project import optional
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +129,7 @@ def _told(error: Exception, *, as_json: bool) -> int | None:
     # what there is to tell of errors takes as long to load as most commands
     from headwater.cli.failure import PLATFORM_ERRORS, exit_code_of  # noqa: PLC0415
 
-    shown = extra.missing(error) if isinstance(error, ModuleNotFoundError) else error
+    shown = optional.missing(error) if isinstance(error, ModuleNotFoundError) else error
     if not isinstance(shown, PLATFORM_ERRORS):
         return None
     print_error(shown, as_json=as_json)

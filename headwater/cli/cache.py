@@ -9,13 +9,13 @@ import typer
 from headwater.cli import token
 from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
 from headwater.cli.output import print_json, print_rows, stderr
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from projections.cache_options import ROWS
-from projections.view import Store
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from projections.definition.cache_options import ROWS
+from projections.definition.views import Store
 
 if TYPE_CHECKING:
-    from projections.cache_reader import CacheReader
+    from projections.stores.valkey.reader import CacheReader
 
 app = typer.Typer(help="What a view has in the cache.", no_args_is_help=True)
 
@@ -156,7 +156,7 @@ def _reader(  # noqa: PLR0917  # what a command was given
 ) -> CacheReader:
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
-    from projections.cache_reader import CacheReader  # noqa: PLC0415  # needs the extra
+    from projections.stores.valkey.reader import CacheReader  # noqa: PLC0415  # needs the extra
 
     token.reach(platform, at_least, name, Store.CACHE, timeout_s)
     endpoints = platform.endpoints

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_rows
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 
 def changes(

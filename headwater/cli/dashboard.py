@@ -10,7 +10,7 @@ import typer
 from headwater.cli.options import Config, HomeFolder, Profile
 from headwater.cli.output import stderr
 from headwater.errors import UsageError
-from headwater.project import open_project
+from headwater.project.project import open_project
 
 _PORT = 8600
 
@@ -37,8 +37,8 @@ def dashboard(
     It reads the views' tables and nothing else: no server need run for it. All panels stand at the
     same transaction boundary, and follow within a second when there is a newer one.
     """
-    from headwater.panels.answers import Answers  # noqa: PLC0415  # loads the query engine
-    from headwater.panels.server import DashboardServer  # noqa: PLC0415
+    from headwater.reading.dashboard.answers import Answers  # noqa: PLC0415  # loads the query engine
+    from headwater.reading.dashboard.server import DashboardServer  # noqa: PLC0415
 
     project = open_project(config, home=home, profile=profile)
     declared = project.declarations.dashboard

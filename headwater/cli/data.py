@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.position_token import PositionToken
-from headwater import query
 from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
 from headwater.cli.output import print_rows, stderr
 from headwater.errors import UsageError
-from headwater.former import FormerViews
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from headwater.reading import sql as reading_sql
+from headwater.reading.time_travel import FormerViews
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,11 +58,13 @@ def query_views(
         archive = root / "archive" / project.source.name
         platform = Platform(project, settings_file(config, home=home))
         with FormerViews(platform) as former:
-            answer = query.run(sql, root / "tables", as_of, archive=archive, former=former.of_words)
+            answer = reading_sql.run(
+                sql, root / "tables", as_of, archive=archive, former=former.of_words
+            )
             if former.reached is not None:
                 stderr.print(f"[dim]told by the archive, as of {former.reached.commit}[/]")
     else:
-        from headwater.views import Views  # noqa: PLC0415  # needs the extra
+        from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
         with Views(Platform(project, settings_file(config, home=home))) as views:
             wanted = PositionToken.parse(at_least)

@@ -9,8 +9,8 @@ import typer
 from eventstore.postgres import grant, schema
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Yes
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr
-from headwater.database import find_database
 from headwater.errors import UsageError
+from headwater.platform.database import find_database
 
 app = typer.Typer(help="The event store's schema in Postgres.", no_args_is_help=True)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from headwater import query
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
-from headwater.former import FormerViews
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from headwater.reading import sql
+from headwater.reading.time_travel import FormerViews
 from projections.definition.columns import (
     BEGUN_AT_COLUMN,
     BEGUN_COLUMN,
@@ -22,14 +22,14 @@ from projections.definition.columns import (
     ROW_ID_COLUMN,
     VERSION_COLUMN,
 )
-from projections.view import MirrorView
+from projections.definition.views import MirrorView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from headwater.project import Project
-    from projections.table_difference import TableDifference
+    from headwater.project.project import Project
+    from projections.stores.delta.table_diff import TableDifference
 
 _EXAMPLES = 10
 _CELL = 60
@@ -62,14 +62,14 @@ def diff(
     """
     project = open_project(config, home=home, profile=profile)
     tables = project.home.root / "tables"
-    views = query.view_tables(tables)
-    from projections.table_difference import Side, compare_sides  # noqa: PLC0415  # slow to load
+    views = sql.view_tables(tables)
+    from projections.stores.delta.table_diff import Side, compare_sides  # noqa: PLC0415  # slow to load
 
     with FormerViews(Platform(project, settings_file(config, home=home))) as former:
         try:
             first, second = (_table(tables, views, name, each) for each in (earlier, later))
-        except query.AsOfError:
-            if name not in views or query.moment(earlier) is None:
+        except sql.AsOfError:
+            if name not in views or sql.moment(earlier) is None:
                 raise
             place, *versions = former.versions(earlier, later, name)
             first, second = ((place, version) for version in versions)
@@ -84,7 +84,7 @@ def diff(
 def _table(
     tables: Path, views: Mapping[str, Path], name: str, as_of: str | None
 ) -> tuple[Path, int]:
-    table = query.readable(tables, views, as_of).get(name) if name in views else None
+    table = sql.readable(tables, views, as_of).get(name) if name in views else None
     if table is None or table.version is None:
         near = [] if name in views else difflib.get_close_matches(name, views, n=1)
         there = "views: " + (", ".join(views) or "none")

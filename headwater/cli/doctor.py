@@ -13,18 +13,18 @@ from cdc.postgres.check import Check, CheckState
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, stdout
-from headwater.doctor import (
+from headwater.platform.doctor import (
     cache_check,
     converter_check,
     machine_checks,
     secret_checks,
     source_checks,
 )
-from headwater.platform import Platform
-from headwater.project import EXAMPLE, open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.platform.specs import capture_spec
+from headwater.project.project import EXAMPLE, open_project, settings_file
+from headwater.project.spelling import shown
 from headwater.runtime import Endpoints
-from headwater.spelling import shown
-from headwater.wiring import capture_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,7 +20,14 @@ from headwater.cli import parked, upkeep
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant
 from headwater.cli.output import print_json, print_rows
 from headwater.errors import UsageError
-from headwater.events import event_of, find_store, last_positions, log_status, open_store, shown
+from headwater.operations.events import (
+    event_of,
+    find_store,
+    last_positions,
+    log_status,
+    open_store,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -19,7 +19,7 @@ from projections.errors import (
     ProjectionError,
     SearchError,
 )
-from projections.read_barrier import BehindError
+from projections.publishing.read_barrier import BehindError
 
 if TYPE_CHECKING:
     from headwater.cli.output import PlatformError

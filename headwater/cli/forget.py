@@ -13,13 +13,13 @@ from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
 from headwater.cli.snapshot import key_of
 from headwater.errors import UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.forgetting.certificate import Certificate
+    from projections.erasure.certificate import Certificate
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +62,7 @@ def forget(
             hint="add --yes if you mean it",
         )
     # many of the platform's parts, which the other commands need not load
-    from headwater.forgetting import Forgetting  # noqa: PLC0415
+    from headwater.operations.erase_rows import Forgetting  # noqa: PLC0415
 
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.markup import escape
 
-from headwater import scaffold
 from headwater.cli.options import Json
 from headwater.cli.output import print_json, print_rows, stderr
-from headwater.spelling import shown, view_names
-from headwater.survey import EXCLUDED, NOT_ASKED, Wanted
-from headwater.views_text import views_text
+from headwater.project import scaffold
+from headwater.project.spelling import shown, view_names
+from headwater.project.survey import EXCLUDED, NOT_ASKED, Wanted
+from headwater.project.views_text import views_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headwater.scaffold import Draft
-    from headwater.survey import Choice, Survey
+    from headwater.project.scaffold import Draft
+    from headwater.project.survey import Choice, Survey
 
 _SHOWN_MAX: Final = 24
 """Tables that are shown, the largest first; the preview shows all."""

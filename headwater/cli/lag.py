@@ -10,7 +10,7 @@ from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_rows, stderr
 
 if TYPE_CHECKING:
-    from projections.lag import Lag
+    from projections.publishing.lag import Lag
 
 TIMEOUT_S = 30.0
 
@@ -38,7 +38,7 @@ def lag(
     batch, derivation, delivery), how much of the log it is behind, and since when it has not moved.
     Example: headwater lag orders --timeout 5
     """
-    from headwater.views import Views  # noqa: PLC0415  # needs the extra
+    from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
     with Views.open(config, home=home, profile=profile) as views:
         found = views.lag(names or (), timeout_s)

@@ -39,4 +39,4 @@ Timeout = Annotated[
     typer.Option("--timeout", min=0.0, help="Seconds to wait at most for --at-least."),
 ]
 TIMEOUT_S = 5.0
-"""As an application waits where it says nothing; see `projections.read_barrier`."""
+"""As an application waits where it says nothing; see `projections.publishing.read_barrier`."""

@@ -12,7 +12,7 @@ from eventstore.subscription.control import Subscriptions
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
 from headwater.cli.output import print_rows
 from headwater.errors import UnhealthyError, UsageError
-from headwater.events import find_store, tenant_of
+from headwater.operations.events import find_store, tenant_of
 
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
 

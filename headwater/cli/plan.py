@@ -13,8 +13,8 @@ from rich.markup import escape
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

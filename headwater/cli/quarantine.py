@@ -13,10 +13,10 @@ from cdc.postgres import session
 from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from projections.quarantine import desk
-from projections.quarantine.desk import Picked
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from projections.changes.quarantine import admin as quarantine_admin
+from projections.changes.quarantine.admin import Picked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def list_keys(
 ) -> None:
     """List the keys that wait, each with the cause of its first record."""
     with _opened(config, home, profile) as (connection, source, _):
-        found = desk.keys(connection, source, Picked(view, store, key, code))
+        found = quarantine_admin.keys(connection, source, Picked(view, store, key, code))
     rows = [_shown(asdict(each), as_json=as_json) for each in found]
     print_rows(rows, as_json=as_json, title="", empty="nothing waits")
 
@@ -74,7 +74,7 @@ def show(
 ) -> None:
     """Show each record that waits: its place and its cause, and if asked its content."""
     with _opened(config, home, profile) as (connection, source, _):
-        found = desk.records(connection, source, Picked(view, store, key, code))
+        found = quarantine_admin.records(connection, source, Picked(view, store, key, code))
     rows = [_record(asdict(each), values=values) for each in found]
     if as_json or not rows:
         print_rows(rows, as_json=as_json, title="", empty="nothing waits")
@@ -100,13 +100,13 @@ def retry(
     """Have the job try keys again, and say what came of it. Exits 3 if some still wait."""
     picked = _narrowed(Picked(view, store, key, code), everything=everything)
     with _opened(config, home, profile) as (connection, source, platform):
-        places = desk.retry(connection, source, picked)
+        places = quarantine_admin.retry(connection, source, picked)
         runs = platform.job_runs()
-        untried, in_vain = places, set[desk.Place]()
+        untried, in_vain = places, set[quarantine_admin.Place]()
         deadline = time.monotonic() + _WAIT_S
         while runs and untried and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            untried, in_vain = desk.still_waiting(connection, source, places)
+            untried, in_vain = quarantine_admin.still_waiting(connection, source, places)
     applied = len(places) - len(untried) - len(in_vain)
     if as_json:
         print_json({"applied": applied, "waiting": len(in_vain), "untried": len(untried)})
@@ -143,7 +143,7 @@ def drop(
             "the view will differ from its source", hint="add --yes if you mean it; retry keeps it"
         )
     with _opened(config, home, profile) as (connection, source, _):
-        dropped, released = desk.drop(connection, source, picked)
+        dropped, released = quarantine_admin.drop(connection, source, picked)
     if as_json:
         print_json({"dropped": dropped, "released": released})
     else:

@@ -31,13 +31,13 @@ from projections.errors import RebuildStoppedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headwater.versions import Origin, Switched, Versions
-    from projections.bounded_rebuild import BoundedRebuild
-    from projections.filling import Filling
-    from projections.rebuild import RebuildPlan
-    from projections.replay.bounds import Bounds
-    from projections.replay.pace import ReplayProgress
-    from projections.view_version import ViewVersion
+    from headwater.operations.versions import Origin, Switched, Versions
+    from projections.archive.bounds import Bounds
+    from projections.archive.progress import ReplayProgress
+    from projections.versions.fill import Filling
+    from projections.versions.partial_rebuild import BoundedRebuild
+    from projections.versions.rebuild import RebuildPlan
+    from projections.versions.version import ViewVersion
 
 _SHARE = 0.5
 """Half of a core: live views are hardly slower beside it."""
@@ -142,7 +142,7 @@ def rebuild(
 @contextmanager
 def _filling(name: str, share: float, *, as_json: bool) -> Iterator[Filling]:
     """How it is filled: with a line that says how far it is, and an end at Ctrl-C."""
-    from projections import filling  # noqa: PLC0415  # half a second of import
+    from projections.versions import fill as filling  # noqa: PLC0415  # half a second of import
 
     with _interrupted() as stopped, _bar(name, shown=not as_json) as told:
         try:
@@ -166,7 +166,7 @@ def bounds_of(
     """
     if not keys and where is None and since is None and until is None:
         return None
-    from projections.replay.bounds import Bounds  # noqa: PLC0415  # loads what replays need
+    from projections.archive.bounds import Bounds  # noqa: PLC0415  # loads what replays need
 
     column, equals, value = (where or "").partition("=")
     if where is not None and not (column and equals):

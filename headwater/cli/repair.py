@@ -8,8 +8,8 @@ from rich.markup import escape
 from cdc import source as capture
 from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 
 def repair(

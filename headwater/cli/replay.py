@@ -11,13 +11,13 @@ from rich.markup import escape
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
 from headwater.errors import UnhealthyError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from headwater.view_replay import replay_view
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from headwater.reading.replay import replay_view
 
 if TYPE_CHECKING:
-    from headwater.view_replay import Replayed
-    from projections.spark.derived_replay import Compared
+    from headwater.reading.replay import Replayed
+    from projections.job.batch.replay_derived import Compared
 
 
 def replay(

@@ -18,10 +18,10 @@ from headwater.cli.output import (
     stderr,
     stdout,
 )
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from headwater.wiring import capture_spec
-from projections.checkpoint import positions
+from headwater.platform.platform import Platform
+from headwater.platform.specs import capture_spec
+from headwater.project.project import open_project, settings_file
+from projections.common.spark_checkpoint import positions
 
 if TYPE_CHECKING:
     from cdc.upkeep.tail import Tail

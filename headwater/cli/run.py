@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from headwater.cli.options import Config, HomeFolder, Profile
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 
 def register(app: typer.Typer) -> None:

@@ -13,14 +13,19 @@ from headwater.cli import token
 from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from projections.view import Store
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from projections.definition.views import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from projections.search.client import FacetValue, SearchAnswer, SearchHit, Suggestion
+    from projections.stores.opensearch.searcher import (
+        FacetValue,
+        SearchAnswer,
+        SearchHit,
+        Suggestion,
+    )
 
 # characters of a private range: no text has them, so nobody's text looks like a mark
 _MARKS = ("\ue000", "\ue001")
@@ -77,8 +82,8 @@ def search_view(
 
     Example: headwater search products "red chair" --where "price<100" --facet category
     """
-    from projections.search.client import Searcher, conditions  # noqa: PLC0415
-    from projections.search.request import SearchQuery  # noqa: PLC0415
+    from projections.stores.opensearch.query import SearchQuery  # noqa: PLC0415
+    from projections.stores.opensearch.searcher import Searcher, conditions  # noqa: PLC0415
 
     if suggest is not None and (text or facet or sort):
         raise UsageError("--suggest takes --where, --in and --size only")

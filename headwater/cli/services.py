@@ -23,15 +23,15 @@ from headwater.cli.output import (
     stderr,
 )
 from headwater.errors import HeadwaterError, UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 from projections.errors import ProjectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdc.snapshot.report import ReadReport
-    from headwater.project import Project
+    from headwater.project.project import Project
     from headwater.runtime import RuntimeStatus, ServiceStatus, StatusEvent
 
 _FIRST_CHANGE_S = 60.0

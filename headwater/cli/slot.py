@@ -15,8 +15,8 @@ from cdc.postgres import captures, pressure, session
 from cdc.postgres.pressure import Level, Pressure
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from psycopg import Connection

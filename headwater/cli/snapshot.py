@@ -14,9 +14,9 @@ from cdc.table import TableName
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from headwater.wiring import capture_spec
+from headwater.platform.platform import Platform
+from headwater.platform.specs import capture_spec
+from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,10 +32,10 @@ from headwater.cli.retention import retention
 from headwater.cli.slot import slot
 from headwater.cli.snapshot import documents, print_reads, resnapshot
 from headwater.cli.source_remove import remove
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.platform.specs import capture_spec
+from headwater.project.project import open_project, settings_file
 from headwater.runtime import Endpoints
-from headwater.wiring import capture_spec
 
 app = typer.Typer(help="What is captured from Postgres.", no_args_is_help=True)
 app.command("retention")(retention)

@@ -11,14 +11,14 @@ from rich.markup import escape
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from headwater.removal import PARTS, Removal
+from headwater.operations.remove_source import PARTS, Removal
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headwater.removal import Item
+    from headwater.operations.remove_source import Item
 
 _PARTS = ", ".join(PARTS)
 _CELL = 60

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows
-from headwater.job_report import JobReport
-from headwater.project import open_project
-from projections.published import Published
+from headwater.platform.job_status import JobReport
+from headwater.project.project import open_project
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from projections.view_state import ViewState
+    from projections.stores.delta.table_stats import ViewState
 
 _MIB = 1024 * 1024
 
@@ -33,7 +33,7 @@ def state(
     besides, which can still be read. Until when rows that come change what is there is said by
     `late=` and a pattern's `within=`; without them, always. Views without a table are not listed.
     """
-    from projections.view_state import states  # noqa: PLC0415  # loads the tables' engine
+    from projections.stores.delta.table_stats import states  # noqa: PLC0415  # loads the tables' engine
 
     project = open_project(config, home=home, profile=profile)
     tables = project.home.root / "tables"

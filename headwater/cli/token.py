@@ -9,10 +9,10 @@ import typer
 from cdc.position_token import PositionToken
 from headwater.cli.options import TIMEOUT_S, Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, stderr
-from projections.view import Store
+from projections.definition.views import Store
 
 if TYPE_CHECKING:
-    from headwater.platform import Platform
+    from headwater.platform.platform import Platform
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def token(
 
     Example: headwater view wait orders "$(headwater token)"
     """
-    from headwater.views import Views  # noqa: PLC0415  # needs the extra
+    from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
     with Views.open(config, home=home, profile=profile) as views:
         found = views.token()
@@ -52,7 +52,7 @@ def reach(
     """
     if at_least is None:
         return None
-    from headwater.views import Views  # noqa: PLC0415  # needs the extra
+    from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
     wanted = PositionToken.parse(at_least)
     with Views(platform) as views:
@@ -80,7 +80,7 @@ def wait(
 
     Exits 3 if it has not after that time, and says which stage is behind, and by how much.
     """
-    from headwater.views import Views  # noqa: PLC0415  # needs the extra
+    from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
     wanted = PositionToken.parse(token)
     with Views.open(config, home=home, profile=profile) as views:

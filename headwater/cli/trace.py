@@ -9,11 +9,11 @@ import typer
 
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
-    from projections.trace import Sighting, Stored, Trace
+    from projections.verification.trace import Sighting, Stored, Trace
 
 
 def register(app: typer.Typer) -> None:

@@ -22,9 +22,8 @@ from headwater.cli.output import (
     print_rows,
     stderr,
 )
-from headwater.database import find_home
 from headwater.errors import UsageError
-from headwater.events import (
+from headwater.operations.events import (
     decider_of,
     find_store,
     keep_head,
@@ -33,10 +32,11 @@ from headwater.events import (
     read_texts,
     tenant_of,
 )
-from headwater.settings import HOME_FOLDER
+from headwater.platform.database import find_home
+from headwater.project.settings import HOME_FOLDER
 
 if TYPE_CHECKING:
-    from headwater.shredding import Shredded
+    from headwater.operations.erase_person import Shredded
 
 HeadFile = Annotated[
     Path | None,
@@ -187,9 +187,9 @@ def shred(
     place = _home(config, home, profile)
     database = find_store(dsn, config=config, home=home, profile=profile)
     # what the other commands need not load
-    from headwater import shredding  # noqa: PLC0415
+    from headwater.operations import erase_person  # noqa: PLC0415
 
-    done = shredding.shred(database, tenant_of(database, tenant), subject, place, texts)
+    done = erase_person.shred(database, tenant_of(database, tenant), subject, place, texts)
     certificate = done.certificate
     if as_json:
         made = {**msgspec.to_builtins(certificate), "complete": certificate.complete}

@@ -12,18 +12,18 @@ from rich.markup import escape
 from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
 from headwater.errors import UnhealthyError, UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from projections.view import Store, kept_in
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from projections.definition.views import Store, kept_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from projections.fault import Fault
-    from projections.repair import Repaired
-    from projections.spec import PausedView
-    from projections.view import DerivedView, View
-    from projections.view_report import Uncompared, ViewReport
+    from projections.common.fault import Fault
+    from projections.definition.views import DerivedView, View
+    from projections.planning.job_spec import PausedView
+    from projections.verification.repair import Repaired
+    from projections.verification.report import Uncompared, ViewReport
 
 _CATCH_UP_S = 120.0
 _BUDGET = 1.0

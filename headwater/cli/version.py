@@ -10,13 +10,13 @@ from headwater.cli.difference import show
 from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
 from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
-    from headwater.versions import Switched, Versions
-    from projections.version_difference import VersionDifference
-    from projections.view_version import ViewVersion
+    from headwater.operations.versions import Switched, Versions
+    from projections.versions.compare import VersionDifference
+    from projections.versions.version import ViewVersion
 
 View = Annotated[str, typer.Argument(help="The view.")]
 Number = Annotated[
@@ -130,7 +130,7 @@ def drop(
 
 def row_of(version: ViewVersion) -> dict[str, Any]:
     """What a program is told of a version; see `line_of`."""
-    from projections.replay.noting import figures_of  # noqa: PLC0415  # loads what replays need
+    from projections.archive.progress_note import figures_of  # noqa: PLC0415  # loads what replays need
 
     replayed = version.replayed if version.state == "building" else None
     figures = None if replayed is None else figures_of(replayed.progress)
@@ -236,7 +236,7 @@ def compared(found: VersionDifference) -> dict[str, Any]:
 
 def opened(config: Config, home: HomeFolder, profile: Profile) -> Versions:
     """Opens the versions of a project's views."""
-    from headwater.versions import Versions  # noqa: PLC0415  # half a second of import
+    from headwater.operations.versions import Versions  # noqa: PLC0415  # half a second of import
 
     project = open_project(config, home=home, profile=profile)
     return Versions(Platform(project, settings_file(config, home=home)))

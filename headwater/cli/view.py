@@ -12,14 +12,14 @@ from rich.markup import escape
 from headwater.cli import difference, rebuild, replay, state, token, verification, version
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr, stdout
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from projections.published import Published
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from projections.verification.ledger import Verified
+    from projections.verification.results_table import Verified
 
 app = typer.Typer(help="What is derived from the source.", no_args_is_help=True)
 app.command("diff")(difference.diff)

@@ -11,14 +11,14 @@ import redis
 from cdc.table import TableName
 from headwater.demo.errors import AftermathError
 from headwater.demo.result import Forgotten, Mended
-from headwater.forgetting import Forgetting
+from headwater.operations.erase_rows import Forgetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headwater.demo.reader import Places
     from headwater.demo.workload import Person
-    from headwater.platform import Platform
+    from headwater.platform.platform import Platform
 
 _PAGE: Final = 1_000
 _APPLIED_S: Final = 120.0

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headwater.project import Project
+    from headwater.project.project import Project
 
 _EDIT: Final = """
 
 from dataclasses import replace as _replace
 
-from projections.registry import collected as _collected
+from projections.definition.registry import collected as _collected
 
 _views = _collected().views
 _view = _views[{view!r}]

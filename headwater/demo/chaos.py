@@ -12,7 +12,7 @@ import psutil
 
 from headwater.demo.errors import ChaosError
 from headwater.demo.result import Recovery
-from headwater.wiring import JOB
+from headwater.platform.specs import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Callable

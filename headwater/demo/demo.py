@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwater.demo.reader import Places
     from headwater.demo.result import Forgotten, Mended
     from headwater.demo.workload import Workload
-    from headwater.platform import Platform
+    from headwater.platform.platform import Platform
 
 
 def run_demo(
@@ -93,8 +93,8 @@ def run_demo(
 
 
 def _stack(workload: Workload, options: DemoOptions) -> Stack:
-    from headwater.platform import Platform  # noqa: PLC0415  # loads every driver
-    from headwater.project import open_project  # noqa: PLC0415
+    from headwater.platform.platform import Platform  # noqa: PLC0415  # loads every driver
+    from headwater.project.project import open_project  # noqa: PLC0415
 
     project = open_project(workload.settings_file, home=options.home)
     # with a lifeline the supervisor ends when this process does, even by kill -9

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwater.demo.screen import Screen
     from headwater.demo.traffic import Traffic
     from headwater.demo.workload import Workload
-    from headwater.platform import Platform
+    from headwater.platform.platform import Platform
 
 _APPLIED_S: Final = 300.0
 _SEEN_S: Final = 15.0

@@ -126,7 +126,7 @@ class _Reader:
 
 
 def _program() -> Path:
-    from headwater.runtime.postgres import binaries  # noqa: PLC0415
+    from headwater.runtime.servers.postgres import binaries  # noqa: PLC0415
 
     return binaries() / "pgbench"
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from cdc.change_event import ChangeEvent
     from cdc.lsn import Lsn
-    from headwater.project import Project
+    from headwater.project.project import Project
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
 
 
@@ -65,7 +65,7 @@ class Comparing(Protocol):
 
 
 class Stack(Protocol):
-    """Servers, capture and job of one project; `headwater.platform.Platform` is one."""
+    """Servers, capture and job of one project; `headwater.platform.platform.Platform` is one."""
 
     project: Project
 

@@ -15,8 +15,8 @@ import redis
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from projections.documents import key_text
-from projections.published import sources
+from projections.changes.documents import key_text
+from projections.publishing.published_versions import sources
 
 if TYPE_CHECKING:
     from pathlib import Path

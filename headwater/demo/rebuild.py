@@ -24,11 +24,11 @@ from headwater.demo.errors import RebuildError
 from headwater.demo.result import Rebuilt
 from headwater.demo.task import Task
 from headwater.demo.watcher import watchers
-from headwater.versions import Versions
-from projections import view_versions
+from headwater.operations.versions import Versions
+from projections.definition.views import MirrorView
 from projections.errors import VersionBehindError, VersionBusyError
-from projections.view import MirrorView
-from projections.view_version import VersionState
+from projections.versions import registry
+from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from headwater.demo.result import Recovery
     from headwater.demo.watcher import Watcher
     from headwater.demo.workload import Probe
-    from headwater.platform import Platform
-    from projections.version_difference import VersionDifference
-    from projections.view_version import Replayed, ViewVersion
+    from headwater.platform.platform import Platform
+    from projections.versions.compare import VersionDifference
+    from projections.versions.version import Replayed, ViewVersion
 
 SWITCHES: Final = 20
 KILLED_EVERY: Final = 4
@@ -230,7 +230,7 @@ class Rebuilding:
 
             def busy() -> bool:
                 try:
-                    with view_versions.alone(connection, source, name, wait_s=0):
+                    with registry.alone(connection, source, name, wait_s=0):
                         return False
                 except VersionBusyError:
                     return True

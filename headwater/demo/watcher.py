@@ -17,8 +17,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from headwater.demo.reader import CacheRow, counter_sql
 from headwater.demo.result import Watched
-from projections.documents import key_text
-from projections.published import stable_path
+from projections.changes.documents import key_text
+from projections.publishing.published_versions import stable_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

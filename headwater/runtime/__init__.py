@@ -1,8 +1,17 @@
-"""The local runtime: Postgres, Kafka, Connect, OpenSearch, Valkey and Spark, supervised."""
+"""The local runtime: Postgres, Kafka, Connect, OpenSearch, Valkey and Spark, supervised.
+
+Purpose: a whole stack without Docker, started in order and ended together; or servers that run
+already, given by address.
+Entry points: `up`, `down`, `status` and `endpoints` below; `servers` (what is different about
+each), `supervisor` (how they are kept alive), `java` (jars and Java), `external` (servers of
+others), `plan` and `spec` (what is to run), `ports`, `probe`, `home`.
+Invariants: no process outlives its supervisor. A service is ready when its protocol answers.
+Ports of a home stay the same.
+Tests: tests/unit/headwater/runtime, tests/integration/headwater/runtime.
+"""
 
 from __future__ import annotations
 
-from headwater.runtime.control import down, endpoints, log_path, status, up
 from headwater.runtime.endpoints import Endpoints
 from headwater.runtime.spec import (
     ALL_SPAWNED,
@@ -14,6 +23,7 @@ from headwater.runtime.spec import (
     Spawned,
 )
 from headwater.runtime.status import RuntimeStatus, ServiceState, ServiceStatus, StatusEvent
+from headwater.runtime.supervisor.control import down, endpoints, log_path, status, up
 
 __all__ = [
     "ALL_SPAWNED",

@@ -11,17 +11,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from headwater.runtime.connect import HEAP_MB as CONNECT_HEAP_MB
-from headwater.runtime.connect import Connect
 from headwater.runtime.home import Home
-from headwater.runtime.java_server import JavaProgram
-from headwater.runtime.kafka import HEAP_MB as KAFKA_HEAP_MB
-from headwater.runtime.kafka import Kafka
-from headwater.runtime.opensearch import HEAP_MB as SEARCH_HEAP_MB
-from headwater.runtime.opensearch import OpenSearch
-from headwater.runtime.postgres import MEMORY_MB as POSTGRES_MEMORY_MB
-from headwater.runtime.postgres import Postgres
-from headwater.runtime.spark import SparkMaster, SparkWorker
+from headwater.runtime.servers.connect import HEAP_MB as CONNECT_HEAP_MB
+from headwater.runtime.servers.connect import Connect
+from headwater.runtime.servers.java_server import JavaProgram
+from headwater.runtime.servers.kafka import HEAP_MB as KAFKA_HEAP_MB
+from headwater.runtime.servers.kafka import Kafka
+from headwater.runtime.servers.opensearch import HEAP_MB as SEARCH_HEAP_MB
+from headwater.runtime.servers.opensearch import OpenSearch
+from headwater.runtime.servers.postgres import MEMORY_MB as POSTGRES_MEMORY_MB
+from headwater.runtime.servers.postgres import Postgres
+from headwater.runtime.servers.spark import SparkMaster, SparkWorker
+from headwater.runtime.servers.valkey import MEMORY_MB as CACHE_MEMORY_MB
+from headwater.runtime.servers.valkey import Valkey
 from headwater.runtime.spec import (
     HOST,
     SPARK_MASTER,
@@ -32,8 +34,6 @@ from headwater.runtime.spec import (
     SparkCluster,
     Spawned,
 )
-from headwater.runtime.valkey import MEMORY_MB as CACHE_MEMORY_MB
-from headwater.runtime.valkey import Valkey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

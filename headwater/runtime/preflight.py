@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headwater.runtime import postgres, spark, valkey
 from headwater.runtime.errors import DiskNearlyFullError
 from headwater.runtime.external import check_external, external_services
+from headwater.runtime.java.jars import ensure
+from headwater.runtime.java.java import find_java
 from headwater.runtime.plan import Plan
 from headwater.runtime.ports import PortBook
+from headwater.runtime.servers import postgres, spark, valkey
 from headwater.runtime.spec import SPARK_MASTER, RuntimeSpec, ServiceName
-from headwater.supply.jars import ensure
-from headwater.supply.java import find_java
 
 if TYPE_CHECKING:
     from headwater.runtime.home import Home

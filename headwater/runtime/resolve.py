@@ -6,7 +6,7 @@ from headwater.runtime.endpoints import Endpoints
 from headwater.runtime.errors import ServiceFailedError
 from headwater.runtime.home import Home
 from headwater.runtime.ports import PortBook
-from headwater.runtime.postgres import Postgres
+from headwater.runtime.servers.postgres import Postgres
 from headwater.runtime.spec import HOST, SPARK_MASTER, External, RuntimeSpec, ServiceName
 
 _SHAPE = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from projections.alert import Event
+from projections.definition.alert import Event
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from projections.alert import Event
-from projections.alerting.ledger import Letter
+from projections.alerting.tables import Letter
+from projections.definition.alert import Event
 from projections.errors import AlertUndeliveredError
 
 if TYPE_CHECKING:
-    from projections.alert import Alert
-    from projections.alerting.channel import Post
+    from projections.alerting.channels import Post
+    from projections.definition.alert import Alert
 
 _DIGITS: Final = 8
 

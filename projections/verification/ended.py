@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from projections.sinks.history_check import HistoryCheck
-from projections.verification.rounds import Outcome
+from projections.stores.delta.history.check import HistoryCheck
+from projections.verification.recheck import Outcome
+from projections.verification.report import Finding, Verdict
 from projections.verification.truth import named
-from projections.view_report import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 
 def ended(plan: ViewPlan, tables: Path, known: set[str]) -> Iterator[Outcome]:

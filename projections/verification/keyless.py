@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, Any, Final
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot import read_point, reads
-from projections.row_part import shown
-from projections.source_rows import SourceRows
-from projections.verification.rounds import Outcome
+from projections.changes.row_batch import shown
+from projections.verification.recheck import Outcome
+from projections.verification.report import Verdict
 from projections.verification.rule import hash_of
-from projections.view_report import Verdict
+from projections.verification.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
 
+    from projections.changes.row_batch import RowPart
+    from projections.changes.sink import Sink
     from projections.common.throttle import Throttle
-    from projections.plan import ViewPlan
-    from projections.row_part import RowPart
-    from projections.sinks.sink import Sink
-    from projections.verification.reach import Reach
-    from projections.view import Store
+    from projections.definition.views import Store
+    from projections.planning.view_plan import ViewPlan
+    from projections.verification.wait import Reach
 
 _ROWS_PER_STEP: Final = 5_000
 _WRITERS_S: Final = 30.0

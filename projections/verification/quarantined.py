@@ -9,11 +9,11 @@ import psycopg
 
 from cdc.errors import CdcError
 from cdc.values import decode, encoder
-from projections.documents import key_text
+from projections.changes.documents import key_text
 
 if TYPE_CHECKING:
-    from projections.plan import ViewPlan
-    from projections.view import Store
+    from projections.definition.views import Store
+    from projections.planning.view_plan import ViewPlan
 
 _WAITING: Final = """
 SELECT DISTINCT key FROM headwater.quarantine

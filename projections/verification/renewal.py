@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import structs
 
-from projections.sinks.lock import WriterLock
-from projections.view import Store
+from projections.common.file_lock import WriterLock
+from projections.definition.views import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from projections.spec import JobSpec
+    from projections.planning.job_spec import JobSpec
 
 _FOLDER: Final = ".renewals"
 _LOCK: Final = ".lock"

@@ -41,12 +41,12 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from projections.view_report import Verdict
+from projections.verification.report import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from projections.sinks.sink import Holding
+    from projections.changes.sink import Holding
 
     Document = Mapping[str, object]
 

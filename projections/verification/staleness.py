@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.table import ColumnKind
-from projections.documents import key_values
+from projections.archive.scan import ArchiveScan
+from projections.changes.documents import key_values
 from projections.errors import ArchiveMissingError
-from projections.replay.archive_scan import ArchiveScan
-from projections.view_report import EXAMPLES, Verdict, ViewReport
+from projections.verification.report import EXAMPLES, Verdict, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from projections.plan import ViewPlan
-    from projections.spec import JobSpec
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
 
 KEYS_MAX: Final = 1_000
 """Rows of a view that are looked up."""

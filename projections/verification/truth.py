@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from deltalake.exceptions import DeltaError
 
 from cdc.snapshot import read_point
-from projections.derived_delivery import DerivedDelivery
-from projections.documents import DocumentForm, key_text, key_values, source_key
+from projections.changes.documents import DocumentForm, key_text, key_values, source_key
+from projections.changes.row_batch import parts
 from projections.errors import SinkUnavailableError, VerificationError
-from projections.row_part import parts
-from projections.source_rows import SourceRows
+from projections.incremental.delivery import DerivedDelivery
+from projections.verification.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdc.lsn import Lsn
+    from projections.changes.row_batch import RowPart
     from projections.common.throttle import Throttle
-    from projections.plan import ViewPlan
-    from projections.published import TableVersion
-    from projections.row_part import RowPart
-    from projections.verification.reach import Reach
+    from projections.planning.view_plan import ViewPlan
+    from projections.publishing.published_versions import TableVersion
+    from projections.verification.wait import Reach
 
     Document = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from fix_demo import HISTORIES, VIEWS
 
 from headwater.cli import main
 from headwater.demo.result import STORES
-from projections.published import Published
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,8 +19,8 @@ from cdc.position_token import PositionToken
 from headwater.demo.demo import run_demo
 from headwater.demo.options import DemoOptions
 from headwater.demo.result import STORES
-from headwater.views import Views
-from projections.read_barrier import BehindError, Stage
+from headwater.reading.views import Views
+from projections.publishing.read_barrier import BehindError, Stage
 
 if TYPE_CHECKING:
     from headwater.demo.port import Stack

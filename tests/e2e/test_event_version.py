@@ -18,7 +18,7 @@ from eventstore.codec import Codec
 from eventstore.event import AppendRequest, StreamAppend
 from eventstore.keyring import MemoryKeyRing
 from eventstore.registry import EventData, EventTypes
-from projections.view import EVENT_TABLES
+from projections.definition.views import EVENT_TABLES
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import pytest
 from fix_services import fresh_database
 from fix_shell import Shell
 
-from projections.forgetting.raw_search import search_files
+from projections.erasure.file_search import search_files
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

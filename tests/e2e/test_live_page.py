@@ -17,14 +17,14 @@ import pytest
 from rich.console import Console
 
 from cdc.broker.admin import consumer
-from headwater import query
 from headwater.demo.demo import run_demo
 from headwater.demo.globalshop import GlobalShopLive
 from headwater.demo.options import DemoOptions
-from headwater.panels.answers import Answers
-from headwater.panels.server import DashboardServer
-from projections.alerting import ledger
-from projections.registry import load
+from headwater.reading import sql as reading_sql
+from headwater.reading.dashboard.answers import Answers
+from headwater.reading.dashboard.server import DashboardServer
+from projections.alerting import tables as alerting_tables
+from projections.definition.registry import load
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Shop:
         return Answers(declared, self.tables, "shop")
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = query.run(sql, self.tables).to_pylist()
+        found: list[dict[str, Any]] = reading_sql.run(sql, self.tables).to_pylist()
         return found
 
 
@@ -152,14 +152,18 @@ def told(stack: Any, shop: Shop) -> tuple[Counter[str], Counter[str]]:
     with psycopg.connect(stack.source_dsn, autocommit=True) as connection:
 
         def settled() -> bool:
-            waiting = ledger.waiting(connection, "shop")
+            waiting = alerting_tables.waiting(connection, "shop")
             stands.clear()
             stands.update(
-                each.alert for each in ledger.standing(connection, "shop") if each.state == "open"
+                each.alert
+                for each in alerting_tables.standing(connection, "shop")
+                if each.state == "open"
             )
             return stands == wanted and not waiting
 
-        wait_until(settled, timeout_s=LONG_S, what=lambda: str(ledger.waiting(connection, "shop")))
+        wait_until(
+            settled, timeout_s=LONG_S, what=lambda: str(alerting_tables.waiting(connection, "shop"))
+        )
     topics = [f"globalshop.{alert}" for alert in wanted]
     taken: dict[str, dict[str, str]] = {topic: {} for topic in topics}
 

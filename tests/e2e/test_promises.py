@@ -23,8 +23,8 @@ from fix_shell import Shell
 from headwater.demo.reader import Places
 from headwater.demo.watcher import watchers
 from headwater.demo.workload import Probe
-from headwater.views import Views
-from projections.forgetting.raw_search import search_files
+from headwater.reading.views import Views
+from projections.erasure.file_search import search_files
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

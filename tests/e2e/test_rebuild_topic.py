@@ -13,7 +13,7 @@ from fix_compaction import await_compacted, compacting
 from fix_shell import Shell
 
 from cdc.broker import topics
-from projections.archive import archive_lock
+from projections.archive.table import archive_lock
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def executors(stack: Stack, worker: str) -> list[psutil.Process]:
 
 def pythons(pid: int | None) -> list[int]:
     """Pids of Spark's Python workers below a process."""
-    daemon = "-m projections.spark.worker_daemon"  # the JVM has the name among its settings
+    daemon = "-m projections.job.spark.worker_daemon"  # the JVM has the name among its settings
     return [child.pid for child in children(pid) if daemon in " ".join(cmdline(child))]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from projections.view import Store
+from projections.definition.views import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,15 +14,15 @@ from deltalake import DeltaTable
 
 from cdc.broker.admin import consumer
 from cdc.broker.offsets import partitions
-from projections.archive import record_value
-from projections.tenure import holders
+from projections.archive.table import record_value
+from projections.common.driver_lock import holders
 from tests.fix_spark import ViewJob
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from projections.spec import JobSpec
+    from projections.planning.job_spec import JobSpec
     from tests.fix_capture import Captured
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -21,10 +21,12 @@ from deltalake import DeltaTable
 from cdc.snapshot import reads
 from cdc.snapshot.request import ask
 from cdc.table import TableName
-from projections import newcomers, rebuild, sweeps, view_versions
-from projections.sinks.open import open_sink
-from projections.view import HistoryColumns, MirrorView, Store
-from projections.view_version import VersionState
+from projections.changes import sweeps
+from projections.definition.views import HistoryColumns, MirrorView, Store
+from projections.job import backfill
+from projections.stores.factory import open_sink
+from projections.versions import rebuild, registry
+from projections.versions.version import VersionState
 from tests.fix_capture import reading
 from tests.oracles import rebuild_workload
 from tests.oracles.rebuild_workload import TRACKED, Row, State, Workload, in_short
@@ -37,9 +39,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from projections.plan import ViewPlan
-    from projections.spec import JobSpec
-    from projections.view import View
+    from projections.definition.views import View
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -79,7 +81,7 @@ def test_a_rebuilt_view_equals_the_live_one_whatever_is_killed(
     job = view_job(captured, views=declared(captured.spec.name))
     workload.read = partial(_ask, captured, job)
     with told(run_seed, job), connected(job.spec) as connection, reading(captured):
-        assert {} == view_versions.register(connection, job.spec.source, job.spec.views)
+        assert {} == registry.register(connection, job.spec.source, job.spec.views)
         job.start()
         assert [] == job.catch_up()
         workload.start()
@@ -164,7 +166,7 @@ def _killed_while_it_joins(_: Any, job: ViewJob, view: View, chance: Random) -> 
     store = chance.choice([None, *sorted(view.to)])
     if store is not None:
         file = job.spec.checkpoint(store).with_suffix(".json")
-        wait_until(lambda: f"{view.name}.v2" in (newcomers.read(file) or {}), timeout_s=LONG_S)
+        wait_until(lambda: f"{view.name}.v2" in (backfill.read(file) or {}), timeout_s=LONG_S)
     _struck(job)
 
 
@@ -193,9 +195,9 @@ def _ask(captured: Captured, job: ViewJob) -> None:
 
 def _difference(connection: Connection, spec: JobSpec, view: View) -> list[object]:
     """What the command would say of both versions, at one boundary."""
-    first, second = view_versions.of_view(connection, spec.source, view.name)
+    first, second = registry.of_view(connection, spec.source, view.name)
     plans = [rebuild.bind(connection, spec, each) for each in (first, second)]
-    change = view_versions.changed(connection, first, view_versions.defined(second))
+    change = registry.changed(connection, first, registry.defined(second))
     found = compared(connection, spec, *plans, change)
     return [] if found.same else [found]
 

@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 from cdc.broker import compacted
 from cdc.retention import Retention
 from cdc.table import TableName
-from projections import rebuild, view_versions
-from projections.archive import archive_lock
-from projections.sinks.open import open_sink
-from projections.view import MirrorView, Store
-from projections.view_version import VersionState
+from projections.archive.table import archive_lock
+from projections.definition.views import MirrorView, Store
+from projections.stores.factory import open_sink
+from projections.versions import rebuild, registry
+from projections.versions.version import VersionState
 from tests.fix_capture import reading
 from tests.fix_compaction import await_compacted, compacting
 from tests.oracles import rebuild_workload
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from projections.spec import JobSpec
+    from projections.planning.job_spec import JobSpec
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -98,7 +98,7 @@ def test_a_version_filled_from_a_compacted_topic_equals_the_live_one_whatever_is
     job = view_job(captured, views=[mirror])
     spec, topic = job.spec, THINGS.topic(captured.spec.name)
     with connected(spec) as connection, reading(captured):
-        assert {} == view_versions.register(connection, spec.source, spec.views)
+        assert {} == registry.register(connection, spec.source, spec.views)
         job.start()
         assert [] == job.catch_up()
         workload.gate.acquire()

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from projections.published import Published
-from projections.sinks.open import open_sink
-from projections.spec import LedgerAddress, StoreAddresses
-from projections.view import Store
+from projections.definition.views import Store
+from projections.planning.job_spec import LedgerAddress, StoreAddresses
+from projections.publishing.published_versions import Published
+from projections.stores.factory import open_sink
 from tests.programs import killed_writer
 from tests.programs.killed_writer import TOTAL, Kill, Scenario, a_bank
 
@@ -38,7 +38,9 @@ KILLS = 3
 def processes() -> ForkServerContext:
     """Makes processes that have loaded what they need and hold nothing of this one's."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.programs.killed_writer", "projections.sinks.warehouse"])
+    context.set_forkserver_preload(
+        ["tests.programs.killed_writer", "projections.stores.delta.sink"]
+    )
     return context
 
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.extent import Extent, Span
-    from projections.spark.derivation.analysis import Derivation
+    from projections.definition.operators.time_bounds import Extent, Span
+    from projections.incremental.spark.analysis import Derivation
 
 DDL = "id int, who string, amount int, at timestamp, came timestamp"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,8 +73,8 @@ class World:
 def declared(spark: SparkSession, text: str, keys: tuple[str, ...]) -> Derivation:
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.definition import definition_of_sql
+    from projections.incremental.spark.analysis import analyse
+    from projections.incremental.spark.sql_query import definition_of_sql
 
     schema = StructType.fromDDL(DDL)
     return analyse(spark, definition_of_sql(spark, text), {"events": schema}, keys)
@@ -91,7 +91,7 @@ class Kept:
         extent: Extent | None = None,
         span: Span | None = None,
     ) -> None:
-        from projections.derivation.strategy import Keyed
+        from projections.incremental.analysis.strategy import Keyed
 
         assert extent or isinstance(view.strategy, Keyed), view.explain()
         self._spark, self._view, self._world = spark, view, world
@@ -119,9 +119,9 @@ class Kept:
         after: dict[str, DataFrame],
         few_max: int,
     ) -> DataFrame:
-        from projections.spark.derivation.affected_keys import gathered
-        from projections.spark.derivation.onward import onward, touched
-        from projections.spark.derivation.recomputation import affected, outcome, within
+        from projections.incremental.spark.affected_keys import gathered
+        from projections.incremental.spark.recompute_keys import affected, outcome, within
+        from projections.incremental.spark.recompute_suffix import onward, touched
 
         view, extent = self._view, self._extent
         schema = view.definition(after).schema

@@ -7,9 +7,9 @@ from math import nan
 
 from hypothesis import strategies as st
 
+from projections.definition.operators.pattern import Pattern, Step
 from projections.errors import DeclarationError
-from projections.pattern import Pattern, Step
-from projections.pattern_index import COMPARED
+from projections.incremental.patterns.index import COMPARED
 from tests.oracles.walked_pattern import Event, skips
 
 MINUTE = 60_000_000

@@ -14,34 +14,28 @@ import psycopg
 from deltalake import DeltaTable
 
 from cdc.broker import compacted
-from projections import (
-    archive_rebuild,
-    filling,
-    laps,
-    rebuild,
-    sweeps,
-    topic_rebuild,
-    view_versions,
-)
-from projections.archive import Archive
-from projections.filling import Filling
-from projections.quarantine import ledger
-from projections.replay import replay, topic_copy
-from projections.replay.topic_copy import TopicCopy
-from projections.sinks import history, table
-from projections.sinks.cache import CacheSink
-from projections.sinks.history import HistorySink
-from projections.sinks.search import SearchSink
-from projections.view import Store
-from projections.view_version import VersionState
+from projections.archive import replay, topic_copy
+from projections.archive.table import Archive
+from projections.archive.topic_copy import TopicCopy
+from projections.changes import sweeps
+from projections.changes.quarantine import table as quarantine_table
+from projections.definition.views import Store
+from projections.stores.delta import table_sink
+from projections.stores.delta.history import sink as history_sink
+from projections.stores.delta.history.sink import HistorySink
+from projections.stores.opensearch.sink import SearchSink
+from projections.stores.valkey.sink import CacheSink
+from projections.versions import fill, fill_from_archive, fill_from_topic, laps, rebuild, registry
+from projections.versions.fill import Filling
+from projections.versions.version import VersionState
 from tests.support.version_steps import connected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from projections.spec import JobSpec
-    from projections.view import View
+    from projections.definition.views import View
+    from projections.planning.job_spec import JobSpec
 
 TABLE = """
 CREATE TABLE things (id int PRIMARY KEY, price int, note text, big text);
@@ -298,11 +292,11 @@ def in_short(big: str) -> str:
 
 STEPS: tuple[tuple[Any, str], ...] = (
     *((rebuild, name) for name in ("bind", "prepare", "join")),
-    *((view_versions, name) for name in ("add", "note_replayed", "move")),
+    *((registry, name) for name in ("add", "note_replayed", "move")),
     (sweeps, "note"),
-    (ledger, "write"),
+    (quarantine_table, "write"),
     *((HistorySink, name) for name in ("_log", "_settle", "_note", "_end")),
-    *((module, "write_deltalake") for module in (history, table)),
+    *((module, "write_deltalake") for module in (history_sink, table_sink)),
     (DeltaTable, "merge"),
     (CacheSink, "apply"),
     (SearchSink, "apply"),
@@ -315,19 +309,19 @@ HALVED = frozenset({CacheSink, SearchSink})
 def build(spec: JobSpec, view: View, step: int | None) -> None:
     """Fills a version of a view and has the job take it over; ends the process amid that step."""
     replay.PART_RECORDS = 150  # type: ignore[misc]
-    filling.AT_ONCE = dict.fromkeys(Store, 40)  # type: ignore[misc]
+    fill.AT_ONCE = dict.fromkeys(Store, 40)  # type: ignore[misc]
     laps.FEW, laps.SOON_S = 0, 0.0  # type: ignore[misc]  # whatever came meanwhile is a lap
     if step is not None:
         left = [step]
         for owner, name in STEPS:
             setattr(owner, name, _counted(getattr(owner, name), left, halved=owner in HALVED))
-    with connected(spec) as connection, view_versions.alone(connection, spec.source, view.name):
+    with connected(spec) as connection, registry.alone(connection, spec.source, view.name):
         planned = rebuild.plan_rebuild(connection, spec, view, "archive")
         version = rebuild.begin(connection, spec, view, planned, 0, held_too=True)
         if version.state is VersionState.BUILDING:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec, plan)
-            archive_rebuild.fill(connection, spec, version, plan, Filling(share=0.5))
+            fill_from_archive.fill(connection, spec, version, plan, Filling(share=0.5))
             rebuild.join(connection, spec, version)
 
 
@@ -354,27 +348,27 @@ def build_from_topic(spec: JobSpec, view: View, kill: tuple[str, int] | None) ->
     """
     topic_copy.RECORDS_AT_ONCE = 200  # type: ignore[misc]
     replay.PART_RECORDS = 15  # type: ignore[misc]
-    filling.AT_ONCE = dict.fromkeys(Store, 10)  # type: ignore[misc]
+    fill.AT_ONCE = dict.fromkeys(Store, 10)  # type: ignore[misc]
     if kill is not None:
         named, number = kill
         owner, name = TOPIC_STEPS[named]
         counted = _counted(getattr(owner, name), [number], halved=owner in HALVED)
         setattr(owner, name, counted)
-    with connected(spec) as connection, view_versions.alone(connection, spec.source, view.name):
+    with connected(spec) as connection, registry.alone(connection, spec.source, view.name):
         planned = rebuild.plan_rebuild(connection, spec, view, "archive")
         assert planned.source == "topic", planned
         version = rebuild.begin(connection, spec, view, planned, 0, held_too=True)
         if version.state is VersionState.BUILDING:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec, plan)
-            topic_rebuild.fill(connection, spec, version, plan, Filling())
+            fill_from_topic.fill(connection, spec, version, plan, Filling())
             rebuild.join(connection, spec, version)
 
 
 TOPIC_STEPS: dict[str, tuple[Any, str]] = {
     "copies": (Archive, "append"),
     "looks again": (compacted, "look_again"),
-    "notes": (view_versions, "note_replayed"),
+    "notes": (registry, "note_replayed"),
     "writes to the cache": (CacheSink, "apply"),
     "writes to search": (SearchSink, "apply"),
     "removes the copy": (TopicCopy, "remove"),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from headwater import query
-from projections.published import Published
-from projections.registry import load
-from projections.sinks.table import FEED
-from projections.spec import JobSpec
+from headwater.reading import sql
+from projections.definition.registry import load
+from projections.planning.job_spec import JobSpec
+from projections.publishing.published_versions import Published
+from projections.stores.delta.table_sink import FEED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -263,8 +263,8 @@ class Web:
     """Tables, and the views of `VIEWS` that a deriver keeps of them."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        from projections.spark.deriver import Deriver
-        from projections.spark.session import session_of_batches
+        from projections.job.spark.session import session_of_batches
+        from projections.job.tasks.derived_tables import Deriver
 
         (folder / "views.py").write_text(VIEWS)
         spec = JobSpec.of_tables("web", folder, ())
@@ -320,5 +320,5 @@ class Web:
         ).when_not_matched_insert_all().execute()
 
     def _read(self, view: str) -> list[Row]:
-        rows = query.run(f"SELECT * FROM {view}", self._tables).to_pylist()  # noqa: S608
+        rows = sql.run(f"SELECT * FROM {view}", self._tables).to_pylist()  # noqa: S608
         return [{name: v for name, v in row.items() if name != "_version"} for row in rows]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from projections.any_order import Rows
-from projections.event_window import micros
-from projections.pattern_index import COMPARED
-from projections.pattern_search import Episode, Match
+from projections.definition.operators.windows import micros
+from projections.incremental.patterns.any_order import Rows
+from projections.incremental.patterns.index import COMPARED
+from projections.incremental.patterns.search import Episode, Match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from projections.beside import Beside
-    from projections.pattern import Pattern, Step
+    from projections.definition.operators.beside import Beside
+    from projections.definition.operators.pattern import Pattern, Step
 
 
 class Event(NamedTuple):

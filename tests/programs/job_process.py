@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import signal
 
-    from projections.spec import JobSpec
+    from projections.planning.job_spec import JobSpec
 
 
 class JobProcess:
@@ -24,7 +24,7 @@ class JobProcess:
 
     def __init__(self, spec: JobSpec) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["projections.spark.job"])
+        context.set_forkserver_preload(["projections.job.driver"])
         spec.home.mkdir(parents=True, exist_ok=True)
         self._process = context.Process(target=_run, args=(spec, {**os.environ}))
         self._process.start()
@@ -62,6 +62,6 @@ def _run(spec: JobSpec, environment: dict[str, str]) -> None:
     log = os.open(Path(spec.home) / "job.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(log, stream)
-    from projections.spark import job
+    from projections.job import driver
 
-    sys.exit(job.run(spec))
+    sys.exit(driver.run(spec))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from projections import stable_table
-from projections.published import Published
-from projections.stable_table import StableTable
+from projections.publishing import stable_table
+from projections.publishing.published_versions import Published
+from projections.publishing.stable_table import StableTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,22 +17,22 @@ import orjson
 import pyarrow as pa
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.boundary import Reach
-from projections.plan import ViewPlan
-from projections.record import Record
-from projections.sinks.open import open_sink
-from projections.spark import writer
-from projections.spark.writer import RECORD_COLUMNS, BatchWriter
-from projections.view import Store
+from projections.changes.record import Record
+from projections.definition.views import Store
+from projections.job import batch_writer
+from projections.job.batch_writer import RECORD_COLUMNS, BatchWriter
+from projections.planning.view_plan import ViewPlan
+from projections.publishing.boundary import Reach
+from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
     from random import Random
 
-    from projections.change import Applied, RowChange
-    from projections.sinks.sink import Sink
-    from projections.spec import LedgerAddress, StoreAddresses
+    from projections.changes.row_change import Applied, RowChange
+    from projections.changes.sink import Sink
+    from projections.planning.job_spec import LedgerAddress, StoreAddresses
 
 TABLES = ("checking", "savings")
 BEAT = "bank.headwater.heartbeat"
@@ -209,7 +209,9 @@ def run(scenario: Scenario, kill: Kill | None) -> None:
                 store, scenario.plans, scenario.addresses, scenario.ledger, {}, reach
             )
             sink = open_sink(store, scenario.addresses)
-            writer._sinks[store, scenario.addresses] = _Halved(sink) if point == "amid" else sink
+            batch_writer._sinks[store, scenario.addresses] = (
+                _Halved(sink) if point == "amid" else sink
+            )
             if number == 0:
                 list(each.prepare([]))
             list(each.write(_columns(batch)))

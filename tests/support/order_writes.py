@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from headwater import query
-from projections.cache_reader import CacheReader
-from projections.search.client import Searcher
+from headwater.reading import sql as reading_sql
+from projections.stores.opensearch.searcher import Searcher
+from projections.stores.valkey.reader import CacheReader
 from tests.support.version_steps import Reader
 
 if TYPE_CHECKING:
-    from projections.spec import JobSpec
+    from projections.planning.job_spec import JobSpec
 
 WATCHED = "paid"
 
@@ -32,7 +32,7 @@ def readers(spec: JobSpec, view: str) -> dict[str, Reader]:
 
     def in_table(name: str, condition: str) -> int | None:
         sql = f"SELECT latest FROM {name} WHERE {condition}"  # noqa: S608
-        found = query.run(sql, spec.addresses.tables)
+        found = reading_sql.run(sql, spec.addresses.tables)
         return int(found["latest"][0].as_py()) if found.num_rows else None
 
     return {

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from projections import archive_rebuild, rebuild, switch, version_difference, view_versions
 from projections.errors import RebuildStoppedError, VersionBehindError
-from projections.filling import Filling
+from projections.versions import compare, cutover, fill_from_archive, rebuild, registry
+from projections.versions.fill import Filling
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from projections.spec import JobSpec
-    from projections.version_difference import VersionDifference
-    from projections.view import View
-    from projections.view_version import ViewVersion
+    from projections.definition.views import View
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.compare import VersionDifference
+    from projections.versions.version import ViewVersion
 
 
 PERIOD_S = 0.03
@@ -63,13 +63,13 @@ def filled(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> Vi
     version = rebuild.begin(connection, spec, view, planned, 0)
     plan = rebuild.bind(connection, spec, version)
     rebuild.prepare(spec, plan)
-    archive_rebuild.fill(connection, spec, version, plan, Filling())
+    fill_from_archive.fill(connection, spec, version, plan, Filling())
     rebuild.join(connection, spec, version)
     return version
 
 
 def built(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> ViewVersion:
-    with view_versions.alone(connection, spec.source, view.name):
+    with registry.alone(connection, spec.source, view.name):
         version = filled(connection, spec, view)
         deadline = time.monotonic() + 180
         try:
@@ -103,7 +103,7 @@ def compared(
 ) -> VersionDifference:
     def difference() -> VersionDifference | VersionBehindError:
         try:
-            return version_difference.compare_versions(connection, spec, *given, still=still)
+            return compare.compare_versions(connection, spec, *given, still=still)
         except VersionBehindError as error:
             return error
 
@@ -120,7 +120,7 @@ def compared(
 def switched(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
     def done() -> bool:
         try:
-            switch.switch(connection, spec, target)
+            cutover.switch(connection, spec, target)
         except VersionBehindError:
             return False
         return True

@@ -13,7 +13,7 @@ from cdc.broker.admin import consumer
 from cdc.broker.offsets import end_offsets, partitions
 from cdc.postgres import pressure, session
 from cdc.table import TableName
-from headwater.runtime.connect import HEAP_MB
+from headwater.runtime.servers.connect import HEAP_MB
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

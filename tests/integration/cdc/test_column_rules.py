@@ -17,9 +17,9 @@ from cdc.postgres.errors import PreflightError
 from cdc.snapshot import reader, reads
 from cdc.table import TableName, Treatment
 from cdc.values import UNCHANGED_PLACEHOLDER, decoder, encoder
-from projections import source_rows
-from projections.plan import plan_views
-from projections.view import MirrorView, Store
+from projections.definition.views import MirrorView, Store
+from projections.planning.view_plan import plan_views
+from projections.verification import source_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

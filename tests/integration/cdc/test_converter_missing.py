@@ -15,7 +15,7 @@ from cdc.connect.errors import ConverterMissingError
 from cdc.connect.rest import ConnectRest
 from cdc.postgres.check import CheckState
 from cdc.table import TableName
-from headwater.doctor import converter_check
+from headwater.platform.doctor import converter_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from cdc.postgres.check import CheckState
 from cdc.postgres.errors import HostUnknownError, PostgresError
 from cdc.table import TableName
 from headwater.cli import main
-from headwater.settings import load
+from headwater.project.settings import load
 
 if TYPE_CHECKING:
     from fix_standby import Clusters

@@ -17,10 +17,10 @@ import redis
 
 from cdc.postgres import catalog
 from headwater.cli import main
-from projections.change import RowChange
-from projections.plan import plan_views
-from projections.registry import load
-from projections.sinks.cache import CacheSink
+from projections.changes.row_change import RowChange
+from projections.definition.registry import load
+from projections.planning.view_plan import plan_views
+from projections.stores.valkey.sink import CacheSink
 from tests.support.project_text import cache_project
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from headwater import query
-from projections.change import RowChange
-from projections.plan import plan_views
-from projections.registry import load
-from projections.sinks.open import open_sink
-from projections.spec import StoreAddresses
-from projections.view import Store
+from headwater.reading import sql as reading_sql
+from projections.changes.row_change import RowChange
+from projections.definition.registry import load
+from projections.definition.views import Store
+from projections.planning.job_spec import StoreAddresses
+from projections.planning.view_plan import plan_views
+from projections.stores.factory import open_sink
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +65,7 @@ class Shop:
         self._apply(view, at, key["id"], None)
 
     def ask(self, sql: str) -> None:
-        for row in query.run(sql, self.tables).to_pylist():
+        for row in reading_sql.run(sql, self.tables).to_pylist():
             shown = [str(value) if isinstance(value, Decimal) else value for value in row.values()]
             print(tuple(f"{v:%F %R}" if isinstance(v, datetime) else v for v in shown))  # noqa: T201
 

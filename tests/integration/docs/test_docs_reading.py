@@ -20,19 +20,19 @@ from cdc.lsn import Lsn
 from cdc.postgres import captures, catalog, own_schema
 from cdc.postgres.captures import Capture
 from headwater.cli import main
-from headwater.position_header import HEADER
-from projections import positions
-from projections.change import RowChange
-from projections.plan import plan_views
-from projections.registry import load
-from projections.sinks.cache import CacheSink
-from projections.view import Store
+from headwater.reading.http_tokens import HEADER
+from projections.changes.row_change import RowChange
+from projections.definition.registry import load
+from projections.definition.views import Store
+from projections.planning.view_plan import plan_views
+from projections.publishing import positions
+from projections.stores.valkey.sink import CacheSink
 from tests.support.project_text import cache_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 pytestmark = pytest.mark.integration
 
@@ -120,7 +120,7 @@ def test_every_example_of_the_page_does_what_it_shows(place: dict[str, Any]) -> 
 
 
 def test_a_client_that_sends_the_header_back_reads_what_it_wrote(place: dict[str, Any]) -> None:
-    from headwater.views import Views
+    from headwater.reading.views import Views
 
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     with Views.open() as views:

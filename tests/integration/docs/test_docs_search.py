@@ -13,10 +13,10 @@ import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.cli import main
-from projections.change import RowChange
-from projections.plan import plan_views
-from projections.registry import load
-from projections.sinks.search import SearchSink
+from projections.changes.row_change import RowChange
+from projections.definition.registry import load
+from projections.planning.view_plan import plan_views
+from projections.stores.opensearch.sink import SearchSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headwater import query
-from headwater.supply.jars import ensure
-from projections.published import Published
-from projections.registry import load
-from projections.sinks.table import FEED
-from projections.spark.deriver import Deriver
-from projections.spark.session import session_of_batches, start_session
-from projections.spec import JobSpec
-from projections.view_state import states
+from headwater.reading import sql as reading_sql
+from headwater.runtime.java.jars import ensure
+from projections.definition.registry import load
+from projections.job.spark.session import session_of_batches, start_session
+from projections.job.tasks.derived_tables import Deriver
+from projections.planning.job_spec import JobSpec
+from projections.publishing.published_versions import Published
+from projections.stores.delta.table_sink import FEED
+from projections.stores.delta.table_stats import states
 from tests.fix_spark import UNCOMPILED
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -165,7 +165,7 @@ class Shop:
         assert {} == self.deriver.faults
 
     def ask(self, sql: str) -> None:
-        for row in query.run(sql, self.tables).to_pylist():
+        for row in reading_sql.run(sql, self.tables).to_pylist():
             print(tuple(map(_shown, row.values())))  # noqa: T201
 
     def kept(self, name: str) -> str:

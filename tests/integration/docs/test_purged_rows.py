@@ -13,14 +13,14 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from headwater import query
-from projections.change import RowChange
-from projections.plan import HistoryPlan, ViewPlan
-from projections.published import Published
-from projections.registry import load
-from projections.sinks.history import HistorySink
-from projections.spec import JobSpec
-from projections.view import Store
+from headwater.reading import sql
+from projections.changes.row_change import RowChange
+from projections.definition.registry import load
+from projections.definition.views import Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import HistoryPlan, ViewPlan
+from projections.publishing.published_versions import Published
+from projections.stores.delta.history.sink import HistorySink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,8 +55,8 @@ class Web:
     """A table whose history the real sink keeps, and the page's views of it."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        from projections.spark.deriver import Deriver
-        from projections.spark.session import session_of_batches
+        from projections.job.spark.session import session_of_batches
+        from projections.job.tasks.derived_tables import Deriver
 
         blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         (declared,) = (block for block in blocks if '"searches_ever"' in block)
@@ -91,7 +91,7 @@ class Web:
             keeper.explanation and keeper.explanation.strategy for keeper in self._deriver.keepers
         }
         assert {"keyed"} == kept
-        rows = query.run("SELECT * FROM searches_ever_per_day", self.tables).to_pylist()
+        rows = sql.run("SELECT * FROM searches_ever_per_day", self.tables).to_pylist()
         return {row["window_start"] + DAY / 2: row["searches"] for row in rows}
 
 

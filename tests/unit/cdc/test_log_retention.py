@@ -21,7 +21,7 @@ from cdc.upkeep.retention import (
     rate,
     reader,
 )
-from projections.loss import lost
+from projections.job.data_loss import lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

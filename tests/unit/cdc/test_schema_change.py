@@ -13,8 +13,8 @@ from cdc.schema_change.difference import ChangeKind, changes_of, differences
 from cdc.schema_change.shape import BASELINE, ColumnShape, ShapeVersion, TableHistory, TableShape
 from cdc.schema_change.widening import widens
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.evolution import as_seen
-from projections.shape import Fitting, TableShapes, travelling
+from projections.planning.row_upcaster import Fitting, TableShapes, travelling
+from projections.planning.schema_policy import as_seen
 
 TABLE = TableName("public", "things")
 KEY = ColumnShape(1, "id", "bigint")

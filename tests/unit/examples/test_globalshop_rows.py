@@ -7,8 +7,8 @@ import random
 from examples.globalshop.ledger import Ledger, Notes
 from examples.globalshop.seed import _make_rows
 from headwater.demo.shipped import workloads
-from projections.registry import load
-from projections.view import ARCHIVED_EVENTS, Store
+from projections.definition.registry import load
+from projections.definition.views import ARCHIVED_EVENTS, Store
 
 
 def rng(seed: int) -> random.Random:

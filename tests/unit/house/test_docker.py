@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from headwater.settings import load
+from headwater.project.settings import load
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKER = ROOT / "docker"

@@ -9,8 +9,8 @@ import tomllib
 from dataclasses import fields
 from pathlib import Path
 
-from projections.alert import Message
-from projections.registry import load
+from projections.definition.alert import Message
+from projections.definition.registry import load
 
 PAGE = Path(__file__).parents[3] / "docs" / "alerts.md"
 

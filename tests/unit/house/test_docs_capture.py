@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from headwater.cli import command_line
-from headwater.project import open_project
+from headwater.project.project import open_project
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "capture-operations.md").read_text()
 VARIABLES = ("ADMIN_PASSWORD", "CAPTURE_PASSWORD", "HEADWATER_SALT")

@@ -19,11 +19,11 @@ HEAVY = (
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 
-# Who may read the environment besides headwater.settings, and why. Handing the whole of it to a
-# child, `{**os.environ, ...}`, reads nothing and is free to all.
+# Who may read the environment besides headwater.project.settings, and why. Handing the whole of it
+# to a child, `{**os.environ, ...}`, reads nothing and is free to all.
 READS_ENVIRONMENT: dict[str, str] = {
-    "headwater/runtime/spawn.py": "hands its environment on to the supervisor, unread",
-    "projections/spark/session.py": "Spark takes its Python and its Java from there only",
+    "headwater/runtime/supervisor/spawn.py": "hands its environment on to the supervisor, unread",
+    "projections/job/spark/session.py": "Spark takes its Python and its Java from there only",
 }
 
 # Which tests call sleep(), and why; all others wait by `tests.waiting`.
@@ -103,7 +103,9 @@ def test_all_names_exactly_what_a_package_makes_public(path):
 
 def test_only_the_settings_read_the_environment():
     readers = {place(path) for path in python_files(*PACKAGES) if reads_environment(tree_of(path))}
-    strangers = {reader for reader in readers if not reader.startswith("headwater/settings")}
+    strangers = {
+        reader for reader in readers if not reader.startswith("headwater/project/settings")
+    }
 
     assert set(READS_ENVIRONMENT) == strangers
 

@@ -12,7 +12,7 @@ from fix_packaging import PROJECT, closure, modules_of, normalized
 from hatchling.build import build_editable
 from packaging.requirements import Requirement
 
-from headwater import extra
+from headwater.project import optional
 
 ROOT = Path(__file__).resolve().parents[3]
 MIGRATIONS = "eventstore/_migrations/"
@@ -47,11 +47,13 @@ def test_the_wheel_has_every_migration_under_the_event_store(names):
 
 
 def test_the_wheel_has_the_page_of_dashboards(names):
-    folder = ROOT / "headwater" / "panels" / "page"
+    folder = ROOT / "headwater" / "reading" / "dashboard" / "page"
 
     assert {"page.html", "page.css", "page.js", "chart.js"} == {p.name for p in folder.iterdir()}
     assert [] == [
-        p.name for p in folder.iterdir() if f"headwater/panels/page/{p.name}" not in names
+        p.name
+        for p in folder.iterdir()
+        if f"headwater/reading/dashboard/page/{p.name}" not in names
     ]
 
 
@@ -82,8 +84,8 @@ def test_the_extra_s_modules_are_those_of_its_distributions():
     wanted = PROJECT["optional-dependencies"]["platform"]
     named = {normalized(Requirement(text).name) for text in wanted}
 
-    assert extra.MODULES <= modules_of(closure(wanted) - base)
-    assert [] == [name for name in named if not modules_of({name}) & extra.MODULES]
+    assert optional.MODULES <= modules_of(closure(wanted) - base)
+    assert [] == [name for name in named if not modules_of({name}) & optional.MODULES]
 
 
 def test_an_import_of_the_event_store_needs_its_own_dependencies_only(installed, tmp_path):
@@ -150,4 +152,4 @@ def test_the_missing_extra_is_one_document_for_programs(installed, tmp_path):
 
 
 def test_another_missing_module_is_not_blamed_on_the_extra():
-    assert extra.missing(ModuleNotFoundError(name="shop.orders")) is None
+    assert optional.missing(ModuleNotFoundError(name="shop.orders")) is None

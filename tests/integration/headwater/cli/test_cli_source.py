@@ -12,10 +12,10 @@ from cdc import source
 from cdc.broker import topics
 from cdc.postgres import session
 from headwater.cli import main
-from headwater.platform import Platform
-from headwater.project import open_project
-from headwater.wiring import capture_spec
-from projections.binding import bind
+from headwater.platform.platform import Platform
+from headwater.platform.specs import capture_spec
+from headwater.project.project import open_project
+from projections.planning.binding import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

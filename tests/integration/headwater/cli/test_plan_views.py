@@ -16,17 +16,17 @@ from eventstore.codec import Codec
 from eventstore.event import AppendRequest, StreamAppend
 from eventstore.keyring import MemoryKeyRing
 from eventstore.registry import EventData, EventTypes
-from headwater.platform import Platform
-from headwater.project import open_project
-from headwater.wiring import capture_spec
-from projections.binding import bind
+from headwater.platform.platform import Platform
+from headwater.platform.specs import capture_spec
+from headwater.project.project import open_project
+from projections.planning.binding import bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from eventstore.postgres.log import PostgresEventLog
-    from headwater.project import Project
+    from headwater.project.project import Project
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 

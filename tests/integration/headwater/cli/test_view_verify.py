@@ -14,12 +14,12 @@ from cdc.postgres import own_schema
 from headwater.cli import main
 from headwater.cli.verification import gather
 from headwater.errors import UnhealthyError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from projections import positions
-from projections.fault import Fault
-from projections.sinks.table import TableSink
-from projections.view import Store
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from projections.common.fault import Fault
+from projections.definition.views import Store
+from projections.publishing import positions
+from projections.stores.delta.table_sink import TableSink
 from tests.support.project_text import cache_project
 
 if TYPE_CHECKING:

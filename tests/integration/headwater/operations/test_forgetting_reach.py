@@ -13,17 +13,19 @@ from cdc.postgres import own_schema
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
 from headwater.errors import UnhealthyError
-from headwater.forgetting import Forgetting
-from headwater.platform import Platform
-from headwater.project import open_project
-from projections import binding, positions, view_versions
+from headwater.operations.erase_rows import Forgetting
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project
+from projections.common.fault import Fault
+from projections.definition.views import Store
+from projections.erasure.unreached import unreached
 from projections.errors import ForgettingRefusedError, IndexRefusedError
-from projections.fault import Fault
-from projections.forgetting.unreached import unreached
-from projections.spark.progress import JobState, JobStatus
-from projections.spec import PausedView
-from projections.view import Store
-from projections.view_version import VersionState
+from projections.job.status import JobState, JobStatus
+from projections.planning import binding
+from projections.planning.job_spec import PausedView
+from projections.publishing import positions
+from projections.versions import registry
+from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,9 +101,7 @@ class Project:
         """What a job does when it begins: it decides, and notes definitions and positions."""
         platform = self.platform()
         platform.views.register()
-        kept = view_versions.kept(
-            self.source, self.name, platform.project.declarations.views.values()
-        )
+        kept = registry.kept(self.source, self.name, platform.project.declarations.views.values())
         binding.bind(self.source, self.name, [each.view for each in kept], decides=True)
         spec = platform.views.job_spec()
         there = [(each.name, store) for each in (*spec.plans, *spec.derived) for store in each.to]
@@ -200,20 +200,20 @@ def test_a_store_that_a_view_was_taken_out_of_keeps_what_it_has(project: Project
 def test_what_a_drop_has_left_is_dropped_first(project: Project) -> None:
     for view in ("people", "names"):
         declared = project.platform().project.declarations
-        number = view_versions.add(
+        number = registry.add(
             project.source, project.name, {**declared.views, **declared.derived}[view]
         )
         place = f"{view}.v{number}"
         positions.publish(project.source, project.name, [(place, Store.TABLE)], Lsn(1))
         dropped = [VersionState.BUILDING]
-        view_versions.move(project.source, project.name, place, VersionState.DROPPED, dropped)
+        registry.move(project.source, project.name, place, VersionState.DROPPED, dropped)
 
     told = project.refused()
 
     assert "names.v2: was dropped by halves; people.v2: was dropped by halves" == told.detail
     assert "headwater view drop people 2 --yes" in (told.hint or "")
     for view in ("people", "names"):
-        view_versions.forget(project.source, project.name, f"{view}.v2")
+        registry.forget(project.source, project.name, f"{view}.v2")
     assert [] == project.passed_over()
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from cdc.postgres import session
 from cdc.table import TableName
-from headwater import scaffold
 from headwater.cli import main
 from headwater.errors import UsageError
-from headwater.project import open_project
-from headwater.survey import Wanted, survey
+from headwater.project import scaffold
+from headwater.project.project import open_project
+from headwater.project.survey import Wanted, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ def test_a_database_in_which_nothing_can_be_mirrored_is_refused_by_name(
 def test_large_tables_go_to_the_warehouse_and_not_to_a_disk_that_they_would_fill(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwater.survey.LARGE_BYTES", 100_000)
+    monkeypatch.setattr("headwater.project.survey.LARGE_BYTES", 100_000)
     with session.connect(database) as connection:
         connection.execute("CREATE TABLE small (id int PRIMARY KEY)")
         connection.execute("CREATE TABLE large (id int PRIMARY KEY, t text)")

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headwater.panels.answers import Answers
-from headwater.panels.server import DashboardServer
-from projections.dashboard import Bars, Dashboard, Line, Number, Rows
-from projections.published import Published
+from headwater.reading.dashboard.answers import Answers
+from headwater.reading.dashboard.server import DashboardServer
+from projections.definition.dashboard import Bars, Dashboard, Line, Number, Rows
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headwater.notebook import spark
-from headwater.query import AsOfError, NoViewsError
-from projections.published import Published
+from headwater.reading.notebook import spark
+from headwater.reading.sql import AsOfError, NoViewsError
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,10 @@ from cdc.postgres.captures import Capture
 from headwater.cli import main
 from headwater.cli.options import TIMEOUT_S
 from headwater.errors import UsageError
-from headwater.views import BehindError, Views
-from projections import positions, read_barrier
-from projections.published import Published
-from projections.view import Store
+from headwater.reading.views import BehindError, Views
+from projections.definition.views import Store
+from projections.publishing import positions, read_barrier
+from projections.publishing.published_versions import Published
 from tests.support.project_text import cache_project
 
 if TYPE_CHECKING:

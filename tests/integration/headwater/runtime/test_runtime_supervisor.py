@@ -32,8 +32,8 @@ from headwater.runtime.errors import (
 )
 from headwater.runtime.home import Home, read_json
 from headwater.runtime.identity import Identity, launcher
-from headwater.runtime.postgres import Postgres
 from headwater.runtime.process import ManagedProcess, ProcessRecord
+from headwater.runtime.servers.postgres import Postgres
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

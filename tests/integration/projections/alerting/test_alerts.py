@@ -19,14 +19,15 @@ from structlog.testing import capture_logs
 
 from cdc.broker.admin import consumer
 from cdc.postgres import own_schema
-from projections.alert import Alert, Event, Handler, Message, Recent, Topic, Webhook
-from projections.alerting import condition, ledger, trial, watch
-from projections.alerting.channel import Post
-from projections.alerting.messenger import Messenger
+from projections.alerting import evaluator, trial, watcher
+from projections.alerting import tables as alerting_tables
+from projections.alerting.channels import Post
+from projections.alerting.dispatcher import Messenger
 from projections.alerting.signature import verify
-from projections.alerting.watch import AlertSpec, Lookout, begin
+from projections.alerting.watcher import AlertSpec, Lookout, begin
+from projections.definition.alert import Alert, Event, Handler, Message, Recent, Topic, Webhook
 from projections.errors import AlertConditionError
-from projections.published import Published
+from projections.publishing.published_versions import Published
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def looked(spec: AlertSpec, connection: Connection) -> None:
 
 
 def asked(view: View, spec: AlertSpec, *key: str) -> None:
-    condition.met(view.tables, SOURCE, spec.alerts[0], key or ("id",), datetime.now(UTC))
+    evaluator.met(view.tables, SOURCE, spec.alerts[0], key or ("id",), datetime.now(UTC))
 
 
 @contextmanager
@@ -190,7 +191,7 @@ def test_a_row_is_told_once_and_once_that_it_has_recovered(
     looked(spec, connection)
     brought(spec, connection)
     assert 4 == len({each["id"] for each in receiver.taken})
-    assert ["1", "2"] == [each.key for each in ledger.standing(connection, SOURCE)]
+    assert ["1", "2"] == [each.key for each in alerting_tables.standing(connection, SOURCE)]
 
 
 def test_a_row_is_told_whatever_its_columns_are(
@@ -246,14 +247,14 @@ def test_what_nobody_takes_is_sent_again_in_order_under_the_same_id(
     assert {"shop.large.1.opened"} == set(receiver.asked)  # what follows it waits behind it
     assert [Event.OPENED, Event.RECOVERED] == [each.event for each in got]
     assert [{"id": 2}, {"id": 2}] == [each.key for each in got]
-    (waits,) = ledger.waiting(connection, SOURCE)
+    (waits,) = alerting_tables.waiting(connection, SOURCE)
     assert (2, "HTTP 307") == (waits.messages, waits.code)
 
     receiver.status = 204
     connection.execute("UPDATE headwater.alert_messages SET next_at = clock_timestamp()")
     brought(spec, connection)
     assert [("opened", 2), ("recovered", 2)] == receiver.told()
-    assert [] == ledger.waiting(connection, SOURCE)
+    assert [] == alerting_tables.waiting(connection, SOURCE)
 
 
 def test_a_messenger_that_is_killed_after_it_has_sent_sends_the_same_again(
@@ -263,7 +264,7 @@ def test_a_messenger_that_is_killed_after_it_has_sent_sends_the_same_again(
     looked(spec, connection)
     with messenger(spec) as (_, post):
         for _ in range(2):  # it has no time to note that it was taken
-            (letter,) = ledger.due(connection, SOURCE, [spec.alerts[0].to[0].name])
+            (letter,) = alerting_tables.due(connection, SOURCE, [spec.alerts[0].to[0].name])
             post.bring(spec.alerts[0].to[0], letter)
     brought(spec, connection)
     assert 3 == len(receiver.taken)
@@ -275,21 +276,21 @@ def test_what_is_noted_is_noted_with_the_messages_that_tell_it(
 ) -> None:
     view.publish({"id": 2, "amount": 500}, {"id": 3, "amount": 500})
     noted: list[int] = []
-    note = ledger.Noting.note
+    note = alerting_tables.Noting.note
 
-    def killed_at_the_second(self: ledger.Noting, *given: Any) -> None:
+    def killed_at_the_second(self: alerting_tables.Noting, *given: Any) -> None:
         note(self, *given)
         noted.append(1)
         if len(noted) == 2:
             raise SystemExit
 
-    monkeypatch.setattr(ledger.Noting, "note", killed_at_the_second)
+    monkeypatch.setattr(alerting_tables.Noting, "note", killed_at_the_second)
     with pytest.raises(SystemExit):
         looked(spec, connection)
-    assert [] == list(ledger.standing(connection, SOURCE))
-    assert [] == ledger.waiting(connection, SOURCE)
+    assert [] == list(alerting_tables.standing(connection, SOURCE))
+    assert [] == alerting_tables.waiting(connection, SOURCE)
     looked(spec, connection)
-    assert 2 == len(list(ledger.standing(connection, SOURCE)))
+    assert 2 == len(list(alerting_tables.standing(connection, SOURCE)))
 
 
 def test_what_waits_can_be_told_without_its_row(
@@ -297,7 +298,7 @@ def test_what_waits_can_be_told_without_its_row(
 ) -> None:
     view.publish({"id": 1, "amount": 500}, {"id": 2, "amount": 500})
     looked(spec, connection)
-    assert [2, 0] == [ledger.withhold(connection, SOURCE) for _ in range(2)]
+    assert [2, 0] == [alerting_tables.withhold(connection, SOURCE) for _ in range(2)]
     view.publish({"id": 2, "amount": 501})
     looked(spec, connection)
     brought(spec, connection)
@@ -313,17 +314,17 @@ def test_whoever_looks_is_waited_for_before_rows_are_withheld(
 
     def asks() -> None:
         with psycopg.connect(spec.dsn, autocommit=True) as other:
-            withheld.append(ledger.withhold(other, SOURCE))
+            withheld.append(alerting_tables.withhold(other, SOURCE))
 
     asking = threading.Thread(target=asks)
-    known = ledger.known
+    known = alerting_tables.known
 
     def asked_now(*given: Any) -> Any:
         asking.start()
         wait_until(lambda: connection.execute(_WAITS).fetchone() == (1,), timeout_s=30)
         return known(*given)
 
-    monkeypatch.setattr(ledger, "known", asked_now)
+    monkeypatch.setattr(alerting_tables, "known", asked_now)
     looked(spec, connection)
     asking.join(30)
     assert [1] == withheld
@@ -332,12 +333,14 @@ def test_whoever_looks_is_waited_for_before_rows_are_withheld(
 def test_a_condition_may_ask_for_the_time_and_hold_before_it_is_told(
     spec: AlertSpec, view: View, connection: Connection, receiver: Receiver
 ) -> None:
-    now = ledger.now(connection)
+    now = alerting_tables.now(connection)
     late, soon = now - timedelta(seconds=1), now + timedelta(hours=1)
     view.publish({"id": 1, "due_at": late}, {"id": 2, "due_at": soon})
     spec = of(spec, where="due_at < now()", hold=timedelta(hours=1))
     looked(spec, connection)
-    assert [("1", "pending")] == [(s.key, s.state) for s in ledger.standing(connection, SOURCE)]
+    assert [("1", "pending")] == [
+        (s.key, s.state) for s in alerting_tables.standing(connection, SOURCE)
+    ]
     connection.execute("UPDATE headwater.alert_episodes SET since = since - interval '1 hour'")
     looked(spec, connection)
     brought(spec, connection)
@@ -347,27 +350,29 @@ def test_a_condition_may_ask_for_the_time_and_hold_before_it_is_told(
 def test_rows_that_only_grow_are_told_as_they_come_however_many_stand(
     spec: AlertSpec, view: View, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "OPENED_MAX", 2)
+    monkeypatch.setattr(watcher, "OPENED_MAX", 2)
     rows = [{"id": n, "amount": 500} for n in range(9)]
     for count in (2, 4, 6):
         view.publish(*rows[:count])
         looked(spec, connection)
-        assert count == len(list(ledger.standing(connection, SOURCE)))
+        assert count == len(list(alerting_tables.standing(connection, SOURCE)))
     view.publish(*rows)  # three at once are too many, and nobody is told of two of them
     looked(spec, connection)
-    assert 6 == len(list(ledger.standing(connection, SOURCE)))
-    codes = [each.code for each in ledger.waiting(connection, SOURCE)]
+    assert 6 == len(list(alerting_tables.standing(connection, SOURCE)))
+    codes = [each.code for each in alerting_tables.waiting(connection, SOURCE)]
     assert any("more than 2 rows at once" in (code or "") for code in codes)
     view.publish(*rows[1:8])
     looked(spec, connection)
-    assert 7 == len(list(ledger.standing(connection, SOURCE)))
-    assert 9 == sum(each.messages for each in ledger.waiting(connection, SOURCE))  # 8 and 1
+    assert 7 == len(list(alerting_tables.standing(connection, SOURCE)))
+    assert 9 == sum(
+        each.messages for each in alerting_tables.waiting(connection, SOURCE)
+    )  # 8 and 1
 
 
 def test_a_row_that_is_recent_no_more_is_forgotten_without_a_word(
     spec: AlertSpec, view: View, connection: Connection, receiver: Receiver
 ) -> None:
-    now = ledger.now(connection)
+    now = alerting_tables.now(connection)
     spec = of(spec, where="amount > 100 OR amount = 50", recent=Recent("due_at", "1 hour"))
 
     def row(number: int, ago: timedelta | None) -> dict[str, Any]:
@@ -395,7 +400,7 @@ def test_a_row_that_is_recent_no_more_is_forgotten_without_a_word(
     looked(spec, connection)
     brought(spec, connection)
     assert [("recovered", 2)] == receiver.told()[2:]
-    assert [] == list(ledger.standing(connection, SOURCE))
+    assert [] == list(alerting_tables.standing(connection, SOURCE))
 
 
 def test_a_ledger_of_before_rows_could_be_recent_is_brought_up_to_date(
@@ -407,7 +412,7 @@ def test_a_ledger_of_before_rows_could_be_recent_is_brought_up_to_date(
     assert own_schema.exists(connection)  # who only asks what is captured finds it
     assert ["added to schema headwater"] == own_schema.ensure(connection)
     looked(spec, connection)
-    assert ["1"] == [each.key for each in ledger.standing(connection, SOURCE)]
+    assert ["1"] == [each.key for each in alerting_tables.standing(connection, SOURCE)]
     assert [] == own_schema.ensure(connection)
 
 
@@ -442,7 +447,7 @@ def test_a_channel_that_never_comes_back_keeps_no_other_one_waiting(
 
         wait_until(idle, "messages that rest", pause_s=0.01)
     assert 3 == len(got)
-    (waits,) = ledger.waiting(connection, SOURCE)
+    (waits,) = alerting_tables.waiting(connection, SOURCE)
     assert (3, "SystemExit") == (waits.messages, waits.code)
 
 
@@ -453,7 +458,7 @@ def test_what_is_due_of_an_alert_that_cannot_be_looked_at_makes_nobody_look(
     lookout = Lookout(of(spec, hold=timedelta(hours=1)), threading.Event())
     lookout.look(connection)
     assert 1 == len(lookout._due)
-    monkeypatch.setattr(condition, "ROWS_MAX", 0)
+    monkeypatch.setattr(evaluator, "ROWS_MAX", 0)
     lookout.look(connection)
     assert {} == lookout._due
 
@@ -475,11 +480,11 @@ def test_a_condition_that_cannot_be_asked_recovers_nothing(
         with pytest.raises(AlertConditionError, match="has no time") as told:
             asked(view, of(spec, recent=Recent(column, "1 hour")))
         assert "due_at" == told.value.detail
-    monkeypatch.setattr(condition, "ROWS_MAX", 1)
+    monkeypatch.setattr(evaluator, "ROWS_MAX", 1)
     with pytest.raises(AlertConditionError, match="more than 1 rows"):
         asked(view, spec)
     looked(spec, connection)
-    assert 2 == len(list(ledger.standing(connection, SOURCE)))
+    assert 2 == len(list(alerting_tables.standing(connection, SOURCE)))
 
 
 def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
@@ -496,11 +501,13 @@ def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
             lookout.look(connection)
 
     assert ["absurd", "wrong"] == [each["alert"] for each in logs if "why" in each]
-    assert [("large", "2")] == [(e.alert, e.key) for e in ledger.standing(connection, SOURCE)]
+    assert [("large", "2")] == [
+        (e.alert, e.key) for e in alerting_tables.standing(connection, SOURCE)
+    ]
     waiting = {
         each.alert: (each.messages, each.code)
-        for each in ledger.waiting(connection, SOURCE)
-        if each.channel == ledger.CONDITION
+        for each in alerting_tables.waiting(connection, SOURCE)
+        if each.channel == alerting_tables.CONDITION
     }
     assert {"absurd", "wrong"} == waiting.keys()
     messages, why = waiting["absurd"]
@@ -508,12 +515,18 @@ def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
         messages,
         why,
     )
-    ledger.retire(connection, SOURCE, spec.alerts)
+    alerting_tables.retire(connection, SOURCE, spec.alerts)
     brought(spec, connection)  # and nobody is sent it
-    assert ledger.CONDITION in {each.channel for each in ledger.waiting(connection, SOURCE)}
+    assert alerting_tables.CONDITION in {
+        each.channel for each in alerting_tables.waiting(connection, SOURCE)
+    }
     view.publish({"id": 1, "amount": 5}, {"id": 2, "amount": 500})
     looked(replace(spec, alerts=(spec.alerts[0],)), connection)
-    left = {e.alert for e in ledger.waiting(connection, SOURCE) if e.channel == ledger.CONDITION}
+    left = {
+        e.alert
+        for e in alerting_tables.waiting(connection, SOURCE)
+        if e.channel == alerting_tables.CONDITION
+    }
     assert {"wrong"} == left
 
 
@@ -522,13 +535,13 @@ def test_what_is_declared_no_more_is_forgotten(
 ) -> None:
     view.publish({"id": 1, "amount": 500})
     looked(spec, connection)
-    ledger.retire(connection, SOURCE, spec.alerts)
-    assert 1 == len(ledger.waiting(connection, SOURCE))
-    ledger.retire(connection, SOURCE, [replace(spec.alerts[0], to=(Topic("t"),))])
-    assert [] == ledger.waiting(connection, SOURCE)
-    assert 1 == len(list(ledger.standing(connection, SOURCE)))
-    ledger.retire(connection, SOURCE, [])
-    assert [] == list(ledger.standing(connection, SOURCE))
+    alerting_tables.retire(connection, SOURCE, spec.alerts)
+    assert 1 == len(alerting_tables.waiting(connection, SOURCE))
+    alerting_tables.retire(connection, SOURCE, [replace(spec.alerts[0], to=(Topic("t"),))])
+    assert [] == alerting_tables.waiting(connection, SOURCE)
+    assert 1 == len(list(alerting_tables.standing(connection, SOURCE)))
+    alerting_tables.retire(connection, SOURCE, [])
+    assert [] == list(alerting_tables.standing(connection, SOURCE))
 
 
 def test_alerts_go_on_by_themselves_and_one_process_looks_at_a_time(
@@ -542,7 +555,7 @@ def test_alerts_go_on_by_themselves_and_one_process_looks_at_a_time(
         view.publish({"id": 1, "amount": 5})
         wait_until(lambda: len(receiver.taken) == 2, timeout_s=30)
         with psycopg.connect(spec.dsn, autocommit=True) as other:
-            assert not ledger.alone(other, SOURCE, ledger.LOOKING)
+            assert not alerting_tables.alone(other, SOURCE, alerting_tables.LOOKING)
     finally:
         stop.set()
         for thread in threads:
@@ -577,7 +590,7 @@ def test_a_topic_has_each_message_under_the_alert_and_its_row(
 def test_a_trial_tells_which_channel_does_not_take_it(
     spec: AlertSpec, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projections.alerting.channel.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("projections.alerting.channels.TIMEOUT_S", 1.0)
 
     def refuses(message: Message) -> None:
         raise KeyError(message.alert)

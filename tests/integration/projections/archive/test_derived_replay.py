@@ -19,20 +19,20 @@ from fix_archive import archived, compacted
 
 from cdc.lsn import Lsn
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from headwater.view_replay import boundary
-from projections.change import RowChange
-from projections.derivation.errors import DuplicateKeyError
+from headwater.reading.replay import boundary
+from projections.archive.as_of import former
+from projections.archive.commits import Commits, Moment
+from projections.archive.scan import ArchiveScan
+from projections.changes.record import Record
+from projections.changes.row_change import RowChange
+from projections.definition.registry import load
+from projections.definition.views import DerivedView, Store
+from projections.derivation_errors import DuplicateKeyError
 from projections.errors import ViewHaltedError
-from projections.plan import plan_views
-from projections.published import Published
-from projections.record import Record
-from projections.registry import load
-from projections.replay.archive_scan import ArchiveScan
-from projections.replay.as_of import former
-from projections.replay.commits import Commits, Moment
-from projections.sinks.table import TableSink
-from projections.spec import JobSpec
-from projections.view import DerivedView, Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.publishing.published_versions import Published
+from projections.stores.delta.table_sink import TableSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.plan import ViewPlan
-    from projections.spark.derived_replay import DerivedReplay
+    from projections.job.batch.replay_derived import DerivedReplay
+    from projections.planning.view_plan import ViewPlan
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -203,8 +203,8 @@ class Live:
     """What a job keeps: mirrors that an oracle writes, and views that follow by boundaries."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
-        from projections.spark.deriver import Deriver
-        from projections.spark.session import session_of_batches
+        from projections.job.spark.session import session_of_batches
+        from projections.job.tasks.derived_tables import Deriver
 
         (home / "views.py").write_text(VIEWS)
         known = load(home / "views.py")
@@ -244,7 +244,7 @@ class Live:
 def replayed(
     spark: SparkSession, live: Live, archive: Path, at: Moment, tables: Path
 ) -> DerivedReplay:
-    from projections.spark.derived_replay import DerivedReplay
+    from projections.job.batch.replay_derived import DerivedReplay
 
     made = former(archive, live.plans, at, tables)
     places = {plan.view: plan.name for plan in live.plans}

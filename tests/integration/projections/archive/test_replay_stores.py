@@ -12,21 +12,21 @@ from deltalake import DeltaTable
 from fix_archive import archived, compacted
 from fix_log import KEYS, PLAN, TOPIC, Source, numbered
 
-from projections.delivery import Delivery
-from projections.plan import HistoryPlan
-from projections.replay import replay
-from projections.replay.task import ReplayOptions, ReplayState, Target
-from projections.sinks.cache import CacheSink
-from projections.sinks.search import SearchSink
-from projections.sinks.warehouse import WarehouseSink
+from projections.archive import replay
+from projections.archive.task import ReplayOptions, ReplayState, Target
+from projections.changes.applier import Delivery
+from projections.planning.view_plan import HistoryPlan
+from projections.stores.delta.sink import WarehouseSink
+from projections.stores.opensearch.sink import SearchSink
+from projections.stores.valkey.sink import CacheSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from projections.plan import ViewPlan
-    from projections.record import Record
-    from projections.sinks.sink import Sink
+    from projections.changes.record import Record
+    from projections.changes.sink import Sink
+    from projections.planning.view_plan import ViewPlan
 
 pytestmark = pytest.mark.integration
 

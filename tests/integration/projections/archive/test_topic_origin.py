@@ -17,18 +17,18 @@ from cdc.postgres import captures
 from cdc.retention import Retention
 from cdc.snapshot import reader, reads, request
 from cdc.table import TableName
-from projections import rebuild, topic_rebuild, view_versions
-from projections.binding import bind
-from projections.cache_reader import CacheReader
+from projections.archive import topic_coverage
+from projections.archive.topic_copy import TopicCopy
+from projections.changes.record import Record
+from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError, ReplayStoppedError
-from projections.filling import Filling
-from projections.record import Record
-from projections.replay import topic_origin
-from projections.replay.topic_copy import TopicCopy
-from projections.spec import JobSpec
-from projections.topic_rebuild import remove_left
-from projections.view import HistoryColumns, MirrorView, Store
-from projections.view_version import Replayed
+from projections.planning.binding import bind
+from projections.planning.job_spec import JobSpec
+from projections.stores.valkey.reader import CacheReader
+from projections.versions import fill_from_topic, rebuild, registry
+from projections.versions.fill import Filling
+from projections.versions.fill_from_topic import remove_left
+from projections.versions.version import Replayed
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from fix_capture import Captured
 
-    from projections.view_version import ViewVersion
+    from projections.versions.version import ViewVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -60,12 +60,12 @@ class Place:
         self.spec = replace(spec, **given, cache_url=cache_url, views=(self.view,))
         self.connection = psycopg.connect(captured.database, autocommit=True)
         bound = bind(self.connection, source, [self.view], decides=True)
-        view_versions.register(self.connection, source, [self.view])
+        registry.register(self.connection, source, [self.view])
         self.spec = replace(self.spec, plans=bound.plans)
 
-    def origin(self, **said: Any) -> topic_origin.TopicOrigin:
+    def origin(self, **said: Any) -> topic_coverage.TopicOrigin:
         view = replace(self.view, **said)
-        found = topic_origin.of_view(self.connection, self.spec, view, "orders")
+        found = topic_coverage.of_view(self.connection, self.spec, view, "orders")
         assert found is not None
         return found
 
@@ -79,7 +79,7 @@ class Place:
         plan = rebuild.bind(self.connection, self.spec, version)
         rebuild.prepare(self.spec, plan)
         given = filling or Filling()
-        topic_rebuild.fill(self.connection, self.spec, version, plan, given)
+        fill_from_topic.fill(self.connection, self.spec, version, plan, given)
 
     def again(self, number: int = 2) -> ViewVersion:
         return rebuild.numbered(self.connection, self.spec, "orders", number)
@@ -225,7 +225,7 @@ def test_a_rebuild_that_is_paused_goes_on_until_it_is_too_late(place: Place) -> 
 
     # nothing was written yet, so a new copy will do however late it is
     late = replace(paused, until=time.time() - 1)
-    view_versions.note_replayed(place.connection, place.source, version.place, late)
+    registry.note_replayed(place.connection, place.source, version.place, late)
     place.filled()
     done = place.again().replayed
     assert done is not None
@@ -235,7 +235,7 @@ def test_a_rebuild_that_is_paused_goes_on_until_it_is_too_late(place: Place) -> 
 
     late = replace(done, until=time.time() - 1)
     for noted in (late, replace(late, progress={"archive_version": 1, "ends": []})):
-        view_versions.note_replayed(place.connection, place.source, version.place, noted)
+        registry.note_replayed(place.connection, place.source, version.place, noted)
         with pytest.raises(RebuildRefusedError, match="cannot go on") as refused:
             place.filled()
         assert "headwater view drop orders 2" in (refused.value.hint or "")
@@ -249,14 +249,14 @@ def test_copies_that_were_left_go_with_a_version_or_with_the_next_rebuild(place:
     (mine.archive.parent / "copied.json").write_bytes(b"")  # as a machine leaves it that stops
     assert mine.finished() is None
     late = TopicCopy(place.spec, "late.v2")
-    read = view_versions.read
+    read = registry.read
 
     def begins_meanwhile(*given: Any) -> Any:
         late.archive.mkdir(parents=True)
         return read(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(view_versions, "read", begins_meanwhile)
+        patch.setattr(registry, "read", begins_meanwhile)
         remove_left(place.connection, place.spec)
     assert (True, False) == (mine.archive.exists(), other.archive.exists())
     assert late.archive.exists()

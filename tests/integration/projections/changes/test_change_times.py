@@ -15,22 +15,29 @@ from fix_log import PLAN, TOPIC, Source, envelope, numbered
 
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.registry import EventTypes
-from projections import view_definition
-from projections.declaration import events, mirror, source
-from projections.definition_diff import ChangeKind, difference
-from projections.delivery import Delivery, Held
+from projections.changes.applier import Delivery, Held
+from projections.changes.record import Record
+from projections.definition import codec
+from projections.definition.diff import ChangeKind, difference
+from projections.definition.event_rows import ENVELOPE, KEY
+from projections.definition.mirror import events, mirror, source
+from projections.definition.views import (
+    EVENT_TABLES,
+    EVENTS,
+    ChangeTime,
+    EventsRef,
+    EventsView,
+    Store,
+)
 from projections.errors import DeclarationError, PlanError
-from projections.event_form import ENVELOPE, KEY
-from projections.plan import plan_views
-from projections.record import Record
-from projections.sinks.table import TableSink
-from projections.view import EVENT_TABLES, EVENTS, ChangeTime, EventsRef, EventsView, Store
+from projections.planning.view_plan import plan_views
+from projections.stores.delta.table_sink import TableSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 pytestmark = pytest.mark.integration
 
@@ -201,12 +208,12 @@ def test_a_time_of_an_event_may_not_have_the_name_of_a_field() -> None:
 
 def test_a_view_of_events_without_times_is_the_one_that_it_was() -> None:
     plain = replace(noted(), times=())
-    kept = view_definition.encoded(plain)
+    kept = codec.encoded(plain)
     del kept["times"]  # as earlier versions have written it
 
-    assert view_definition.decoded(kept) == view_definition.decoded(view_definition.encoded(plain))
-    assert "a0196204a929b1a5" == view_definition.digest(plain)  # as earlier versions noted it
-    assert view_definition.digest(plain) != view_definition.digest(noted())
+    assert codec.decoded(kept) == codec.decoded(codec.encoded(plain))
+    assert "a0196204a929b1a5" == codec.digest(plain)  # as earlier versions noted it
+    assert codec.digest(plain) != codec.digest(noted())
     change = difference(plain, noted(), gone=lambda _: False)
     assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
 
@@ -218,7 +225,7 @@ def test_another_time_asks_for_another_version_of_the_view() -> None:
     change = difference(plain, timed, gone=lambda _: False)
 
     assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
-    assert timed == view_definition.decoded(view_definition.encoded(timed))
+    assert timed == codec.decoded(codec.encoded(timed))
 
 
 EVENT_TABLE = TableSchema(

@@ -17,11 +17,11 @@ from eventstore.codec import Codec
 from eventstore.event import AppendRequest, StreamAppend
 from eventstore.event_id import new_event_id
 from eventstore.keyring import MemoryKeyRing
-from projections.declaration import events, source
-from projections.quarantine import desk
-from projections.sinks.open import open_sink
-from projections.verify import verify
-from projections.view import EVENT_TABLES, OUTBOX, Store
+from projections.changes.quarantine import admin as quarantine_admin
+from projections.definition.mirror import events, source
+from projections.definition.views import EVENT_TABLES, OUTBOX, Store
+from projections.stores.factory import open_sink
+from projections.verification.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -281,8 +281,8 @@ def test_an_event_of_a_later_version_waits_by_name_and_the_others_flow(
     assert job.stop() == 0
 
 
-def _waiting(connection: psycopg.Connection[Any], name: str) -> list[desk.WaitingKey]:
-    found = desk.keys(connection, name, desk.Picked())
+def _waiting(connection: psycopg.Connection[Any], name: str) -> list[quarantine_admin.WaitingKey]:
+    found = quarantine_admin.keys(connection, name, quarantine_admin.Picked())
     connection.rollback()
     return found
 

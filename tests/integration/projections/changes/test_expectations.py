@@ -14,14 +14,14 @@ from cdc.snapshot.reader import keep_reading
 from cdc.table import TableName
 from cdc.values import decoder
 from headwater import expect
-from projections.binding import resume
-from projections.expectation.condition import fitted
-from projections.expectation.inspection import types_of
-from projections.expectation.syntax import parse
-from projections.quarantine import desk
-from projections.quarantine.desk import Picked
-from projections.sinks.open import open_sink
-from projections.view import HistoryColumns, MirrorView, Store
+from projections.changes.quarantine import admin as quarantine_admin
+from projections.changes.quarantine.admin import Picked
+from projections.definition.expectations.checker import types_of
+from projections.definition.expectations.evaluator import fitted
+from projections.definition.expectations.parser import parse
+from projections.definition.views import HistoryColumns, MirrorView, Store
+from projections.planning.binding import resume
+from projections.stores.factory import open_sink
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def test_rows_that_are_not_as_expected_are_in_no_store(
     assert _ids(job, kept, Store.CACHE) == _source(database, WANTED.format(NOTED))
     assert _ids(job, history, Store.TABLE) == _source(database, WANTED.format(POSITIVE))
     with psycopg.connect(database, autocommit=True) as connection:
-        waiting = desk.keys(connection, captured.spec.name, Picked(view=kept.name))
+        waiting = quarantine_admin.keys(connection, captured.spec.name, Picked(view=kept.name))
     unwanted = _source(database, WANTED.format(f"({NOTED}) IS NOT TRUE"))
     assert sorted(int(each.key[6:-1]) for each in waiting) == unwanted
     assert {each.code for each in waiting} == {"HW-P092"}

@@ -21,21 +21,21 @@ from hypothesis import strategies as st
 from cdc.change_event import ChangeEvent
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.registry import EventTypes
-from projections import view_definition
-from projections.declaration import events, mirror, source
+from projections.archive import replay
+from projections.archive.task import Target
+from projections.changes.applier import Delivery, Held
+from projections.changes.record import Record
+from projections.definition import codec
 from projections.definition.columns import BEGUN_COLUMN
-from projections.delivery import Delivery, Held
+from projections.definition.expectations.expectation import Expectation, OnFail
+from projections.definition.mirror import events, mirror, source
+from projections.definition.operators.lateness import Late
+from projections.definition.operators.measures import Measures
+from projections.definition.operators.windows import Tumbling
+from projections.definition.views import ChangeTime, MirrorView, Store
 from projections.errors import DeclarationError, PlanError
-from projections.event_window import Tumbling
-from projections.expectation.expectation import Expectation, OnFail
-from projections.lateness import Late
-from projections.measure import Measures
-from projections.plan import plan_views
-from projections.record import Record
-from projections.replay import replay
-from projections.replay.task import Target
-from projections.sinks.table import TableSink
-from projections.view import ChangeTime, MirrorView, Store
+from projections.planning.view_plan import plan_views
+from projections.stores.delta.table_sink import TableSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fix_seeds import Rotation
     from pyspark.sql import SparkSession
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 pytestmark = pytest.mark.integration
 
@@ -334,7 +334,7 @@ def test_only_a_mirrors_table_has_a_first_commit() -> None:
     assert {"came_at"} == FIRST.times_of_delivery
     assert () == FIRST.in_store(Store.CACHE).times
     kept = mirror("things", shop.things, times={"came_at": "first_commit"})
-    assert kept == view_definition.decoded(view_definition.encoded(kept))
+    assert kept == codec.decoded(codec.encoded(kept))
 
 
 def test_a_column_may_not_have_the_name_of_what_is_kept_beside_it() -> None:
@@ -352,7 +352,7 @@ def test_a_row_that_is_updated_after_its_window_stays_in_it_by_its_first_commit(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """By the commit of its last change it leaves the window that it was in, and is late there."""
-    from projections.spark.table_versions import TableVersions
+    from projections.incremental.spark.table_reader import TableVersions
 
     at = Column("at", ColumnKind.TIMESTAMPTZ, "timestamp with time zone")
     plan = replace(FIRST, schema=TableSchema(TABLE.table, (*TABLE.columns, at), TABLE.key))

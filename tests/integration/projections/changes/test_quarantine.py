@@ -17,12 +17,12 @@ from cdc.snapshot import reader, reads
 from cdc.snapshot.reads import Wish
 from cdc.table import TableName
 from headwater.cli.app import main
-from projections.change import RowChange
-from projections.quarantine import desk
-from projections.quarantine.desk import Picked
-from projections.quarantine.ledger import BEHIND, UNRESOLVED
-from projections.sinks.open import open_sink
-from projections.view import Store
+from projections.changes.quarantine import admin as quarantine_admin
+from projections.changes.quarantine.admin import Picked
+from projections.changes.quarantine.table import BEHIND, UNRESOLVED
+from projections.changes.row_change import RowChange
+from projections.definition.views import Store
+from projections.stores.factory import open_sink
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Shop:
     def waiting(self, picked: Picked | None = None) -> dict[tuple[str, str], str]:
         """Cause by store and key; the same key waits apart in each store."""
         with psycopg.connect(self.captured.database, autocommit=True) as connection:
-            found = desk.keys(connection, self.source, picked or Picked())
+            found = quarantine_admin.keys(connection, self.source, picked or Picked())
         return {(each.store, each.key): each.code for each in found}
 
     def await_waiting(self, wanted: dict[tuple[str, str], str], timeout_s: float = 120) -> None:
@@ -289,7 +289,7 @@ def _kill_and_start_from_the_beginning(shop: Shop) -> None:
 
 def _attempts(shop: Shop, code: str) -> list[int]:
     with psycopg.connect(shop.captured.database, autocommit=True) as connection:
-        found = desk.records(connection, shop.source, Picked(cause=code))
+        found = quarantine_admin.records(connection, shop.source, Picked(cause=code))
     return [each.attempts for each in found if each.state == "waiting"]
 
 

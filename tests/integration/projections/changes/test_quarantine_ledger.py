@@ -9,14 +9,15 @@ import pytest
 
 from cdc.errors import EnvelopeError
 from cdc.postgres import own_schema
-from projections.delivery import Waiting
+from projections.changes.applier import Waiting
+from projections.changes.quarantine import admin as quarantine_admin
+from projections.changes.quarantine import table as quarantine_table
+from projections.changes.quarantine.admin import Picked
+from projections.changes.quarantine.table import Verdict
+from projections.changes.record import Record
+from projections.definition.views import Store
 from projections.errors import NoStoredRowError, QuarantineFullError, WaitsBehindError
-from projections.quarantine import desk, ledger
-from projections.quarantine.desk import Picked
-from projections.quarantine.ledger import Verdict
-from projections.record import Record
-from projections.spec import LedgerAddress
-from projections.view import Store
+from projections.planning.job_spec import LedgerAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,23 +51,23 @@ class Ledger:
         self.connection = connection
 
     def put(self, *entries: Waiting, rows_max: int = 100) -> None:
-        ledger.put(self.connection, "shop", Store.CACHE, entries, rows_max)
+        quarantine_table.put(self.connection, "shop", Store.CACHE, entries, rows_max)
 
     def due(self) -> list[int]:
-        cases = ledger.due(self.connection, "shop", Store.CACHE, ["orders"])
+        cases = quarantine_table.due(self.connection, "shop", Store.CACHE, ["orders"])
         return [case.record.offset for case in cases]
 
     def settle(self, **errors: ProjectionError | None) -> None:
-        cases = ledger.due(self.connection, "shop", Store.CACHE, ["orders"])
+        cases = quarantine_table.due(self.connection, "shop", Store.CACHE, ["orders"])
         verdicts = [Verdict(case, errors.get(f"at_{case.record.offset}")) for case in cases]
-        ledger.settle(self.connection, Store.CACHE, verdicts)
+        quarantine_table.settle(self.connection, Store.CACHE, verdicts)
 
     def records(self) -> dict[int, tuple[str, str, int]]:
-        found = desk.records(self.connection, "shop", Picked())
+        found = quarantine_admin.records(self.connection, "shop", Picked())
         return {each.offset: (each.state, each.code, each.attempts) for each in found}
 
     def held(self) -> Any:
-        return ledger.held(self.connection, "shop", Store.CACHE).get("orders")
+        return quarantine_table.held(self.connection, "shop", Store.CACHE).get("orders")
 
 
 @pytest.fixture
@@ -87,18 +88,18 @@ def test_what_is_written_down_twice_is_there_once(shop: Ledger) -> None:
 
 def test_a_place_that_has_another_record_by_now_is_another_case(shop: Ledger) -> None:
     shop.put(waiting(5))
-    desk.drop(shop.connection, "shop", Picked())
+    quarantine_admin.drop(shop.connection, "shop", Picked())
 
     shop.put(waiting(5, key=2, value=b"of a topic made anew"))
 
-    (record,) = desk.records(shop.connection, "shop", Picked())
+    (record,) = quarantine_admin.records(shop.connection, "shop", Picked())
     assert ('{"id":2}', b"of a topic made anew") == (record.key, record.value)
 
 
 def test_what_was_given_up_stays_so_and_what_waited_behind_it_goes_on(shop: Ledger) -> None:
     shop.put(waiting(5, version=50), waiting(6, error=BEHIND), waiting(7, key=2))
 
-    assert (1, 1) == desk.drop(shop.connection, "shop", Picked(key="1"))
+    assert (1, 1) == quarantine_admin.drop(shop.connection, "shop", Picked(key="1"))
 
     assert [6] == shop.due()
     shop.settle()
@@ -128,7 +129,7 @@ def test_what_waits_behind_something_that_is_gone_is_tried(shop: Ledger) -> None
 def test_what_was_swept_is_looked_at_again(shop: Ledger) -> None:
     shop.put(waiting(5, version=50), waiting(6, key=2, version=60))
 
-    ledger.obsolete(shop.connection, "shop", Store.CACHE, {"orders": 60})
+    quarantine_table.obsolete(shop.connection, "shop", Store.CACHE, {"orders": 60})
 
     assert [5] == shop.due()
 
@@ -144,18 +145,18 @@ def test_more_than_may_wait_is_refused_as_a_whole(shop: Ledger) -> None:
 
 def test_what_could_not_be_read_is_remembered_once_it_is_superseded(shop: Ledger) -> None:
     shop.put(waiting(5))
-    desk.retry(shop.connection, "shop", Picked(key="1"))
-    (case,) = ledger.due(shop.connection, "shop", Store.CACHE, ["orders"])
+    quarantine_admin.retry(shop.connection, "shop", Picked(key="1"))
+    (case,) = quarantine_table.due(shop.connection, "shop", Store.CACHE, ["orders"])
     assert case.seen_lsn > 0
 
-    ledger.settle(shop.connection, Store.CACHE, [Verdict(case, superseded=True)])
+    quarantine_table.settle(shop.connection, Store.CACHE, [Verdict(case, superseded=True)])
     shop.put(waiting(5))
 
     assert ({}, None) == (shop.records(), shop.held())
 
 
 def test_a_database_that_is_away_is_named_without_its_address() -> None:
-    with pytest.raises(ledger.QuarantineDownError) as refused:
-        ledger.connect(LedgerAddress("postgresql://u:secret@127.0.0.1:9/x", "shop", 1))
+    with pytest.raises(quarantine_table.QuarantineDownError) as refused:
+        quarantine_table.connect(LedgerAddress("postgresql://u:secret@127.0.0.1:9/x", "shop", 1))
 
     assert "secret" not in f"{refused.value} {refused.value.detail}"

@@ -17,24 +17,24 @@ from cdc.lsn import Lsn
 from cdc.postgres import own_schema
 from cdc.snapshot import reads
 from cdc.snapshot.progress import Progress
-from projections import sweeps
-from projections.boundary import Ahead
-from projections.caretaker import Caretaker
-from projections.delivery import Delivery, Held
-from projections.plan import HistoryPlan
-from projections.published import Published
-from projections.quarantine.guard import StoreGuard
-from projections.sinks.warehouse import WarehouseSink
-from projections.spec import JobSpec
-from projections.view import Store
+from projections.changes import sweeps
+from projections.changes.applier import Delivery, Held
+from projections.changes.quarantine.write_guard import StoreGuard
+from projections.definition.views import Store
+from projections.job.tasks.maintenance import Caretaker
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import HistoryPlan
+from projections.publishing.boundary import Ahead
+from projections.publishing.published_versions import Published
+from projections.stores.delta.sink import WarehouseSink
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from projections.changes.record import Record
     from projections.common.offsets import Offsets
-    from projections.record import Record
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from projections.forgetting.search_past import expunge
-from projections.search.engine import SearchEngine
+from projections.erasure.search_past import expunge
+from projections.stores.opensearch.client import SearchEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import pytest
 
 from cdc.lsn import Lsn
 from cdc.table import TableName
-from projections.forgetting.archived import ArchivedTopic, Through
-from projections.forgetting.canaries import canaries
+from projections.erasure.archive import ArchivedTopic, Through
+from projections.erasure.canaries import canaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import pytest
 
-from projections.registry import load
+from projections.definition.registry import load
 from tests.oracles.event_rows import ABSURD, EPOCH
 
 if TYPE_CHECKING:

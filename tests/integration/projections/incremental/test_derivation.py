@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from projections.derivation.errors import DuplicateKeyError, ViewQueryError
-from projections.derivation.strategy import Keyed
-from projections.relations import relations
+from projections.definition.derived.relations import relations
+from projections.derivation_errors import DuplicateKeyError, ViewQueryError
+from projections.incremental.analysis.strategy import Keyed
 from tests.oracles.derived_queries import DDL, TABLES, Grammar, SpreadWorld, World, values_sql
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fix_seeds import Rotation
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.spark.derivation.analysis import Derivation
+    from projections.incremental.spark.analysis import Derivation
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
@@ -31,8 +31,8 @@ SCHEMAS = {"orders": ORDERS, "items": ITEMS, "customers": CUSTOMERS}
 def analysed(spark: SparkSession, sql: str, *keys: str, **schemas: str) -> Derivation:
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.definition import definition_of_sql
+    from projections.incremental.spark.analysis import analyse
+    from projections.incremental.spark.sql_query import definition_of_sql
 
     definition = definition_of_sql(spark, sql)
     known = schemas or SCHEMAS
@@ -68,10 +68,10 @@ def keep(
     Returns:
         The inputs of which rows were passed over, as they are not near what changed.
     """
-    from projections.spark.derivation.affected_keys import gathered
-    from projections.spark.derivation.analysis import keyed
-    from projections.spark.derivation.nearby import near
-    from projections.spark.derivation.recomputation import affected, outcome
+    from projections.incremental.spark.affected_keys import gathered
+    from projections.incremental.spark.analysis import keyed
+    from projections.incremental.spark.pruned_inputs import near
+    from projections.incremental.spark.recompute_keys import affected, outcome
 
     before = frames(spark, world.rows())
     changes = {name: rows for name, rows in world.change().items() if name in view.inputs}
@@ -307,7 +307,7 @@ def test_functions_of_frames_are_judged_as_sql_is(spark: SparkSession) -> None:
     from pyspark.sql import functions as fn
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
+    from projections.incremental.spark.analysis import analyse
 
     schemas = {"orders": StructType.fromDDL(ORDERS)}
 
@@ -332,8 +332,8 @@ def test_functions_of_frames_are_judged_as_sql_is(spark: SparkSession) -> None:
 
 
 def test_an_input_that_has_no_part_in_the_result_affects_no_key(spark: SparkSession) -> None:
-    from projections.spark.derivation.affected_keys import gathered
-    from projections.spark.derivation.recomputation import affected, outcome
+    from projections.incremental.spark.affected_keys import gathered
+    from projections.incremental.spark.recompute_keys import affected, outcome
 
     sql = "SELECT DISTINCT a.s FROM a LEFT JOIN b ON b.x = a.id"
     view = analysed(spark, sql, "s", a=DDL, b=DDL)
@@ -355,7 +355,7 @@ def test_an_input_that_has_no_part_in_the_result_affects_no_key(spark: SparkSess
     ids=["cte", "cte-of-its-table-s-name", "subqueries", "union"],
 )
 def test_a_select_names_its_inputs(spark: SparkSession, sql: str, inputs: str) -> None:
-    from projections.spark.derivation.definition import definition_of_sql
+    from projections.incremental.spark.sql_query import definition_of_sql
 
     found = set(definition_of_sql(spark, sql).inputs)
     assert set(inputs.split()) == found
@@ -370,7 +370,7 @@ def test_a_select_names_its_inputs(spark: SparkSession, sql: str, inputs: str) -
     ],
 )
 def test_what_is_not_one_select_over_inputs_is_refused(spark: SparkSession, sql: str) -> None:
-    from projections.spark.derivation.definition import definition_of_sql
+    from projections.incremental.spark.sql_query import definition_of_sql
 
     with pytest.raises(ViewQueryError):
         definition_of_sql(spark, sql)
@@ -385,7 +385,7 @@ def test_a_query_without_its_keys_is_refused(spark: SparkSession, keys: tuple[st
 def test_a_key_that_is_not_unique_is_named_and_its_example_is_kept_out_of_the_text(
     spark: SparkSession,
 ) -> None:
-    from projections.spark.compare_derived import require_unique
+    from projections.job.batch.compare_derived import require_unique
 
     rows = spark.sql("SELECT * FROM VALUES (4711, NULL), (4711, NULL), (3, 'x') AS t(id, part)")
     require_unique(rows.where("id = 3"), ["id", "part"], "card")
@@ -398,8 +398,8 @@ def test_a_key_that_is_not_unique_is_named_and_its_example_is_kept_out_of_the_te
 
 
 def test_a_whole_result_is_compared_with_what_is_stored(spark: SparkSession) -> None:
-    from projections.spark.compare_derived import counted, wrong
-    from projections.spark.derivation.comparison import differences
+    from projections.incremental.spark.full_diff import differences
+    from projections.job.batch.compare_derived import counted, wrong
 
     # maps, and maps within lists and structs, are equal in whatever order their keys are
     nested = "array(v) AS l, map(1, v, 2, NULL) AS m, array(struct(map('a', map(v, id)) AS n)) AS d"

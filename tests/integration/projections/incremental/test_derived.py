@@ -13,20 +13,20 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from headwater.supply.jars import ensure
-from projections.derivation.errors import DuplicateKeyError
-from projections.event_window import Session, Sliding
-from projections.measure import Measures
-from projections.plan import plan_views
-from projections.published import Published
-from projections.registry import load
-from projections.sinks.table import FEED
-from projections.spark.derived_impact import unfit
-from projections.spark.derived_verification import verify_derived
-from projections.spark.deriver import Deriver
-from projections.spark.session import session_of_batches, start_session
-from projections.spec import JobSpec
-from projections.view import DerivedView, MirrorView, Store
+from headwater.runtime.java.jars import ensure
+from projections.definition.operators.measures import Measures
+from projections.definition.operators.windows import Session, Sliding
+from projections.definition.registry import load
+from projections.definition.views import DerivedView, MirrorView, Store
+from projections.derivation_errors import DuplicateKeyError
+from projections.job.batch.check_dependents import unfit
+from projections.job.batch.verify_derived import verify_derived
+from projections.job.spark.session import session_of_batches, start_session
+from projections.job.tasks.derived_tables import Deriver
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import plan_views
+from projections.publishing.published_versions import Published
+from projections.stores.delta.table_sink import FEED
 from tests.fix_spark import UNCOMPILED
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.plan import ViewPlan
-    from projections.published import PublishedVersion
+    from projections.planning.view_plan import ViewPlan
+    from projections.publishing.published_versions import PublishedVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

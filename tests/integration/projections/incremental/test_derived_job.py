@@ -12,19 +12,19 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from headwater import query
-from projections.cache_reader import CacheReader
-from projections.published import Published
-from projections.registry import load
-from projections.search.client import Searcher
-from projections.search.request import SearchQuery
-from projections.spark.derived_verification import verify_derived
+from headwater.reading import sql as reading_sql
+from projections.definition.registry import load
+from projections.job.batch.verify_derived import verify_derived
+from projections.publishing.published_versions import Published
+from projections.stores.opensearch.query import SearchQuery
+from projections.stores.opensearch.searcher import Searcher
+from projections.stores.valkey.reader import CacheReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from projections.published import PublishedVersion
+    from projections.publishing.published_versions import PublishedVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -240,7 +240,7 @@ def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: V
     published = [each for each in Published(tables, name).all() if read_here <= each.views.keys()]
     assert len(published) > 6
     for version in published:
-        (money,) = query.run(
+        (money,) = reading_sql.run(
             MONEY.format(name=name), tables, as_of=str(version.applied_through)
         ).to_pylist()
         assert len(set(money.values())) == 1, (version.number, money)
@@ -249,7 +249,7 @@ def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: V
 
 def read(job: ViewJob, view: str, order: str = "1") -> list[dict[str, Any]]:
     sql = f"SELECT * FROM {view} ORDER BY {order}"  # noqa: S608
-    rows = query.run(sql, job.spec.addresses.tables).to_pylist()
+    rows = reading_sql.run(sql, job.spec.addresses.tables).to_pylist()
     return [{name: v for name, v in row.items() if name != "_version"} for row in rows]
 
 

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from cdc.lsn import Lsn
-from projections import positions
+from projections.definition.registry import load
+from projections.definition.views import Store
 from projections.errors import SinkUnavailableError
-from projections.registry import load
-from projections.search.engine import SearchEngine
-from projections.sinks.cache_server import CacheServer
-from projections.view import Store
+from projections.publishing import positions
+from projections.stores.opensearch.client import SearchEngine
+from projections.stores.valkey.client import CacheServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,9 +12,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from projections import earlier_window, heavy_hitters
-from projections.errors import ProjectionError
-from projections.event_window import (
+from projections.definition.derived import heavy_hitters, lagged
+from projections.definition.operators.lateness import Late, untimed_rows
+from projections.definition.operators.measures import Approximate, Measures, Percentile
+from projections.definition.operators.pattern import Pattern, PatternQuery, Step
+from projections.definition.operators.time_bounds import of_window, span_of
+from projections.definition.operators.windows import (
     Calendar,
     Hopping,
     Session,
@@ -22,12 +25,9 @@ from projections.event_window import (
     Tumbling,
     keys_of,
 )
-from projections.extent import of_window, span_of
-from projections.lateness import Late, untimed_rows
-from projections.measure import Approximate, Measures, Percentile
-from projections.pattern import Pattern, PatternQuery, Step
-from projections.pattern_index import Effort
-from projections.pattern_search import Episode, matches
+from projections.errors import ProjectionError
+from projections.incremental.patterns.index import Effort
+from projections.incremental.patterns.search import Episode, matches
 from tests.oracles.event_rows import ABSURD, DDL, EPOCH, NIGHT, Kept, Row, World, declared, utc
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.event_window import Window
+    from projections.definition.operators.windows import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -268,7 +268,7 @@ def test_windows_stand_beside_those_of_some_time_before(
     keys = keys_of(window, ("who",))
     of_windows = window.select("events", ("who",), Measures(count="n"), "")
     width, place = f"{back // timedelta(seconds=1)} seconds", None if zone is None else zone.key
-    beside = earlier_window.query("windows", keys, width, {"before": "n"}, place)
+    beside = lagged.query("windows", keys, width, {"before": "n"}, place)
     view = declared(spark, f"WITH windows AS ({of_windows}) {beside}", keys)
     kept = Kept(spark, view, World(chance(kind, 1)))
     met = 0
@@ -455,8 +455,8 @@ def test_matches_that_are_kept_are_what_plain_python_makes_of_the_rows(
 ) -> None:
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.matching import matches_of
+    from projections.incremental.spark.analysis import analyse
+    from projections.incremental.spark.pattern_matching import matches_of
 
     query = PatternQuery(PATTERN, ("who",), "at", ("id", "amount"), "id <> 3")
     keys = ("who", "match_start", "match_number")

@@ -11,13 +11,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import PySparkException
 
-from projections.published import PublishedVersion, TableVersion
-from projections.sinks.table import FEED
-from projections.spark import derived
-from projections.spark.derivation.nearby import Nearby
-from projections.spark.derived import DerivedKeeper
-from projections.spark.table_versions import TableVersions
-from projections.view import DerivedView
+from projections.definition.views import DerivedView
+from projections.incremental.spark import maintainer
+from projections.incremental.spark.maintainer import DerivedKeeper
+from projections.incremental.spark.pruned_inputs import Nearby
+from projections.incremental.spark.table_reader import TableVersions
+from projections.publishing.published_versions import PublishedVersion, TableVersion
+from projections.stores.delta.table_sink import FEED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,7 +129,7 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
             version = PublishedVersion(boundary, 1, boundary, 0, known, complete=False)
             with monkeypatch.context() as patched:
                 if boundary == BREAKS:  # as it does where the feed reaches not so far
-                    patched.setattr(derived, "gathered", broken)
+                    patched.setattr(maintainer, "gathered", broken)
                 own[name] = keeper.keep(version, known, own[name])
             whole = keeper.result({each: at.version for each, at in known.items()})
             kept = spark.read.format("delta").load(str(tmp_path / name)).drop("_version")

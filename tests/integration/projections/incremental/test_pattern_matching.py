@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from projections.derivation.errors import ViewQueryError
-from projections.pattern import Pattern, PatternQuery, Step
+from projections.definition.operators.pattern import Pattern, PatternQuery, Step
+from projections.derivation_errors import ViewQueryError
 from tests.oracles.event_rows import ABSURD, DDL, EPOCH, NIGHT, Row
 from tests.oracles.walked_pattern import Event, walked
 
@@ -99,7 +99,7 @@ def frame_of(spark: SparkSession, rows: list[Row]) -> DataFrame:
 def test_groups_that_are_taken_apart_have_the_matches_of_the_whole(
     spark: SparkSession, kind: str
 ) -> None:
-    from projections.spark.derivation.matching import matches_of
+    from projections.incremental.spark.pattern_matching import matches_of
 
     rows = rows_of(Random(kind))  # noqa: S311  # chance that is repeated
     query = PatternQuery(PATTERNS[kind], ("who",), "at", ("id",))
@@ -127,16 +127,16 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
 ) -> None:
     from pyspark.errors import PySparkException
 
-    from projections.spark.derivation import matching
-    from projections.spark.derived import query_fault
+    from projections.incremental.spark import pattern_matching
+    from projections.incremental.spark.maintainer import query_fault
 
-    monkeypatch.setattr(matching, limit, 20)
+    monkeypatch.setattr(pattern_matching, limit, 20)
     query = PatternQuery(PATTERNS["to next row"], ("who",), "at", ("id",))
     times = [NIGHT + timedelta(minutes=n) for n in range(30)]
     near = [Row(n, "somebody", 5 if n == 29 else 1, at, None) for n, at in enumerate(times)]
 
     with pytest.raises(PySparkException) as refused:
-        matching.matches_of(frame_of(spark, near), query, "suspects").collect()
+        pattern_matching.matches_of(frame_of(spark, near), query, "suspects").collect()
     fault = query_fault("suspects", refused.value)
 
     assert ("HW-P080", False) == (fault.code, fault.retriable)
@@ -146,15 +146,17 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
 
     apart = [row._replace(at=NIGHT + timedelta(minutes=31 * row.id)) for row in near]
     if limit == "ROWS_MAX":
-        assert [] == matching.matches_of(frame_of(spark, apart), query, "suspects").collect()
+        assert (
+            [] == pattern_matching.matches_of(frame_of(spark, apart), query, "suspects").collect()
+        )
 
 
 def bound(spark: SparkSession, where: str, rows: str = "", ddl: str = DDL) -> tuple[str, ...]:
     """Declares a pattern of which a step has a condition, and binds it; returns its columns."""
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.matching import matches_of
+    from projections.incremental.spark.analysis import analyse
+    from projections.incremental.spark.pattern_matching import matches_of
 
     steps = [ONE, Step("none", "false", absent=True), Step("two", where)]
     query = PatternQuery(Pattern(steps, "1 hour"), ("who",), "at", ("id",), rows)
@@ -232,8 +234,8 @@ def test_a_step_that_may_be_true_of_a_row_is_taken(
 def test_a_step_may_be_a_column_and_be_called_by_its_name(spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.matching import matches_of
+    from projections.incremental.spark.analysis import analyse
+    from projections.incremental.spark.pattern_matching import matches_of
 
     ddl = "who string, declined boolean, large boolean, at timestamp"
     query = PatternQuery(
@@ -257,7 +259,7 @@ def test_a_step_may_be_a_column_and_be_called_by_its_name(spark: SparkSession) -
 
 def test_rows_without_a_usable_time_have_no_part_in_a_match(spark: SparkSession) -> None:
     """What they begin would be due, or end, where no time can be written."""
-    from projections.spark.derivation.matching import matches_of
+    from projections.incremental.spark.pattern_matching import matches_of
 
     last = datetime(9998, 12, 31, 23, tzinfo=UTC)
     times = [None, datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC), NIGHT, last]
@@ -296,7 +298,7 @@ KINDS = {"d": "DECIMAL(38, 18)", "n": "BIGINT", "s": "SMALLINT", "f": "DOUBLE"}
 def test_numbers_are_compared_as_their_columns_hold_them(
     spark: SparkSession, beside: str, first: str | None, size: str, *, holds: bool
 ) -> None:
-    from projections.spark.derivation.matching import matches_of
+    from projections.incremental.spark.pattern_matching import matches_of
 
     column = beside[0]
     steps = [Step("one", "id = 1"), Step("two", "id = 2", beside=[beside])]
@@ -331,8 +333,8 @@ def test_what_cannot_be_compared_is_refused_when_the_view_is_bound(
 ) -> None:
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.matching import matches_of
+    from projections.incremental.spark.analysis import analyse
+    from projections.incremental.spark.pattern_matching import matches_of
 
     steps = [ONE, Step("two", "amount = 5", beside=[beside])]
     query = PatternQuery(Pattern(steps, "1 hour"), ("who",), "at", ())

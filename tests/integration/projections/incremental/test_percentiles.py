@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from projections.measure import Measures, Percentile
+from projections.definition.operators.measures import Measures, Percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

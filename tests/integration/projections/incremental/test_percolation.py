@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from projections.derivation.errors import ViewQueryError
-from projections.derivation.strategy import Keyed
-from projections.standing_query import Percolation
+from projections.definition.operators.standing_query import Percolation
+from projections.derivation_errors import ViewQueryError
+from projections.incremental.analysis.strategy import Keyed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.spark.derivation.analysis import Derivation
+    from projections.incremental.spark.analysis import Derivation
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -126,8 +126,8 @@ class World:
 def view_of(spark: SparkSession, how: Percolation) -> Derivation:
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.percolation import percolated
+    from projections.incremental.spark.analysis import analyse
+    from projections.incremental.spark.percolator import percolated
 
     schemas = {"documents": StructType.fromDDL(DOCUMENTS), "queries": StructType.fromDDL(QUERIES)}
     return analyse(
@@ -149,8 +149,8 @@ def frames(spark: SparkSession, documents: Any, queries: Any) -> dict[str, DataF
 def test_matches_that_are_kept_are_what_plain_python_finds(
     spark: SparkSession, few_max: int
 ) -> None:
-    from projections.spark.derivation.affected_keys import gathered
-    from projections.spark.derivation.recomputation import affected, outcome
+    from projections.incremental.spark.affected_keys import gathered
+    from projections.incremental.spark.recompute_keys import affected, outcome
 
     view, world = view_of(spark, HOW), World(Random(few_max))  # noqa: S311 - can be repeated
     assert isinstance(view.strategy, Keyed), view.explain()
@@ -185,7 +185,7 @@ def test_matches_that_are_kept_are_what_plain_python_finds(
 def test_a_changed_document_is_compared_with_those_queries_only_that_share_a_term(
     spark: SparkSession,
 ) -> None:
-    from projections.spark.derivation.recomputation import affected
+    from projections.incremental.spark.recompute_keys import affected
 
     view = view_of(spark, HOW)
     stands = frames(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from projections.event_window import Session, Sliding, keys_of
-from projections.extent import of_pattern, of_window
-from projections.measure import Measures
-from projections.pattern import PatternQuery
+from projections.definition.operators.measures import Measures
+from projections.definition.operators.pattern import PatternQuery
+from projections.definition.operators.time_bounds import of_pattern, of_window
+from projections.definition.operators.windows import Session, Sliding, keys_of
 from tests.integration.projections.incremental.test_pattern_matching import PATTERNS
 from tests.oracles.event_rows import ABSURD, DDL, NIGHT, Row, declared
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.event_window import Window
-    from projections.extent import Extent
-    from projections.spark.derivation.analysis import Derivation
+    from projections.definition.operators.time_bounds import Extent
+    from projections.definition.operators.windows import Window
+    from projections.incremental.spark.analysis import Derivation
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -72,8 +72,8 @@ class Table:
 def of_kind(spark: SparkSession, kind: str) -> tuple[Derivation, Extent]:
     from pyspark.sql.types import StructType
 
-    from projections.spark.derivation.analysis import analyse
-    from projections.spark.derivation.matching import matches_of
+    from projections.incremental.spark.analysis import analyse
+    from projections.incremental.spark.pattern_matching import matches_of
 
     if kind in WINDOWS:
         window, measures = WINDOWS[kind], Measures("n", sums={"total": "amount"})
@@ -116,7 +116,7 @@ class Stored:
 def test_what_is_kept_from_where_changes_reach_is_what_the_query_gives_over_all_rows(
     spark: SparkSession, kind: str
 ) -> None:
-    from projections.spark.derivation.onward import onward, touched
+    from projections.incremental.spark.recompute_suffix import onward, touched
 
     view, extent = of_kind(spark, kind)
     random = Random(kind)  # noqa: S311  # chance that can be repeated
@@ -143,7 +143,7 @@ def test_what_is_kept_from_where_changes_reach_is_what_the_query_gives_over_all_
 
 
 def test_where_nothing_with_a_time_has_changed_nothing_is_written(spark: SparkSession) -> None:
-    from projections.spark.derivation.onward import touched
+    from projections.incremental.spark.recompute_suffix import touched
 
     view, extent = of_kind(spark, OF_ALL)
     rows = spark.createDataFrame([Row(1, "a", 1, NIGHT, None)], DDL)

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from projections.published import PublishedVersion, TableVersion
-from projections.sinks.table import COMMITS_PER_COMPACTION, FEED
-from projections.spark import derived, table_versions
-from projections.spark.derived import DerivedKeeper
-from projections.spark.java_classes import java_class, scala_object
-from projections.spark.session import session_of_batches
-from projections.spark.table_versions import TableVersions
-from projections.stable_table import StableTable
-from projections.view import DerivedView
+from projections.definition.views import DerivedView
+from projections.incremental.spark import maintainer, table_reader
+from projections.incremental.spark.java_classes import java_class, scala_object
+from projections.incremental.spark.maintainer import DerivedKeeper
+from projections.incremental.spark.table_reader import TableVersions
+from projections.job.spark.session import session_of_batches
+from projections.publishing.published_versions import PublishedVersion, TableVersion
+from projections.publishing.stable_table import StableTable
+from projections.stores.delta.table_sink import COMMITS_PER_COMPACTION, FEED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,7 +159,7 @@ def test_few_rows_are_grouped_and_joined_by_the_task_that_reads_them(
     few = plan()
     assert "Exchange" not in few.replace("BroadcastExchange", "")
     assert read in few
-    monkeypatch.setattr(table_versions, "ROWS_OF_A_TASK", 39)
+    monkeypatch.setattr(table_reader, "ROWS_OF_A_TASK", 39)
     assert "Exchange hashpartitioning" in plan()
 
 
@@ -194,7 +194,7 @@ def test_a_table_between_two_compactions_is_read_from_its_files_and_no_job_lists
 ) -> None:
     threshold = spark.conf.get("spark.sql.sources.parallelPartitionDiscovery.threshold")
 
-    assert COMMITS_PER_COMPACTION < table_versions.FILES_MAX <= int(threshold or 0)
+    assert COMMITS_PER_COMPACTION < table_reader.FILES_MAX <= int(threshold or 0)
 
 
 def test_what_is_large_or_has_other_columns_is_left_to_delta(
@@ -209,7 +209,7 @@ def test_what_is_large_or_has_other_columns_is_left_to_delta(
     assert read_from(few.rows("things", 3)) == "delta"
     assert len(rows(few.rows("things", 3))) == 30
 
-    monkeypatch.setattr(table_versions, "CHANGES_MAX", 15)
+    monkeypatch.setattr(table_reader, "CHANGES_MAX", 15)
     assert read_from(few.changes("things", 1, 2)) == "driver"
     assert read_from(few.changes("things", 1, 3)) == "feed"
 
@@ -238,7 +238,7 @@ def test_a_view_is_kept_alike_by_whoever_reads_few_rows_and_many(
     own = None
 
     for part, rows_few in enumerate((1_000, 1_000, 1, 1, 1_000)):
-        monkeypatch.setattr(derived, "_FEW_ROWS", rows_few)
+        monkeypatch.setattr(maintainer, "_FEW_ROWS", rows_few)
         table.append(part * 10, 10)
         table.merge()
         at = TableVersion(table.version, 1, part + 1)

@@ -15,16 +15,16 @@ from deltalake import DeltaTable
 from fix_log import KEYS, PLAN, TOPIC, Source, numbered
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from headwater import query
-from projections.change import RowChange
-from projections.delivery import Delivery, Held
-from projections.plan import HistoryPlan, ViewPlan
-from projections.published import Published
-from projections.registry import load
-from projections.sinks.history import HistorySink
-from projections.sinks.table import FEED
-from projections.spec import JobSpec
-from projections.view import Store
+from headwater.reading import sql
+from projections.changes.applier import Delivery, Held
+from projections.changes.row_change import RowChange
+from projections.definition.registry import load
+from projections.definition.views import Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import HistoryPlan, ViewPlan
+from projections.publishing.published_versions import Published
+from projections.stores.delta.history.sink import HistorySink
+from projections.stores.delta.table_sink import FEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.record import Record
+    from projections.changes.record import Record
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -90,8 +90,8 @@ class Web:
     """Clicks, a history, and the views that a deriver makes of them."""
 
     def __init__(self, spark: SparkSession, folder: Path, plan: ViewPlan, column: str) -> None:
-        from projections.spark.deriver import Deriver
-        from projections.spark.session import session_of_batches
+        from projections.job.spark.session import session_of_batches
+        from projections.job.tasks.derived_tables import Deriver
 
         folder.mkdir()
         (folder / "views.py").write_text(VIEWS.replace("{column}", column))
@@ -143,7 +143,7 @@ class Web:
         return {name: self._read(name) for name in ("by_all", "as_known")}
 
     def _read(self, view: str) -> list[dict[str, Any]]:
-        rows = query.run(f"SELECT * FROM {view} ORDER BY id", self.tables).to_pylist()  # noqa: S608
+        rows = sql.run(f"SELECT * FROM {view} ORDER BY id", self.tables).to_pylist()  # noqa: S608
         return [{name: v for name, v in row.items() if name != "_version"} for row in rows]
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections.event_window import keys_of
-from projections.extent import span_of
+from projections.definition.operators.time_bounds import span_of
+from projections.definition.operators.windows import keys_of
 from tests.integration.projections.incremental.test_event_time import ALL, WINDOWS
 from tests.oracles.event_rows import DDL, NIGHT, Row, declared
 
@@ -24,8 +24,8 @@ def test_rows_of_windows_that_do_not_change_are_not_read(
     spark: SparkSession, kind: str, most: int, few_max: int
 ) -> None:
     """There is a row in each quarter of an hour, and two of them change."""
-    from projections.spark.derivation.affected_keys import gathered
-    from projections.spark.derivation.recomputation import affected, within
+    from projections.incremental.spark.affected_keys import gathered
+    from projections.incremental.spark.recompute_keys import affected, within
 
     window = WINDOWS[kind]
     start = NIGHT + timedelta(minutes=10)

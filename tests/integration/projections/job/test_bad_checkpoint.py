@@ -10,9 +10,9 @@ import pytest
 
 from cdc.broker import extent, topics
 from cdc.broker.admin import admin
-from projections import checkpoint
+from projections.common import spark_checkpoint
+from projections.definition.views import Store
 from projections.errors import CheckpointForeignError, CheckpointTornError, RecordsLostError
-from projections.view import Store
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_offsets_of_another_topic_of_that_name_are_told(
     job.start()
     assert [] == job.catch_up()
     assert 0 == job.stop()
-    at = checkpoint.committed(cache)[topic, 0]
+    at = spark_checkpoint.committed(cache)[topic, 0]
 
     own = shutil.copytree(cache, cache.with_name(".own"))
     last = max(int(path.name) for path in (cache / "offsets").glob("[0-9]*"))

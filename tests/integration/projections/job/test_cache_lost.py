@@ -9,12 +9,12 @@ import psycopg
 import pytest
 import redis
 
-from projections.cache_options import CacheOptions
-from projections.cache_reader import CacheReader, Count
+from projections.definition.cache_options import CacheOptions
+from projections.definition.views import MirrorView, Store
 from projections.errors import CacheLostError
-from projections.sinks.cache_epoch import CacheEpoch
-from projections.sinks.testing import make_plan
-from projections.view import MirrorView, Store
+from projections.stores.testing import make_plan
+from projections.stores.valkey.epoch import CacheEpoch
+from projections.stores.valkey.reader import CacheReader, Count
 from tests.fix_capture import reading
 from tests.waiting import LONG_S, wait_until
 

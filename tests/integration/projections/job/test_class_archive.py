@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.supply import java
+from headwater.runtime.java import java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.integration
 START = """
 import sys
 from pathlib import Path
-from projections.spark.session import JAVA_OPTIONS, class_archive, start_session
-from projections.spec import JobSpec
+from projections.job.spark.session import JAVA_OPTIONS, class_archive, start_session
+from projections.planning.job_spec import JobSpec
 home, log = map(Path, sys.argv[1:])
 options = f'{JAVA_OPTIONS} {class_archive.option()} -Xlog:class+load:file={log}'
 spec = JobSpec.of_tables("s", home, (),
@@ -46,7 +46,7 @@ def test_most_classes_come_from_the_archive(tmp_path: Path) -> None:
 def test_an_archive_of_another_java_and_one_that_was_cut_short_are_no_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from projections.spark import class_archive
+    from projections.job.spark import class_archive
 
     home = java.find_java().home
     mine = class_archive.found(home)
@@ -69,7 +69,7 @@ def test_an_archive_of_another_java_and_one_that_was_cut_short_are_no_archive(
 def test_what_cannot_be_made_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from projections.spark import class_archive
+    from projections.job.spark import class_archive
 
     monkeypatch.setattr(class_archive, "_FOLDER", tmp_path / "share")
     old = tmp_path / "share" / "spark-old.jsa"

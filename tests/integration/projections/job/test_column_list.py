@@ -12,10 +12,10 @@ import redis
 from deltalake import DeltaTable
 
 from cdc.table import TableName
-from headwater import query
+from headwater.reading import sql
 from projections.definition.columns import VERSION_COLUMN
-from projections.search.engine import SearchEngine
-from projections.view import HistoryColumns, MirrorView, Store
+from projections.definition.views import HistoryColumns, MirrorView, Store
+from projections.stores.opensearch.client import SearchEngine
 from tests.fix_capture import reading
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_what_a_view_leaves_out_is_in_no_store_and_never_in_the_way(
         every = {"id", "name", "hidden", "big"}
         assert _columns(job, captured) == _each(every)
         filled = FILLED.format(view=f"{captured.spec.name}_history")
-        (found,) = query.run(filled, job.spec.addresses.tables).to_pylist()
+        (found,) = sql.run(filled, job.spec.addresses.tables).to_pylist()
         assert found == {"n": 3000, "hidden": 99 * 5 + 1}
         assert job.stop() == 0
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater import query
-from projections.view import HistoryColumns, MirrorView, Store
+from headwater.reading import sql as reading_sql
+from projections.definition.views import HistoryColumns, MirrorView, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def _job(captured: Captured, view_job: Callable[..., ViewJob]) -> ViewJob:
 
 
 def _query(job: ViewJob, sql: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = query.run(sql, job.spec.addresses.tables).to_pylist()
+    found: list[dict[str, Any]] = reading_sql.run(sql, job.spec.addresses.tables).to_pylist()
     return found
 
 

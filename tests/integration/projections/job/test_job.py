@@ -9,9 +9,9 @@ import pytest
 import redis
 from deltalake import DeltaTable, write_deltalake
 
-from projections.search.engine import SearchEngine
-from projections.verify import verify
-from projections.view import Store
+from projections.definition.views import Store
+from projections.stores.opensearch.client import SearchEngine
+from projections.verification.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from cdc.broker.admin import admin
 from cdc.column_rule import ColumnRules
 from cdc.postgres import session
 from cdc.table import TableName
-from projections.checkpoint import positions
+from projections.common.spark_checkpoint import positions
 from projections.errors import RecordsLostError
 from tests.fix_capture import reading
 

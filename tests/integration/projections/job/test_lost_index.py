@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from projections.errors import IndexLostError
-from projections.search.engine import SearchEngine
+from projections.stores.opensearch.client import SearchEngine
 from tests.fix_capture import reading
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 import orjson
 import pytest
 
-from headwater.supply import java
+from headwater.runtime.java import java
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +30,7 @@ HEADERS: list[list[tuple[str, bytes]] | None] = [
 SCRIPT = """
 import datetime, sys, orjson
 from pyspark.sql import SparkSession
-from projections.spark.columns import record_columns
+from projections.job.record_columns import record_columns
 cases = [None if h is None else [(k, v.encode()) for k, v in h] for h in orjson.loads(sys.argv[1])]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 sent = datetime.datetime(2026, 1, 1)

@@ -12,8 +12,8 @@ from cdc.capture import SCHEMA_TABLE
 from cdc.schema_change import trigger
 from cdc.snapshot.reader import keep_reading
 from cdc.table import TableName
-from projections.binding import noted_changes, resume
-from projections.view import MirrorView, SchemaPolicy, Store
+from projections.definition.views import MirrorView, SchemaPolicy, Store
+from projections.planning.binding import noted_changes, resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

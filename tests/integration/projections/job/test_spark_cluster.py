@@ -13,8 +13,8 @@ import pytest
 
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, SparkCluster
-from headwater.supply.jars import ensure
-from projections.spec import JobSpec
+from headwater.runtime.java.jars import ensure
+from projections.planning.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +33,9 @@ import json, os, pickle, signal, sys
 from urllib.request import urlopen
 from headwater import runtime
 from projections.errors import ClusterError, FolderNotSharedError
-from projections.shared_folder import SharedFolder
-from projections.spark import cluster
-from projections.spark.session import start_session
+from projections.job.spark.shared_folder import SharedFolder
+from projections.job.spark import cluster
+from projections.job.spark.session import start_session
 from tests.waiting import wait_until
 
 spec, wide = pickle.load(sys.stdin.buffer)

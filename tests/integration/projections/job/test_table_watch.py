@@ -12,12 +12,12 @@ import pytest
 from cdc.postgres import own_schema
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
-from projections import view_versions
-from projections.binding import bind
-from projections.spec import JobSpec
-from projections.table_watch import TableWatch
-from projections.view import DerivedView, MirrorView, Store
-from projections.view_version import Replayed, VersionState
+from projections.definition.views import DerivedView, MirrorView, Store
+from projections.job.schema_watch import TableWatch
+from projections.planning.binding import bind
+from projections.planning.job_spec import JobSpec
+from projections.versions import registry
+from projections.versions.version import Replayed, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
         own_schema.ensure(connection)
         trigger.ensure(connection)
         history.observe(connection, [TABLE])
-        view_versions.register(connection, "shop", [VIEW])
+        registry.register(connection, "shop", [VIEW])
         yield connection
 
 
@@ -54,16 +54,16 @@ def watch(source: psycopg.Connection[Any], database: str) -> Iterator[TableWatch
 
 def joined(source: psycopg.Connection[Any]) -> str:
     """Makes a version that was filled, as a rebuild does."""
-    number = view_versions.add(source, "shop", replace(VIEW, left_out=("b",)))
-    version = view_versions.of_view(source, "shop", "v")[number - 1]
+    number = registry.add(source, "shop", replace(VIEW, left_out=("b",)))
+    version = registry.of_view(source, "shop", "v")[number - 1]
     bind(source, "shop", [version.declared()], decides=True)
-    view_versions.note_replayed(source, "shop", version.place, Replayed(ENDS))
+    registry.note_replayed(source, "shop", version.place, Replayed(ENDS))
     moved(source, version.place, VersionState.JOINING)
     return version.place
 
 
 def moved(source: psycopg.Connection[Any], place: str, state: VersionState) -> None:
-    assert view_versions.move(source, "shop", place, state, VersionState)
+    assert registry.move(source, "shop", place, state, VersionState)
 
 
 def test_a_version_that_joins_changes_nothing_for_the_views_that_are_there(
@@ -101,9 +101,9 @@ def test_a_version_of_a_view_that_is_not_declared_is_nobody_s_matter(
     source: psycopg.Connection[Any], watch: TableWatch
 ) -> None:
     other = replace(VIEW, name="other")
-    view_versions.register(source, "shop", [other])
+    registry.register(source, "shop", [other])
     assert (False, False) == (watch.look(), watch.coming)
-    view_versions.add(source, "shop", other)
+    registry.add(source, "shop", other)
     moved(source, "other.v2", VersionState.JOINING)
     assert (False, False) == (watch.look(), watch.coming)
 
@@ -117,10 +117,10 @@ def test_views_are_bound_anew_once_one_made_from_others_reads_what_none_has_read
     watch = TableWatch(job(database, declared_derived=(made,)))
     assert ("v",) == watch.bind().derived[0].inputs
     assert not watch.look()
-    view_versions.register(source, "shop", [made])
+    registry.register(source, "shop", [made])
     for inputs, other in ((("v",), False), (("v", "other"), True)):
         version = replace(made, inputs=inputs)
-        number = view_versions.add(source, "shop", version)
+        number = registry.add(source, "shop", version)
         moved(source, f"made.v{number}", VersionState.JOINING)
         assert (other, False) == (watch.look(), watch.coming)
 

@@ -10,8 +10,8 @@ import pytest
 from cdc.broker.admin import admin
 from cdc.broker.offsets import end_offsets
 from cdc.table import TableName
-from projections.checkpoint import positions
-from projections.view import MirrorView, Store
+from projections.common.spark_checkpoint import positions
+from projections.definition.views import MirrorView, Store
 from tests.fix_capture import reading
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ WORK = """
 import gc, orjson, os, sys
 from pathlib import Path
 import pyarrow as pa
-from projections.spark.session import start_session
-from projections.spec import JobSpec
+from projections.job.spark.session import start_session
+from projections.planning.job_spec import JobSpec
 spec = JobSpec.of_tables("s", Path(sys.argv[1]), (),
     driver_memory_mib=500, master="local[1]")
 spark = start_session(spec)
 def told(batches):
     daemon = Path(f"/proc/{os.getppid()}")
     yield pa.RecordBatch.from_pydict({
-        "loaded": ["projections.sinks.search" in sys.modules],
+        "loaded": ["projections.stores.opensearch.sink" in sys.modules],
         "frozen": [gc.get_freeze_count()],
         "daemon": [(daemon / "cmdline").read_bytes().replace(b"\\0", b" ").decode()],
         "threads": [[(task / "comm").read_text() for task in (daemon / "task").iterdir()]],
@@ -46,5 +46,5 @@ def test_a_worker_is_forked_from_one_thread_that_has_loaded_what_it_needs(tmp_pa
 
     assert told["loaded"]
     assert told["frozen"] > 10_000
-    assert "projections.spark.worker_daemon" in told["daemon"]
+    assert "projections.job.spark.worker_daemon" in told["daemon"]
     assert 1 == len(told["threads"]), told["threads"]

@@ -12,12 +12,12 @@ from cdc.schema_change import history, trigger
 from cdc.schema_change.trial import try_migration
 from cdc.snapshot import reads
 from cdc.table import TableName
-from projections import view_shapes
-from projections.binding import bind
+from projections.definition.views import HistoryColumns, MirrorView, SchemaPolicy, Store
 from projections.errors import PlanError, ViewPausedError
-from projections.evolution import Outcome
-from projections.impact import Foreseen, foresee
-from projections.view import HistoryColumns, MirrorView, SchemaPolicy, Store
+from projections.planning import view_schemas
+from projections.planning.binding import bind
+from projections.planning.impact import Foreseen, foresee
+from projections.planning.schema_policy import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,8 +59,8 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 def kept(source: psycopg.Connection[Any]) -> tuple[Any, ...]:
     """All that a decision would change."""
-    shapes = view_shapes.read(source, "shop")
-    return shapes, view_shapes.outcomes(source), len(reads.of_source(source, "shop", 1))
+    shapes = view_schemas.read(source, "shop")
+    return shapes, view_schemas.outcomes(source), len(reads.of_source(source, "shop", 1))
 
 
 def told(found: Foreseen) -> dict[str, tuple[Outcome, bool]]:
@@ -94,7 +94,7 @@ def test_what_a_migration_would_do_is_what_it_does(
 
     source.execute(migration.encode())
     looked = foresee(source, "shop", VIEWS)
-    assert before[0] == view_shapes.read(source, "shop")
+    assert before[0] == view_schemas.read(source, "shop")
     assert found.views == looked.views
     bound = bind(source, "shop", VIEWS, decides=True)
     assert {plan.name for plan in bound.plans} == {plan.name for plan in found.plans}

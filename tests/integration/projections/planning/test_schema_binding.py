@@ -11,12 +11,12 @@ from cdc.postgres import own_schema
 from cdc.schema_change import history, trigger
 from cdc.snapshot import reads
 from cdc.table import TableName
-from projections import view_shapes
-from projections.binding import Binding, bind, resume
 from projections.definition.columns import ROW_ID_COLUMN
+from projections.definition.views import HistoryColumns, MirrorView, SchemaPolicy, Store
 from projections.errors import PlanError, ViewPausedError
-from projections.shape import Fitting
-from projections.view import HistoryColumns, MirrorView, SchemaPolicy, Store
+from projections.planning import view_schemas
+from projections.planning.binding import Binding, bind, resume
+from projections.planning.row_upcaster import Fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,22 +67,22 @@ def test_a_view_follows_what_loses_nothing_and_reads_again_what_the_log_does_not
     assert columns(bound(source, view, decides=False)) == ["id", "a", "b"]  # nobody decided yet
     assert columns(bound(source, view)) == ["id", "a", "b", "c"]
     assert asked(source) == 0
-    mark = view_shapes.mark(source, "shop")
+    mark = view_schemas.mark(source, "shop")
     source.execute("ALTER TABLE t ADD d int DEFAULT 5; ALTER TABLE t RENAME a TO label")
-    assert view_shapes.mark(source, "shop") != mark
+    assert view_schemas.mark(source, "shop") != mark
     plan = bound(source, view).plans[0]
     again = bound(source, view)
 
     assert [column.name for column in plan.schema.columns] == ["id", "label", "b", "c", "d"]
     assert (again.plans, asked(source)) == ((plan,), 1)
     assert again.mark == bound(source, view).mark
-    waiting = view_shapes.waiting_topics(source, "shop", Store.CACHE, ["v", "other"])
+    waiting = view_schemas.waiting_topics(source, "shop", Store.CACHE, ["v", "other"])
     assert waiting == {"shop.public.t"}
     fits = Fitting(plan.schema, plan.shapes[plan.topic])
     first = plan.shapes[plan.topic].history.versions[0].lsn.value
     row = fits.fit({"id": 1, "a": "x", "b": 2}, first, read=False)
     assert row == {"id": 1, "label": "x", "b": 2, "c": None, "d": 5}
-    assert list(view_shapes.outcomes(source).values()) == [{"v": "followed"}] * 3
+    assert list(view_schemas.outcomes(source).values()) == [{"v": "followed"}] * 3
 
 
 def test_a_change_that_loses_something_pauses_one_view_until_it_is_resumed(
@@ -112,7 +112,7 @@ def test_a_change_that_loses_something_pauses_one_view_until_it_is_resumed(
     plan = resume(source, "shop", careful)
     assert plan.left_to_read == plan.kept_since >= (1 << 56 | before.value)
     assert bound(source, careful).plans == (plan,)
-    assert view_shapes.outcomes(source).popitem()[1] == {"f": "followed", "v": "resumed"}
+    assert view_schemas.outcomes(source).popitem()[1] == {"f": "followed", "v": "resumed"}
 
 
 def test_a_view_that_keeps_its_columns_knows_what_became_of_them(
@@ -142,8 +142,8 @@ def test_a_view_that_keeps_its_columns_knows_what_became_of_them(
     plans = {plan.name: plan for plan in bound(source, keeps, waits).plans}
     assert [column.name for column in plans["k"].schema.columns] == ["id", "a", "b"]
     assert plans["w"].schema == kept.schema
-    assert view_shapes.waiting_topics(source, "shop", Store.CACHE, ["k"]) == {"shop.public.t"}
-    assert view_shapes.waiting_topics(source, "shop", Store.CACHE, ["w"]) == frozenset()
+    assert view_schemas.waiting_topics(source, "shop", Store.CACHE, ["k"]) == {"shop.public.t"}
+    assert view_schemas.waiting_topics(source, "shop", Store.CACHE, ["w"]) == frozenset()
 
 
 def test_rows_that_were_rewritten_for_a_column_that_is_ignored_are_read_again(
@@ -263,7 +263,7 @@ def test_a_column_is_read_for_a_view_that_wants_it_again(
     assert wanted.plans[0].kept_since >= 1 << 56 | before
     assert bound(source, whole).plans == wanted.plans
     assert asked(source) == 1
-    assert view_shapes.waiting_topics(source, "shop", Store.CACHE, ["v"]) == {"shop.public.t"}
+    assert view_schemas.waiting_topics(source, "shop", Store.CACHE, ["v"]) == {"shop.public.t"}
     source.execute("UPDATE headwater.snapshots SET state = 'done'")
     less = bound(source, mirror("v", without=("a",)))
     assert columns(less) == ["id", "b"]  # its values are to go, as those of a dropped column

@@ -20,9 +20,9 @@ from cdc.lsn import Lsn
 from cdc.position_token import PositionToken
 from cdc.postgres import captures, committed, own_schema
 from cdc.postgres.captures import Capture
-from projections import lag, positions, read_barrier
-from projections.read_barrier import BehindError, Lateness, ReadBarrier, Seen, Stage
-from projections.view import Store
+from projections.definition.views import Store
+from projections.publishing import lag, positions, read_barrier
+from projections.publishing.read_barrier import BehindError, Lateness, ReadBarrier, Seen, Stage
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater import query
-from projections import stable_table
+from headwater.reading import sql
 from projections.errors import LogUnreadableError
-from projections.published import Published, TableVersion, stable_path
-from projections.showcase import Showcase
-from projections.sinks.table import CONFIGURATION, FEED
-from projections.stable_table import StableTable
+from projections.job.tasks.stable_tables import Showcase
+from projections.publishing import stable_table
+from projections.publishing.published_versions import Published, TableVersion, stable_path
+from projections.publishing.stable_table import StableTable
+from projections.stores.delta.table_sink import CONFIGURATION, FEED
 from tests.programs import killed_show
 from tests.waiting import wait_until
 
@@ -269,7 +269,7 @@ def test_what_has_to_be_forgotten_is_nowhere_below_it(tables: Path) -> None:
 def test_one_that_cannot_be_shown_holds_up_no_other_and_is_tried_again(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projections.showcase._AGAIN_S", 0.0)
+    monkeypatch.setattr("projections.job.tasks.stable_tables._AGAIN_S", 0.0)
     published, showcase = Published(tables, "shop"), Showcase(tables, "shop")
     showcase.round()
     log = tables / "things" / "_delta_log" / f"{2:020}.json"
@@ -393,7 +393,7 @@ class Reader(threading.Thread):
 
     def _rows(self) -> pa.Table:
         if self.name == "query":
-            return query.run("SELECT id, n FROM things", self._tables)
+            return sql.run("SELECT id, n FROM things", self._tables)
         if self.name == "anew" or self._open is None:
             self._open = DeltaTable(self._path)
         else:

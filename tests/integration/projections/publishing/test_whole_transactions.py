@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.lsn import Lsn
-from headwater import query
-from headwater.query import QueryError
-from projections.published import Published
-from projections.stable_table import StableTable
+from headwater.reading import sql
+from headwater.reading.sql import QueryError
+from projections.publishing.published_versions import Published
+from projections.publishing.stable_table import StableTable
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Reader(threading.Thread):
     def run(self) -> None:
         while not self.ended.wait(0.1):
             try:
-                (row,) = query.run(self._sql, self._tables).to_pylist()
+                (row,) = sql.run(self._sql, self._tables).to_pylist()
             except QueryError:
                 assert not self.transfers, "what could be read cannot be read any more"
                 continue  # it has not begun
@@ -135,7 +135,7 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
     assert sorted(reader.transfers) == reader.transfers, "a reader was taken back in time"
     with psycopg.connect(bank.database) as connection:
         (count,) = connection.execute("SELECT count(*) FROM transfers").fetchone() or (0,)
-    (last,) = query.run(WHOLE.format(source, TOTAL // 2), tables).to_pylist()
+    (last,) = sql.run(WHOLE.format(source, TOTAL // 2), tables).to_pylist()
     assert (count, TOTAL) == (last["transfers"], last["total"])
     _every_version_is_whole(published, tables, source)
     _stable_paths_are_there(published, tables)
@@ -163,7 +163,7 @@ def _every_version_is_whole(published: Published, tables: Path, source: str) -> 
     # the first may lack a view whose rows were still on their way
     versions = [version for version in published.all() if len(version.views) == 3]
     for version in versions:
-        (row,) = query.run(
+        (row,) = sql.run(
             WHOLE.format(source, TOTAL // 2), tables, str(version.applied_through)
         ).to_pylist()
         assert (TOTAL, row["moved"]) == (row["total"], row["saved"])

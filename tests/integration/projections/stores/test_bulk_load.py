@@ -18,14 +18,16 @@ from cdc.snapshot import read_point, reads
 from cdc.snapshot.progress import KeyRange, Progress
 from cdc.snapshot.read_point import ReadPoint
 from cdc.table import TableName
-from projections import bulk_load, first_load, source_rows
-from projections.bulk_load import Load
-from projections.change import RowChange
+from projections.changes.row_change import RowChange
+from projections.definition.views import ChangeTime, Store
 from projections.errors import UnholdableValueError
-from projections.plan import ViewPlan
-from projections.sinks.table import TableSink
-from projections.spec import JobSpec
-from projections.view import ChangeTime, Store
+from projections.job import initial_load
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import ViewPlan
+from projections.stores.delta import bulk_load
+from projections.stores.delta.bulk_load import Load
+from projections.stores.delta.table_sink import TableSink
+from projections.verification import source_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,7 +183,7 @@ def test_a_value_that_no_table_holds_leaves_no_table(
 
 KILLED = """
 import os, pickle, sys
-from projections import bulk_load
+from projections.stores.delta import bulk_load
 real, seen = bulk_load._batch, []
 def once(load, text):
     seen.append(1)
@@ -218,14 +220,14 @@ def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
         own_schema.ensure(connection)
         reads.ask_initial(connection, "t", 1, [WIDE])
         (read,) = reads.open_reads(connection, "t", 1)
-        monkeypatch.setattr(first_load, "BEGIN_WAIT_S", 0.0)
-        assert {} == first_load.load_new(spec)  # nobody reads
+        monkeypatch.setattr(initial_load, "BEGIN_WAIT_S", 0.0)
+        assert {} == initial_load.load_new(spec)  # nobody reads
         progress = Progress("", (), (KeyRange(),))
         assert reads.begin(connection, read, placed(database), progress, 3005)
-        assert {} == first_load.load_new(spec)  # the stream makes short work of it
+        assert {} == initial_load.load_new(spec)  # the stream makes short work of it
     spec = replace(spec, load_rows_min=3000)
 
-    loaded, again = first_load.load_new(spec), first_load.load_new(spec)
+    loaded, again = initial_load.load_new(spec), initial_load.load_new(spec)
 
     assert ({"wide": 3005}, {}) == (loaded, again)
     assert wanted(database, plan) == stored(tmp_path / "tables", plan)

@@ -21,29 +21,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.cache_beside import Beside
-from projections.cache_options import CacheOptions
-from projections.change import RowChange
+from projections.changes.documents import DocumentForm
+from projections.changes.row_change import RowChange
+from projections.definition.cache_options import CacheOptions
 from projections.definition.columns import ROW_ID_COLUMN
-from projections.derived_delivery import DerivedDelivery
-from projections.derived_form import derived_plan
-from projections.documents import DocumentForm
-from projections.expectation.expectation import expect
-from projections.latest import latest
-from projections.plan import ViewPlan
-from projections.published import Published
-from projections.sinks.cache import CacheSink
-from projections.sinks.cache_entries import MEMBERS_AT_ONCE, entries
-from projections.sinks.derived_table import DerivedTable
-from projections.spec import JobSpec
-from projections.verify import verify
-from projections.view import DerivedView, Store
+from projections.definition.expectations.expectation import expect
+from projections.definition.views import DerivedView, Store
+from projections.incremental.delivery import DerivedDelivery
+from projections.incremental.row_form import derived_plan
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import ViewPlan
+from projections.publishing.published_versions import Published
+from projections.stores.delta.derived_table import DerivedTable
+from projections.stores.latest import latest
+from projections.stores.valkey.index_check import Beside
+from projections.stores.valkey.index_scan import MEMBERS_AT_ONCE, entries
+from projections.stores.valkey.sink import CacheSink
+from projections.verification.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from projections.view_report import ViewReport
+    from projections.verification.report import ViewReport
 
 pytestmark = pytest.mark.integration
 

@@ -18,20 +18,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.cache_options import CacheOptions
-from projections.cache_reader import CacheReader, Count, Rank
-from projections.change import Applied, RowChange
+from projections.changes.row_change import Applied, RowChange
+from projections.definition.cache_options import CacheOptions
+from projections.definition.views import Store
 from projections.errors import CacheUnknownError, NoStoredRowError, UnholdableValueError
-from projections.latest import latest
-from projections.plan import ViewPlan
-from projections.sinks.cache import CacheSink
-from projections.sinks.testing import SinkContract
-from projections.view import Store
+from projections.planning.view_plan import ViewPlan
+from projections.stores.latest import latest
+from projections.stores.testing import SinkContract
+from projections.stores.valkey.reader import CacheReader, Count, Rank
+from projections.stores.valkey.sink import CacheSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from projections.sinks.sink import Sink
+    from projections.changes.sink import Sink
 
 pytestmark = pytest.mark.integration
 

@@ -23,26 +23,26 @@ from cdc.lsn import Lsn
 from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, TableShape
 from cdc.table import Column, ColumnKind, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
-from projections.change import Applied, RowChange
-from projections.delivery import Delivery, Held
+from projections.changes.applier import Delivery, Held
+from projections.changes.quarantine.retry import try_again
+from projections.changes.quarantine.table import Case
+from projections.changes.record import key_text
+from projections.changes.row_change import Applied, RowChange
+from projections.definition.views import Store
 from projections.errors import NoStoredRowError, UnholdableValueError, WaitsBehindError
-from projections.history import HistoryChange, HistoryState, Rule, history
-from projections.plan import HistoryPlan, ViewPlan
-from projections.quarantine.ledger import Case
-from projections.quarantine.retry import try_again
-from projections.record import key_text
-from projections.shape import TableShapes
-from projections.sinks.history import HistorySink
-from projections.sinks.history_check import HistoryCheck
-from projections.sinks.history_form import HistoryForm
-from projections.sinks.reshape import reshape
-from projections.view import Store
+from projections.planning.row_upcaster import TableShapes
+from projections.planning.view_plan import HistoryPlan, ViewPlan
+from projections.stores.delta.history.arrow import HistoryForm
+from projections.stores.delta.history.check import HistoryCheck
+from projections.stores.delta.history.sink import HistorySink
+from projections.stores.delta.history.states import HistoryChange, HistoryState, Rule, history
+from projections.stores.delta.schema_migration import reshape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from projections.record import Record
+    from projections.changes.record import Record
 
 pytestmark = pytest.mark.integration
 
@@ -456,7 +456,7 @@ def test_states_that_differed_in_a_column_that_is_gone_become_one(
                 raise KeyboardInterrupt
             return reshape(*given)
 
-        monkeypatch.setattr("projections.sinks.history.reshape", reshaped)
+        monkeypatch.setattr("projections.stores.delta.history.sink.reshape", reshaped)
         monkeypatch.setattr(HistorySink, "_make_anew", lambda *_: next(writes) == "lets" or _end())
         with pytest.raises(KeyboardInterrupt):
             sink.prepare(narrow)

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from projections.change import Applied, ReadSpan, RowChange
-from projections.history import HistoryChange, history
-from projections.sinks.history import HistorySink
-from projections.sinks.history_form import HistoryForm
+from projections.changes.row_change import Applied, ReadSpan, RowChange
+from projections.stores.delta.history.arrow import HistoryForm
+from projections.stores.delta.history.sink import HistorySink
+from projections.stores.delta.history.states import HistoryChange, history
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.history import HistoryState
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
+    from projections.stores.delta.history.states import HistoryState
 
 pytestmark = pytest.mark.integration
 

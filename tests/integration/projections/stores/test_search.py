@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.change import RowChange
+from projections.changes.row_change import RowChange
+from projections.definition.search_options import Keyword, SearchOptions, Stored, Text
+from projections.definition.views import Store
 from projections.errors import (
     IndexRefusedError,
     NoIndexError,
     SearchFieldError,
     SearchQueryError,
 )
-from projections.plan import ViewPlan
-from projections.search.client import FacetValue, Searcher, Suggestion, conditions
-from projections.search.options import Keyword, SearchOptions, Stored, Text
-from projections.search.request import SearchQuery
-from projections.sinks.search import SearchSink, index_name
-from projections.view import Store
+from projections.planning.view_plan import ViewPlan
+from projections.stores.opensearch.query import SearchQuery
+from projections.stores.opensearch.searcher import FacetValue, Searcher, Suggestion, conditions
+from projections.stores.opensearch.sink import SearchSink, index_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

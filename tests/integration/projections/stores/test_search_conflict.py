@@ -10,18 +10,18 @@ import psycopg
 import pytest
 
 from cdc.table import Column, ColumnKind, TableName
+from projections.definition.search_options import SearchOptions, Text
+from projections.definition.views import MirrorView, Store
 from projections.errors import IndexLostError, IndexRefusedError
-from projections.search.engine import EngineRefusedError, SearchEngine
-from projections.search.options import SearchOptions, Text
-from projections.sinks.search import SearchSink, index_name
-from projections.sinks.testing import make_plan, make_row, upsert
-from projections.view import MirrorView, Store
+from projections.stores.opensearch.client import EngineRefusedError, SearchEngine
+from projections.stores.opensearch.sink import SearchSink, index_name
+from projections.stores.testing import make_plan, make_row, upsert
 from tests.fix_capture import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 

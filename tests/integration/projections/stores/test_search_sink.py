@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections.change import Applied
+from projections.changes.row_change import Applied
+from projections.definition.search_options import SearchOptions, Text
 from projections.errors import (
     IndexLostError,
     SinkReadOnlyError,
@@ -16,16 +17,15 @@ from projections.errors import (
     SinkUnavailableError,
     UnholdableValueError,
 )
-from projections.search.options import SearchOptions, Text
-from projections.sinks import bulk
-from projections.sinks.search import SearchSink, index_name
-from projections.sinks.testing import delete, make_plan, make_row, upsert
+from projections.stores.opensearch import bulk
+from projections.stores.opensearch.sink import SearchSink, index_name
+from projections.stores.testing import delete, make_plan, make_row, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 pytestmark = pytest.mark.integration
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from projections import cache_row
-from projections.cache_options import CacheOptions
-from projections.change import Applied
+from projections.changes.row_change import Applied
+from projections.definition.cache_options import CacheOptions
 from projections.errors import (
     CacheFullError,
     CacheReadOnlyError,
@@ -19,17 +18,18 @@ from projections.errors import (
     SinkUnavailableError,
     UnholdableValueError,
 )
-from projections.sinks import cache_server
-from projections.sinks.cache import CacheSink
-from projections.sinks.search import SearchSink
-from projections.sinks.table import TableSink
-from projections.sinks.testing import SinkContract, delete, make_plan, make_row, upsert
+from projections.stores.delta.table_sink import TableSink
+from projections.stores.opensearch.sink import SearchSink
+from projections.stores.testing import SinkContract, delete, make_plan, make_row, upsert
+from projections.stores.valkey import client as valkey_client
+from projections.stores.valkey import row as valkey_row
+from projections.stores.valkey.sink import CacheSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from projections.sinks.sink import Sink
+    from projections.changes.sink import Sink
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +85,7 @@ class TestCache(SinkContract):
     def test_many_and_large_rows_go_in_calls_of_bounded_size(
         self, cache_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(cache_server, "UNDER_WAY_BYTES", 100_000)
+        monkeypatch.setattr(valkey_client, "UNDER_WAY_BYTES", 100_000)
         sink = CacheSink(cache_url)
         plan = make_plan()
         rows = [make_row(n, note="x" * (n % 5 * 20_000)) for n in range(1_300)]
@@ -101,7 +101,7 @@ class TestCache(SinkContract):
     def test_a_row_that_is_too_large_holds_up_no_other(
         self, cache_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(cache_row, "ROW_SIZE_MAX", 2_000)
+        monkeypatch.setattr(valkey_row, "ROW_SIZE_MAX", 2_000)
         sink = CacheSink(cache_url)
         plan = make_plan()
 

@@ -12,20 +12,20 @@ import pytest
 from cdc.lsn import Lsn
 from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, TableShape
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.change import RowChange
+from projections.changes.row_change import RowChange
+from projections.definition.views import Store
 from projections.errors import SinkUnavailableError
-from projections.plan import ViewPlan
-from projections.shape import TableShapes
-from projections.sinks.cache import CacheSink
-from projections.sinks.search import SearchSink
-from projections.sinks.table import TableSink
-from projections.view import Store
+from projections.planning.row_upcaster import TableShapes
+from projections.planning.view_plan import ViewPlan
+from projections.stores.delta.table_sink import TableSink
+from projections.stores.opensearch.sink import SearchSink
+from projections.stores.valkey.sink import CacheSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from projections.sinks.sink import Sink
+    from projections.changes.sink import Sink
 
 pytestmark = pytest.mark.integration
 

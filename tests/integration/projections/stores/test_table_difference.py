@@ -13,9 +13,9 @@ from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from projections import table_difference
 from projections.errors import SinkUnavailableError
-from projections.table_difference import ChangedRow, TableDifference, compare
+from projections.stores.delta import table_diff
+from projections.stores.delta.table_diff import ChangedRow, TableDifference, compare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +126,7 @@ def test_what_was_written_in_between_is_told(
             table.compact()
         seen.append((table.version, rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_difference, "ROWS_AT_ONCE", at_once)
+        patch.setattr(table_diff, "ROWS_AT_ONCE", at_once)
         for earlier, before in seen:
             for later, after in seen:
                 found = compare(table.path, earlier, later, KEYS)

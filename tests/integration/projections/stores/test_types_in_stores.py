@@ -10,10 +10,10 @@ from fix_types import HELD, insert_all, make_table, make_types
 
 from cdc.postgres import catalog
 from cdc.table import TableName
-from projections import source_rows
-from projections.plan import plan_views
-from projections.sinks.open import open_sink
-from projections.view import MirrorView, Store
+from projections.definition.views import MirrorView, Store
+from projections.planning.view_plan import plan_views
+from projections.stores.factory import open_sink
+from projections.verification import source_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

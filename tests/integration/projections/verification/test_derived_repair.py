@@ -12,24 +12,24 @@ import pytest
 import redis
 from deltalake import DeltaTable, write_deltalake
 
+from projections.definition.registry import load
+from projections.definition.views import Store
 from projections.errors import RepairRefusedError
-from projections.published import Published
-from projections.registry import load
-from projections.repair import repair
-from projections.search.engine import SearchEngine
-from projections.spark.derived_verification import verify_derived
-from projections.verification.checks import Checks
+from projections.job.batch.verify_derived import verify_derived
+from projections.publishing.published_versions import Published
+from projections.stores.opensearch.client import SearchEngine
+from projections.verification.background import BackgroundVerification
 from projections.verification.renewal import Renewals
-from projections.verify import verify
-from projections.view import Store
-from projections.view_report import Verdict
-from projections.watch_verification import BackgroundVerification
+from projections.verification.repair import repair
+from projections.verification.report import Verdict
+from projections.verification.requests import Checks
+from projections.verification.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from projections.view_report import ViewReport
+    from projections.verification.report import ViewReport
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 

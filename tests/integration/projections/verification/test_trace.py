@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from projections.definition.views import Store
+from projections.erasure.archive import ArchivedTopic, Through
 from projections.errors import TraceError
-from projections.forgetting.archived import ArchivedTopic, Through
-from projections.trace import StoredState, trace
-from projections.view import Store
+from projections.verification.trace import StoredState, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

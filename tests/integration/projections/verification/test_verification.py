@@ -15,31 +15,31 @@ import redis
 from deltalake import DeltaTable, write_deltalake
 
 from cdc.lsn import Lsn
-from projections import positions
-from projections.change import RowChange
+from projections.changes.row_change import RowChange
 from projections.common.throttle import Throttle
+from projections.definition.views import Store
 from projections.errors import (
     NotCaughtUpError,
     RepairRefusedError,
     SinkUnavailableError,
     VerificationError,
 )
-from projections.repair import repair
-from projections.search.engine import SearchEngine
-from projections.sinks.open import open_sink
-from projections.sinks.search import index_name
-from projections.spark.derived_verification import verify_derived
-from projections.verification import ledger, truth
-from projections.verify import Verification, verify
-from projections.view import Store
-from projections.view_report import Verdict
-from projections.watch_verification import BackgroundVerification
+from projections.job.batch.verify_derived import verify_derived
+from projections.publishing import positions
+from projections.stores.factory import open_sink
+from projections.stores.opensearch.client import SearchEngine
+from projections.stores.opensearch.sink import index_name
+from projections.verification import results_table, truth
+from projections.verification.background import BackgroundVerification
+from projections.verification.repair import repair
+from projections.verification.report import Verdict
+from projections.verification.verify import Verification, verify
 from tests.fix_capture import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from projections.view_report import Uncompared, ViewReport
+    from projections.verification.report import Uncompared, ViewReport
     from tests.fix_capture import Captured
     from tests.fix_follower import Follower
     from tests.fix_gate import Gate
@@ -332,7 +332,7 @@ def test_views_are_verified_in_the_background_by_turns_and_what_is_found_is_kept
     views = [plan.name for plan in kept.spec.plans]
     assert [*views, views[0]] == looked_at
     with psycopg.connect(captured.database, autocommit=True) as connection:
-        found = ledger.read(connection, kept.spec.source)
+        found = results_table.read(connection, kept.spec.source)
         assert {(view, store) for view in views for store in Store} == {
             (each.view, each.store) for each in found
         }
@@ -345,7 +345,8 @@ def test_views_are_verified_in_the_background_by_turns_and_what_is_found_is_kept
         background.look()
         background.look()
         later = {
-            (each.view, each.store): each for each in ledger.read(connection, kept.spec.source)
+            (each.view, each.store): each
+            for each in results_table.read(connection, kept.spec.source)
         }
     earlier = {(each.view, each.store): each for each in found}
     place = views[0], Store.CACHE
@@ -370,7 +371,7 @@ def test_a_view_that_is_behind_does_not_keep_the_background_from_the_others(
 
     assert [set(), {visits}, set(), {visits}] == turns
     with psycopg.connect(captured.database, autocommit=True) as connection:
-        found = ledger.read(connection, kept.spec.source)
+        found = results_table.read(connection, kept.spec.source)
     assert {(visits, store, True) for store in Store} == {
         (each.view, each.store, each.verified_through is not None) for each in found
     }

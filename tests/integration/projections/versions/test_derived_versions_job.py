@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from headwater import query
-from projections import derived_rebuild, derived_versions, rebuild, switch, view_versions
+from headwater.reading import sql
+from projections.definition.registry import load
 from projections.errors import (
     RebuildRefusedError,
     VersionBehindError,
     VersionUnknownError,
 )
-from projections.registry import load
-from projections.spark.derived_verification import verify_derived
-from projections.view_version import VersionState
+from projections.job.batch.verify_derived import verify_derived
+from projections.versions import cutover, derived_rebuild, rebuild, registry
+from projections.versions import derived as versions_derived
+from projections.versions.version import VersionState
 from tests.support.order_writes import readers, writing
 from tests.support.version_steps import connected, switched
 from tests.waiting import LONG_S, wait_until
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from projections.spec import JobSpec
-    from projections.version_difference import VersionDifference
-    from projections.view import DerivedView
-    from projections.view_version import ViewVersion
+    from projections.definition.views import DerivedView
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.compare import VersionDifference
+    from projections.versions.version import ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -81,7 +82,7 @@ def job(
     views, derived = tuple(found.views.values()), tuple(found.derived.values())
     made = view_job(captured, views=views, derived=derived, declared_derived=derived)
     with connected(made.spec) as connection:
-        assert {} == view_versions.register(connection, made.spec.source, (*views, *derived))
+        assert {} == registry.register(connection, made.spec.source, (*views, *derived))
     made.start()
     assert [] == made.catch_up()
     yield made
@@ -100,14 +101,14 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         assert begun == (spec.home / "job.log").read_text().count("query runs")
         assert (2, VersionState.HELD, f"{view}.v2") == (held.number, held.state, held.place)
         assert ("its query",) == held.reasons
-        first, _ = view_versions.of_view(connection, spec.source, view)
+        first, _ = registry.of_view(connection, spec.source, view)
         found = compared(connection, spec, first, held)
         assert found.same, found
         assert {"column total": 1} == found.explained
         watching = readers(spec, view)
         for reader in watching.values():
             reader.start()
-        with view_versions.alone(connection, spec.source, view):
+        with registry.alone(connection, spec.source, view):
             for number in range(ROUNDS):
                 target = held if number % 2 == 0 else first
                 if number == 5:
@@ -115,18 +116,18 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
                     assert [] == job.orphans()
                     job.start()
                 if number % 4 == 3:  # whoever moved readers has died: the next who comes goes on
-                    view_versions.note_switching(connection, spec.source, target.place)
-                    switch.finish(connection, spec, view)
+                    registry.note_switching(connection, spec.source, target.place)
+                    cutover.finish(connection, spec, view)
                 else:
                     switched(connection, spec, target)
-                assert target.place == view_versions.current_places(connection, spec.source)[view]
+                assert target.place == registry.current_places(connection, spec.source)[view]
             switched(connection, spec, held)
         for reader in watching.values():
             reader.stopped.set()
             reader.join(30)
         assert {name: [] for name in watching} == {name: r.wrong for name, r in watching.items()}
         assert all(reader.seen > ROUNDS for reader in watching.values())
-        with view_versions.alone(connection, spec.source, view):
+        with registry.alone(connection, spec.source, view):
             with pytest.raises(VersionUnknownError):
                 rebuild.drop(connection, spec, rebuild.numbered(connection, spec, view, 2))
             rebuild.drop(connection, spec, rebuild.numbered(connection, spec, view, 1))
@@ -135,7 +136,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
     assert begun == (spec.home / "job.log").read_text().count("query runs")
     assert [] == job.catch_up()
     equal(job, tmp_path, more)
-    rows = query.run(f"SELECT latest FROM {spec.source}_most", spec.addresses.tables)  # noqa: S608
+    rows = sql.run(f"SELECT latest FROM {spec.source}_most", spec.addresses.tables)  # noqa: S608
     with psycopg.connect(database) as source:
         newest = source.execute("SELECT max(number) FROM orders").fetchone()
     assert newest == (rows["latest"][0].as_py(),)
@@ -151,22 +152,22 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
         assert ("views", 300, ("its query",)) == (planned.source, planned.changes, planned.differs)
         assert (f"{spec.source}_most",) == planned.followers
         held = built(connection, spec, fewer)
-        first, _ = view_versions.of_view(connection, spec.source, view)
+        first, _ = registry.of_view(connection, spec.source, view)
         found = compared(connection, spec, first, held)
         assert not found.same
         assert {"orders": 2} == dict(found.found.by_column)
-        with view_versions.alone(connection, spec.source, view):
+        with registry.alone(connection, spec.source, view):
             rebuild.drop(connection, spec, held)
         assert not (spec.addresses.tables / held.place).exists()
 
         unfit = declared(tmp_path, spec.source, "count(nothing) AS orders, 1 AS latest")
         with pytest.raises(RebuildRefusedError, match="does not fit what it reads"):
             built(connection, spec, unfit.derived[view])
-        broken = view_versions.of_view(connection, spec.source, view)[-1]
+        broken = registry.of_view(connection, spec.source, view)[-1]
         assert (3, VersionState.BUILDING) == (broken.number, broken.state)
-        with pytest.raises(VersionBehindError), view_versions.alone(connection, spec.source, view):
+        with pytest.raises(VersionBehindError), registry.alone(connection, spec.source, view):
             rebuild.chosen(connection, spec, view, None, (VersionState.HELD,))
-        with view_versions.alone(connection, spec.source, view):
+        with registry.alone(connection, spec.source, view):
             rebuild.drop(connection, spec, broken)
 
         most = declared(tmp_path, spec.source).derived[f"{spec.source}_most"]
@@ -178,7 +179,7 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
 
 
 def built(connection: Any, spec: JobSpec, view: DerivedView) -> ViewVersion:
-    with view_versions.alone(connection, spec.source, view.name):
+    with registry.alone(connection, spec.source, view.name):
         planned = derived_rebuild.plan_rebuild(connection, spec, view)
         version = rebuild.begin(connection, spec, view, planned, 0)
         rebuild.join(connection, spec, version)
@@ -207,7 +208,7 @@ def equal(job: ViewJob, tmp_path: Path, measures: str = FIRST) -> None:
     """Each view equals its query at what it reads, in every version that the job keeps."""
     derived = tuple(declared(tmp_path, job.spec.source, measures).derived.values())
     with connected(job.spec) as connection:
-        kept = derived_versions.places(connection, job.spec.source, derived, job.spec.functions)
+        kept = versions_derived.places(connection, job.spec.source, derived, job.spec.functions)
     reports = verify_derived(replace(job.bound(), derived=kept))
     assert {view.name for view in kept} == {report.view for report in reports}
     assert all(report.equal for report in reports)

@@ -11,23 +11,24 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from cdc.postgres import own_schema
-from headwater.platform import Platform
-from headwater.project import open_project
-from projections import derived_versions, function_versions, view_versions
-from projections.definition_diff import ChangeKind
-from projections.function_slice import digest_of
-from projections.function_versions import KeptFunction
-from projections.registry import load
-from projections.view_definition import encoded
-from projections.view_function import ViewFunction, part_told
-from projections.view_version import VersionState
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project
+from projections.definition.codec import encoded
+from projections.definition.derived.function_source import digest_of
+from projections.definition.derived.view_function import ViewFunction, part_told
+from projections.definition.diff import ChangeKind
+from projections.definition.registry import load
+from projections.versions import derived as versions_derived
+from projections.versions import function_store, registry
+from projections.versions.function_store import KeptFunction
+from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headwater.kept_views import KeptViews
-    from projections.view import DerivedView
+    from headwater.platform.view_catalog import KeptViews
+    from projections.definition.views import DerivedView
 
 pytestmark = pytest.mark.integration
 
@@ -58,12 +59,12 @@ def declared(folder: Path, limit: int, first: str = "", name: str = "least") -> 
 
 
 def noted(connection: psycopg.Connection[Any], view: DerivedView, folder: Path) -> dict[str, str]:
-    with function_versions.noting(connection, "shop", folder, [view]):
-        return view_versions.register(connection, "shop", [view])
+    with function_store.noting(connection, "shop", folder, [view]):
+        return registry.register(connection, "shop", [view])
 
 
 def texts(connection: psycopg.Connection[Any]) -> list[str]:
-    return [each.definition["text"] for each in view_versions.read(connection, "shop")]
+    return [each.definition["text"] for each in registry.read(connection, "shop")]
 
 
 def digest(view: DerivedView) -> str:
@@ -87,25 +88,25 @@ def test_a_view_goes_on_by_the_function_that_was_noted(
     second = declared(tmp_path, 2)
     for view in (second, declared(tmp_path, 3), second):
         assert {"least": "its function"} == noted(source, view, folder)
-        (kept,) = derived_versions.kept(source, "shop", [view], folder)
+        (kept,) = versions_derived.kept(source, "shop", [view], folder)
         assert isinstance(kept.view.function, KeptFunction)
         assert digest(first) == kept.view.function.digest
         assert first.fingerprint == kept.view.fingerprint
     assert {f"{digest(first)}.py"} == files(folder)
 
-    with function_versions.noting(source, "shop", folder, [second]):
-        view_versions.add(source, "shop", second, VersionState.HELD)
-    kept_by = {k.view.name: k.view for k in derived_versions.kept(source, "shop", [second], folder)}
+    with function_store.noting(source, "shop", folder, [second]):
+        registry.add(source, "shop", second, VersionState.HELD)
+    kept_by = {k.view.name: k.view for k in versions_derived.kept(source, "shop", [second], folder)}
     assert second.function is kept_by["least.v2"].function
     assert {f"{digest(first)}.py", f"{digest(second)}.py"} == files(folder)
     # changed back: the held one is the one that is found in its file then
     assert {} == noted(source, declared(tmp_path, 1), folder)
-    again = {k.view.name: k.view for k in derived_versions.kept(source, "shop", [first], folder)}
+    again = {k.view.name: k.view for k in versions_derived.kept(source, "shop", [first], folder)}
     assert first.function is again["least"].function
     assert isinstance(again["least.v2"].function, KeptFunction)
 
-    view_versions.move(source, "shop", "least.v2", VersionState.DROPPED, VersionState)
-    function_versions.tidy(source, folder)
+    registry.move(source, "shop", "least.v2", VersionState.DROPPED, VersionState)
+    function_store.tidy(source, folder)
     assert {f"{digest(first)}.py"} == files(folder)
 
 
@@ -116,21 +117,21 @@ def test_what_an_earlier_release_has_noted_is_noted_anew_where_its_module_is_the
     assert isinstance(view.function, ViewFunction)
     before = {**encoded(view), "text": view.function.former}
     for state in (VersionState.CURRENT, VersionState.FORMER, VersionState.HELD):
-        view_versions.add(source, "shop", view, state)
+        registry.add(source, "shop", view, state)
     other = {**before, "text": "0" * 64}
     for place, document in (("least", before), ("least.v2", before), ("least.v3", other)):
         source.execute(
             "UPDATE headwater.view_versions SET definition = %s WHERE place = %s",
             (Jsonb(document), place),
         )
-    (current, *_) = view_versions.read(source, "shop")
-    assert ChangeKind.NONE is view_versions.changed(source, current, view).kind
+    (current, *_) = registry.read(source, "shop")
+    assert ChangeKind.NONE is registry.changed(source, current, view).kind
 
     assert {} == noted(source, view, folder)
 
     assert [view.text, view.text, "0" * 64] == texts(source)
     assert {f"{digest(view)}.py"} == files(folder)
-    kept = derived_versions.kept(source, "shop", [view], folder)
+    kept = versions_derived.kept(source, "shop", [view], folder)
     assert all(each.view.function is view.function for each in kept)
 
 
@@ -138,7 +139,7 @@ def test_an_earlier_release_with_another_module_is_followed_in_place(
     source: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     folder, view = tmp_path / "functions", declared(tmp_path, 1)
-    view_versions.add(source, "shop", view, VersionState.CURRENT)
+    registry.add(source, "shop", view, VersionState.CURRENT)
     source.execute(
         "UPDATE headwater.view_versions SET definition = jsonb_set(definition, '{text}', '\"0\"')"
     )
@@ -156,13 +157,13 @@ def test_a_function_that_cannot_be_kept_is_followed_in_place(
     folder, imports = tmp_path / "functions", "from helpers import *"
     assert {} == noted(source, declared(tmp_path, 1, imports), folder)
     second = declared(tmp_path, 2, imports)
-    (version,) = view_versions.read(source, "shop")
-    change = view_versions.changed(source, version, second)
+    (version,) = registry.read(source, "shop")
+    change = registry.changed(source, version, second)
     assert (ChangeKind.IN_PLACE, True) == (change.kind, change.rows)
 
     assert {} == noted(source, second, folder)
     assert not folder.exists()
-    (kept,) = derived_versions.kept(source, "shop", [second], folder)
+    (kept,) = versions_derived.kept(source, "shop", [second], folder)
     assert second.function is kept.view.function
     # and one that can be from now on is
     third = declared(tmp_path, 2)
@@ -212,8 +213,8 @@ def test_whoever_is_killed_leaves_nothing_that_a_version_lacks(
     noted(source, first, folder)
 
     def killed() -> None:
-        with function_versions.noting(source, "shop", folder, [second]):
-            view_versions.add(source, "shop", second)
+        with function_store.noting(source, "shop", folder, [second]):
+            registry.add(source, "shop", second)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -245,16 +246,14 @@ def test_versions_that_are_made_and_dropped_at_one_time_have_their_functions(
             with psycopg.connect(database, autocommit=True) as connection:
                 for _ in range(40):
                     view = chance.choice(views[name])
-                    with function_versions.noting(connection, name, folder, [view]):
-                        number = view_versions.add(connection, name, view)
+                    with function_store.noting(connection, name, folder, [view]):
+                        number = registry.add(connection, name, view)
                     place = name if number == 1 else f"{name}.v{number}"
                     file = folder / f"{digest(view)}.py"
                     if not file.exists():
                         wrong.append(place)
-                    view_versions.move(
-                        connection, name, place, VersionState.DROPPED, list(VersionState)
-                    )
-                    function_versions.tidy(connection, folder)
+                    registry.move(connection, name, place, VersionState.DROPPED, list(VersionState))
+                    function_store.tidy(connection, folder)
         except (OSError, psycopg.Error) as error:
             wrong.append(repr(error))
 

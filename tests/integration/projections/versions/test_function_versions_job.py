@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from headwater import query
-from projections import (
-    derived_rebuild,
-    derived_versions,
-    function_versions,
-    rebuild,
-    succession,
-    switch,
-    view_versions,
-)
+from headwater.reading import sql as reading_sql
+from projections.definition.derived.view_function import part_told
+from projections.definition.registry import load
 from projections.errors import FunctionLostError, RebuildRefusedError, VersionBehindError
-from projections.registry import load
-from projections.spark.derived_verification import verify_derived
-from projections.view_function import part_told
-from projections.view_version import VersionState
+from projections.job.batch.verify_derived import verify_derived
+from projections.versions import (
+    cutover,
+    dependents,
+    derived_rebuild,
+    function_store,
+    rebuild,
+    registry,
+)
+from projections.versions import derived as versions_derived
+from projections.versions.version import VersionState
 from tests.support.order_writes import Reader, readers, writing
 from tests.support.version_steps import connected, switched
 from tests.waiting import LONG_S, wait_until
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from projections.version_difference import VersionDifference
-    from projections.view import DerivedView
-    from projections.view_report import Uncompared
-    from projections.view_version import ViewVersion
+    from projections.definition.views import DerivedView
+    from projections.verification.report import Uncompared
+    from projections.versions.compare import VersionDifference
+    from projections.versions.version import ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -119,13 +119,13 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
             assert (2, VersionState.HELD, f"{view}.v2") == (held.number, held.state, held.place)
             assert ("its function",) == held.reasons
             assert {view: first.text, held.place: second.text} == kept_by(job)
-            then = succession.of_plan(connection, spec, second)
+            then = dependents.of_plan(connection, spec, second)
             assert {view, f"{spec.source}_most"} == {each.name for each in then.views}
-            one, _ = view_versions.of_view(connection, spec.source, view)
+            one, _ = registry.of_view(connection, spec.source, view)
             difference = compared(connection, job, one, held)
             assert difference.same, difference
             assert {"column total": 1} == difference.explained
-            with view_versions.alone(connection, spec.source, view):
+            with registry.alone(connection, spec.source, view):
                 switched(connection, spec, held)
                 assert [*columns(job, view)][-1] == "total"
                 job.kill()
@@ -138,7 +138,7 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
         ended(watching)
     assert [] == job.catch_up()
     equal(job)
-    with connected(spec) as connection, view_versions.alone(connection, spec.source, view):
+    with connected(spec) as connection, registry.alone(connection, spec.source, view):
         rebuild.drop(connection, spec, rebuild.numbered(connection, spec, view, 1))
     assert {f"{part_told(second.text)}.py"} == {file.name for file in spec.functions.iterdir()}
     assert {held.place: second.text} == kept_by(job)
@@ -160,7 +160,7 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
     written = raised(database)
     sql = "SELECT number FROM orders WHERE id = 3"  # which is made from nothing else
     wait_until(
-        lambda: written == query.run(sql, job.spec.addresses.tables)["number"][0].as_py(),
+        lambda: written == reading_sql.run(sql, job.spec.addresses.tables)["number"][0].as_py(),
         timeout_s=LONG_S,
     )
     with pytest.raises(FunctionLostError):
@@ -179,13 +179,13 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
             built(connection, job, raising)
         assert "TypeError" in str(refused.value.detail)
         assert "HW-P151" == code(job, view)
-        with view_versions.alone(connection, source, view):
+        with registry.alone(connection, source, view):
             rebuild.drop(connection, job.spec, rebuild.numbered(connection, job.spec, view, 2))
 
         # readers come to the new one without the old one
         held = built(connection, job, found.derived[view])
         assert f"{view}.v3" == held.place
-        with view_versions.alone(connection, source, view):
+        with registry.alone(connection, source, view):
             switched(connection, job.spec, held)
     goes_on(job, database)
     aside.replace(lost)
@@ -208,16 +208,16 @@ def started(job: ViewJob, found: Any) -> dict[str, str]:
     views = (*spec.views, *derived)
     with (
         connected(spec) as connection,
-        function_versions.noting(connection, spec.source, spec.functions, views),
+        function_store.noting(connection, spec.source, spec.functions, views),
     ):
-        differing = view_versions.register(connection, spec.source, views)
+        differing = registry.register(connection, spec.source, views)
     job.start()
     return differing
 
 
 def built(connection: Any, job: ViewJob, view: DerivedView) -> ViewVersion:
     spec = job.spec
-    with view_versions.alone(connection, spec.source, view.name):
+    with registry.alone(connection, spec.source, view.name):
         planned = derived_rebuild.plan_rebuild(connection, spec, view)
         version = rebuild.begin(connection, spec, view, planned, 0)
         rebuild.join(connection, spec, version)
@@ -245,7 +245,7 @@ def compared(
 def back(connection: Any, job: ViewJob, view: str) -> None:
     def done() -> bool:
         try:
-            switch.back(connection, job.spec, view)
+            cutover.back(connection, job.spec, view)
         except VersionBehindError:
             return False
         return True
@@ -257,7 +257,7 @@ def kept_by(job: ViewJob) -> dict[str, str]:
     """What tells the function of each version of the view."""
     spec = job.spec
     with connected(spec) as connection:
-        kept = derived_versions.places(
+        kept = versions_derived.places(
             connection, spec.source, spec.declared_derived, spec.functions
         )
     return {each.name: each.text for each in kept if each.function is not None}
@@ -273,7 +273,7 @@ def equal(job: ViewJob) -> None:
 
 def columns(job: ViewJob, view: str) -> list[str]:
     """What readers of the table see."""
-    found = query.run(f"SELECT * FROM {view}", job.spec.addresses.tables)  # noqa: S608
+    found = reading_sql.run(f"SELECT * FROM {view}", job.spec.addresses.tables)  # noqa: S608
     return [name for name in found.column_names if name != "_version"]
 
 
@@ -291,7 +291,7 @@ def goes_on(job: ViewJob, database: str) -> None:
     sql = f"SELECT latest FROM {job.spec.source}_most"  # noqa: S608
 
     def there() -> bool:
-        found = query.run(sql, job.spec.addresses.tables)
+        found = reading_sql.run(sql, job.spec.addresses.tables)
         return bool(found["latest"][0].as_py() >= written)
 
     wait_until(there, timeout_s=LONG_S)

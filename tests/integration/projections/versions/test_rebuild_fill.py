@@ -19,20 +19,20 @@ from cdc.broker.topics import TopicSpec
 from cdc.postgres import own_schema
 from cdc.schema_change import history
 from cdc.table import TableName
-from projections import archive_rebuild, joining, laps, rebuild, view_versions
+from projections.changes.record import Record
+from projections.definition.expectations.expectation import deletes
+from projections.definition.views import MirrorView, SchemaPolicy, Store
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError
-from projections.expectation.expectation import deletes
-from projections.filling import Filling
-from projections.record import Record
-from projections.sinks.cache import CacheSink
-from projections.spec import JobSpec
-from projections.view import MirrorView, SchemaPolicy, Store
+from projections.planning.job_spec import JobSpec
+from projections.stores.valkey.sink import CacheSink
+from projections.versions import fill_from_archive, handover, laps, rebuild, registry
+from projections.versions.fill import Filling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from projections.view_version import Replayed, ViewVersion
+    from projections.versions.version import Replayed, ViewVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -80,7 +80,7 @@ class Place:
         plan = rebuild.bind(self.connection, self.spec, version)
         rebuild.prepare(self.spec, plan)
         filling = Filling(waits=self.told.append)
-        archive_rebuild.fill(self.connection, self.spec, found, plan, filling)
+        fill_from_archive.fill(self.connection, self.spec, found, plan, filling)
         found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
         assert found.replayed is not None
         assert found.replayed.progress is None
@@ -114,7 +114,7 @@ def place(
         connection.execute("CREATE TABLE orders (id int PRIMARY KEY, status text)")
         own_schema.ensure(connection)
         history.observe(connection, [ORDERS])
-        view_versions.register(connection, source, spec.views)
+        registry.register(connection, source, spec.views)
         yield Place(connection, spec)
 
 
@@ -196,7 +196,7 @@ def test_what_the_archive_has_lost_is_left_to_the_job_while_the_topic_has_it(
     assert {(place.topic, 0): 50} == first.ends
 
     # the topic has it no more either: from the beginning, which the archive has no more
-    monkeypatch.setattr(joining, "too_late", lambda *_: True)
+    monkeypatch.setattr(handover, "too_late", lambda *_: True)
     with pytest.raises(ArchiveIncompleteError, match="lacks the first records"):
         place.fill(version)
 

@@ -10,23 +10,23 @@ import psycopg
 import pytest
 
 from cdc.table import TableName
-from projections import archive_rebuild, laps, rebuild, view_versions
-from projections.binding import bind
+from projections.archive import coverage, replay
+from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.errors import ReplayStoppedError
-from projections.filling import Filling
-from projections.replay import reach, replay
-from projections.view import HistoryColumns, MirrorView, Store
-from projections.view_version import VersionState
+from projections.planning.binding import bind
+from projections.versions import fill_from_archive, laps, rebuild, registry
+from projections.versions.fill import Filling
+from projections.versions.version import VersionState
 from tests.support.version_steps import compared, connected
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from projections.replay.pace import ReplayProgress
-    from projections.spec import JobSpec
-    from projections.view import View
-    from projections.view_version import Replayed, ViewVersion
+    from projections.archive.progress import ReplayProgress
+    from projections.definition.views import View
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.version import Replayed, ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -94,7 +94,7 @@ def job(
     )
     made = view_job(captured, views=[mirror, past])
     with connected(made.spec) as connection:
-        assert {} == view_versions.register(connection, made.spec.source, made.spec.views)
+        assert {} == registry.register(connection, made.spec.source, made.spec.views)
     made.start()
     assert [] == made.catch_up()
     yield made
@@ -142,7 +142,7 @@ def test_what_came_meanwhile_also_while_it_was_paused_is_replayed_and_little_is_
 
 
 def archived(spec: JobSpec) -> dict[tuple[str, int], int]:
-    return reach.archived(spec, frozenset({f"{spec.source}.public.orders"}))
+    return coverage.archived(spec, frozenset({f"{spec.source}.public.orders"}))
 
 
 def begun(connection: Connection, spec: JobSpec, view: View) -> ViewVersion:
@@ -157,7 +157,7 @@ def paused(
     when: Callable[[Replayed], bool],
 ) -> Replayed:
     """Fills a version until it notes that it is somewhere."""
-    filling, note = Filling(), view_versions.note_replayed
+    filling, note = Filling(), registry.note_replayed
 
     def noted(*given: Any) -> None:
         note(*given)
@@ -166,7 +166,7 @@ def paused(
             filling.stopped.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(view_versions, "note_replayed", noted)
+        patch.setattr(registry, "note_replayed", noted)
         with pytest.raises(ReplayStoppedError):
             fill(connection, spec, version, filling)
     found = now(connection, spec, version).replayed
@@ -208,7 +208,7 @@ def goes_on(
 def fill(connection: Connection, spec: JobSpec, version: ViewVersion, filling: Filling) -> None:
     plan = rebuild.bind(connection, spec, version)
     rebuild.prepare(spec, plan)
-    archive_rebuild.fill(connection, spec, now(connection, spec, version), plan, filling)
+    fill_from_archive.fill(connection, spec, now(connection, spec, version), plan, filling)
 
 
 def now(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewVersion:
@@ -221,10 +221,10 @@ def state(connection: Connection, spec: JobSpec, version: ViewVersion) -> Versio
 
 def check(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
     """What was filled in laps equals what readers see."""
-    first, _ = view_versions.of_view(connection, spec.source, version.view)
+    first, _ = registry.of_view(connection, spec.source, version.view)
     declared = first.declared(), version.declared()
     old, new = (bind(connection, spec.source, [each]).plans[0] for each in declared)
-    change = view_versions.changed(connection, first, view_versions.defined(version))
+    change = registry.changed(connection, first, registry.defined(version))
     found = compared(connection, spec, old, new, change)
     assert found.same, found.found
 

@@ -23,22 +23,22 @@ from eventstore.codec import Codec
 from eventstore.event import AppendRequest, StreamAppend
 from eventstore.keyring import MemoryKeyRing
 from eventstore.registry import EventData, EventTypes
-from projections import approach, bounded_rebuild, rebuild, view_versions
-from projections.approach import Taken
-from projections.binding import bind
-from projections.change import RowChange
+from projections.archive.bounds import Bounds
+from projections.changes.record import Record
+from projections.changes.row_change import RowChange
+from projections.definition.expectations.expectation import deletes
+from projections.definition.views import EventsRef, EventsView, MirrorView, Store
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError, RebuildStoppedError
-from projections.expectation.expectation import deletes
-from projections.filling import Filling
-from projections.record import Record
-from projections.replay.bounds import Bounds
-from projections.sinks import room
-from projections.sinks.cache import CacheSink
-from projections.sinks.search import SearchSink
-from projections.spec import JobSpec
-from projections.version_difference import compare_versions
-from projections.view import EventsRef, EventsView, MirrorView, Store
-from projections.view_version import Replayed
+from projections.planning.binding import bind
+from projections.planning.job_spec import JobSpec
+from projections.stores import capacity
+from projections.stores.opensearch.sink import SearchSink
+from projections.stores.valkey.sink import CacheSink
+from projections.versions import approach, partial_rebuild, rebuild, registry
+from projections.versions.approach import Taken
+from projections.versions.compare import compare_versions
+from projections.versions.fill import Filling
+from projections.versions.version import Replayed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ class Place:
     spec: JobSpec
 
     def versions(self) -> list[int]:
-        return [each.number for each in view_versions.read(self.connection, self.spec.source)]
+        return [each.number for each in registry.read(self.connection, self.spec.source)]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def place(database: str, kafka_bootstrap: str, cache_url: str, tmp_path: Path) -
         connection.execute(TABLE)
         own_schema.ensure(connection)
         bound = bind(connection, source, [CACHED], decides=True)
-        view_versions.register(connection, source, [CACHED])
+        registry.register(connection, source, [CACHED])
         yield Place(connection, replace(spec, plans=bound.plans))
 
 
@@ -139,17 +139,17 @@ def test_what_a_version_takes_of_the_stores_is_measured_where_it_is(
 ) -> None:
     spec = replace(place.spec, search_url=search_url)
     (plan,) = (replace(each, name=f"{spec.source}_orders") for each in spec.plans)
-    assert room.search_room(search_url, plan.name) is None
+    assert capacity.search_room(search_url, plan.name) is None
     change = RowChange((1,), 1, {"id": 1, "status": "placed"}, 1)
     with closing(SearchSink(search_url)) as sink:
         sink.prepare(plan)
         sink.apply(plan, [change])
-        found = room.rooms(spec.addresses, plan.name, Store)
+        found = capacity.rooms(spec.addresses, plan.name, Store)
         assert {"search"} == found.keys()
         assert found["search"].taken_bytes > 0
         assert found["search"].free_bytes is None
         unreachable = replace(spec, search_url="http://127.0.0.1:1")
-        assert {} == room.rooms(unreachable.addresses, plan.name, Store)
+        assert {} == capacity.rooms(unreachable.addresses, plan.name, Store)
         sink.drop(plan)
 
     with redis.Redis.from_url(spec.cache_url) as client:
@@ -157,7 +157,7 @@ def test_what_a_version_takes_of_the_stores_is_measured_where_it_is(
         client.set(f"{prefix}one:1", "x" * 5000)
         client.set(f"{prefix}one.v2:1", "of another version")
         taken = client.memory_usage(f"{prefix}one:1")
-        measured = room.cache_room(spec.cache_url, prefix, "one")
+        measured = capacity.cache_room(spec.cache_url, prefix, "one")
         assert measured is not None
         assert taken == measured.taken_bytes
         limit = client.config_get("maxmemory")["maxmemory"]
@@ -171,7 +171,7 @@ def test_some_rows_of_a_view_without_a_table_are_refused_on_such_a_disk(
     bounds = Bounds(frozenset(['{"id":5}']))
 
     with pytest.raises(RebuildRefusedError, match="too small"):
-        bounded_rebuild.rebuild_rows(
+        partial_rebuild.rebuild_rows(
             place.connection, place.spec, CACHED, bounds, Filling(), lambda: True
         )
 
@@ -197,7 +197,7 @@ def test_a_plan_reckons_with_the_last_rebuild_of_the_view_and_the_share_that_it_
     planned = rebuild.plan_rebuild(connection, spec, PLACED, "source")
     begun = rebuild.begin(connection, spec, PLACED, planned, 0)
     replayed = Replayed({}, None, 6000, 2.0, 0.5)
-    view_versions.note_replayed(connection, spec.source, begun.place, replayed)
+    registry.note_replayed(connection, spec.source, begun.place, replayed)
 
     again = rebuild.plan_rebuild(connection, spec, PLACED, "source")
 
@@ -346,8 +346,8 @@ def test_a_view_in_the_cache_that_deletes_some_rows_by_now_differs_in_those_alon
         sink.prepare(plan)
         kept = [row for row in rows if plan is old or row["status"] == "placed"]
         sink.apply(plan, [RowChange((row["id"],), row["id"], row, 1) for row in kept])
-    (current,) = view_versions.read(connection, spec.source)
-    change = view_versions.changed(connection, current, PLACED)
+    (current,) = registry.read(connection, spec.source)
+    change = registry.changed(connection, current, PLACED)
 
     found = compare_versions(connection, spec, old, new, change)
     assert (True, {"rows that orders.v2 keeps out: apply_as_deletes": 10}) == (

@@ -9,13 +9,14 @@ import pytest
 
 from cdc.schema_change.trial import try_migration
 from cdc.table import TableName
-from headwater import query
-from projections import binding, rebuild, version_behind, view_versions
-from projections.cache_reader import CacheReader
+from headwater.reading import sql
+from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.errors import VersionBehindError
-from projections.evolution import Outcome
-from projections.impact import foresee
-from projections.view import HistoryColumns, MirrorView, Store
+from projections.planning import binding
+from projections.planning.impact import foresee
+from projections.planning.schema_policy import Outcome
+from projections.stores.valkey.reader import CacheReader
+from projections.versions import rebuild, registry, version_behind
 from tests.fix_capture import reading
 from tests.support.version_steps import built, compared, connected, switched
 from tests.waiting import LONG_S, wait_until
@@ -23,8 +24,8 @@ from tests.waiting import LONG_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from projections.spec import JobSpec
-    from projections.view_version import ViewVersion
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.version import ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -80,7 +81,7 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
     job = view_job(captured, views=views)
     spec = job.spec
     with connected(spec) as connection, reading(captured):
-        view_versions.register(connection, spec.source, views)
+        registry.register(connection, spec.source, views)
         job.start()
         assert [] == job.catch_up()
         captured.execute(
@@ -133,7 +134,7 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
         # the old one follows where it is if somebody says so, and readers can go back to it
         _resumed(connection, spec, job, people)
         first = _first(connection, spec, people)
-        with view_versions.alone(connection, spec.source, people.name):
+        with registry.alone(connection, spec.source, people.name):
             switched(connection, spec, first)
         assert {"first": "new", "score": 7}.items() <= _row(reader, 3).items()
     assert 0 == job.stop()
@@ -144,7 +145,7 @@ def _compared(connection: Connection, spec: JobSpec, view: MirrorView, held: Vie
     source = spec.source
     old = binding.standing(connection, source, view)
     (new,) = binding.bind(connection, source, [held.declared()]).plans
-    change = view_versions.changed(connection, _first(connection, spec, view), view)
+    change = registry.changed(connection, _first(connection, spec, view), view)
     found = compared(connection, spec, old, new, change, still=True)
     explained = ("score: text to integer", "first", "last", "level", "former", "name", "old")
     assert {f"column {each}" for each in explained} == found.explained.keys()
@@ -157,9 +158,9 @@ def _compared(connection: Connection, spec: JobSpec, view: MirrorView, held: Vie
 def _past(connection: Connection, spec: JobSpec, past: MirrorView) -> None:
     """The history has what the log has from before the change, in the columns of now."""
     held = built(connection, spec, past)
-    with view_versions.alone(connection, spec.source, past.name):
+    with registry.alone(connection, spec.source, past.name):
         switched(connection, spec, held)
-    found = query.run(
+    found = sql.run(
         f"SELECT id, score, level, first, is_current FROM {past.name}"  # noqa: S608  # of ours
         " WHERE id IN (1, 2, 3, 60) ORDER BY id, valid_from",
         spec.addresses.tables,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from headwater.platform import Platform
-from headwater.project import open_project
-from headwater.versions import Versions
-from projections import succession, view_versions
+from headwater.operations.versions import Versions
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project
+from projections.definition.registry import load
 from projections.errors import VersionDiffersError
-from projections.registry import load
-from projections.view_version import VersionState
+from projections.versions import dependents, registry
+from projections.versions.version import VersionState
 from tests.support.version_steps import built, connected
 from tests.waiting import LONG_S, wait_until
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from projections.view import MirrorView
+    from projections.definition.views import MirrorView
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -112,7 +112,7 @@ def job(
     views, derived = tuple(found.views.values()), tuple(found.derived.values())
     made = view_job(captured, views=views, derived=derived, declared_derived=derived)
     with connected(made.spec) as connection:
-        assert {} == view_versions.register(connection, made.spec.source, (*views, *derived))
+        assert {} == registry.register(connection, made.spec.source, (*views, *derived))
     made.start()
     assert [] == made.catch_up()
     yield made
@@ -138,7 +138,7 @@ def failing(job: ViewJob) -> set[str]:
 
 def current(job: ViewJob) -> str:
     with connected(job.spec) as connection:
-        return view_versions.current_places(connection, job.spec.source)["orders"]
+        return registry.current_places(connection, job.spec.source)["orders"]
 
 
 def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fit(
@@ -187,11 +187,11 @@ def test_a_version_that_all_views_fit_is_shown_by_itself(job: ViewJob, project: 
     assert {} == fewer.plan("orders").stand_still
     with connected(job.spec) as connection:
         held = built(connection, job.spec, project.orders(WITHOUT_NOTE))
-        assert not succession.of_version(connection, job.spec, held).alike
+        assert not dependents.of_version(connection, job.spec, held).alike
     assert (True, {}) == moved(fewer, 2)
 
     with connected(job.spec) as connection:  # where no column differs, nobody has to be asked
-        assert succession.of_plan(connection, job.spec, project.orders(FEWER_ROWS)).alike
+        assert dependents.of_plan(connection, job.spec, project.orders(FEWER_ROWS)).alike
     assert [] == job.catch_up()
 
 

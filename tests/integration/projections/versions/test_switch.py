@@ -16,7 +16,8 @@ from deltalake import write_deltalake
 from cdc.lsn import Lsn
 from cdc.postgres import own_schema
 from cdc.table import TableName
-from projections import positions, rebuild, showing, store_turn, switch, view_versions
+from projections.common import store_lock
+from projections.definition.views import MirrorView, Store
 from projections.errors import (
     SinkUnavailableError,
     SwitchUnfinishedError,
@@ -24,18 +25,19 @@ from projections.errors import (
     VersionBusyError,
     VersionUnknownError,
 )
-from projections.published import Published
-from projections.search.engine import SearchEngine
-from projections.sinks.search import index_name
-from projections.spec import JobSpec
-from projections.view import MirrorView, Store
-from projections.view_version import VersionState
+from projections.planning.job_spec import JobSpec
+from projections.publishing import positions
+from projections.publishing.published_versions import Published
+from projections.stores.opensearch.client import SearchEngine
+from projections.stores.opensearch.sink import index_name
+from projections.versions import cutover, rebuild, registry, routing
+from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from projections.view_version import ViewVersion
+    from projections.versions.version import ViewVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -60,16 +62,16 @@ class Places:
         )
         for number in range(1, versions + 1):
             state = VersionState.CURRENT if number == 1 else VersionState.HELD
-            view_versions.add(self.connection, self.spec.source, view, state)
+            registry.add(self.connection, self.spec.source, view, state)
         for version in self.versions(view.name):
             self._fill(version)
         self.publish()
         for store in Store:
-            showing.show(self.spec, store, self.version(view.name, 1))
+            routing.show(self.spec, store, self.version(view.name, 1))
         return view.name
 
     def versions(self, view: str) -> list[ViewVersion]:
-        return view_versions.of_view(self.connection, self.spec.source, view)
+        return registry.of_view(self.connection, self.spec.source, view)
 
     def version(self, view: str, number: int) -> ViewVersion:
         return rebuild.numbered(self.connection, self.spec, view, number)
@@ -79,14 +81,14 @@ class Places:
 
     def moving(self) -> list[str]:
         """Places of versions to which readers are being moved."""
-        versions = view_versions.read(self.connection, self.spec.source)
+        versions = registry.read(self.connection, self.spec.source)
         return [each.place.partition("_")[2] for each in versions if each.switching]
 
     def shown(self, view: str) -> dict[Store, list[int]]:
         """Numbers of the versions that readers of each store see."""
         versions = self.versions(view)
         return {
-            store: [each.number for each in versions if showing.shows(self.spec, store, each)]
+            store: [each.number for each in versions if routing.shows(self.spec, store, each)]
             for store in Store
         }
 
@@ -105,7 +107,7 @@ class Places:
 
     def remove(self) -> None:
         for place in self._made:
-            self.engine.request("DELETE", f"/{index_name(showing.place_of(place, ()))}")
+            self.engine.request("DELETE", f"/{index_name(routing.place_of(place, ()))}")
         with closing(redis.Redis.from_url(self.spec.cache_url)) as cache:
             cache.delete(f"{self.spec.source}:_current")
         self.engine.close()
@@ -119,7 +121,7 @@ class Places:
 
     @staticmethod
     def _index(version: ViewVersion) -> str:
-        return index_name(showing.place_of(version.place, ()))
+        return index_name(routing.place_of(version.place, ()))
 
 
 @pytest.fixture
@@ -138,27 +140,27 @@ def everywhere(number: int) -> dict[Store, list[int]]:
 
 
 def moved(places: Places, view: str, number: int) -> None:
-    switch.switch(places.connection, places.spec, places.version(view, number))
+    cutover.switch(places.connection, places.spec, places.version(view, number))
 
 
 def test_readers_are_taken_back_to_the_version_that_they_saw_last(places: Places) -> None:
     view = places.view("orders", 3)
     moved(places, view, 2)
-    assert 1 == switch.back(places.connection, places.spec, view).number  # 2 was rejected
+    assert 1 == cutover.back(places.connection, places.spec, view).number  # 2 was rejected
     moved(places, view, 3)
     assert {1: "former", 2: "former", 3: "current"} == places.states(view)
 
-    assert 1 == switch.back(places.connection, places.spec, view).number
+    assert 1 == cutover.back(places.connection, places.spec, view).number
 
     assert everywhere(1) == places.shown(view)
     assert {1: "current", 2: "former", 3: "former"} == places.states(view)
-    assert 3 == switch.back(places.connection, places.spec, view).number
+    assert 3 == cutover.back(places.connection, places.spec, view).number
 
 
 def test_nobody_is_taken_back_to_a_version_before_one_that_was_dropped(places: Places) -> None:
     view = places.view("orders", 3)
     with pytest.raises(VersionUnknownError, match="no version that readers saw before"):
-        switch.back(places.connection, places.spec, view)
+        cutover.back(places.connection, places.spec, view)
     moved(places, view, 2)
     places.connection.execute(  # between two switches somebody looks at what they have done
         "UPDATE headwater.view_versions SET changed_at = changed_at - interval '1 minute'"
@@ -169,7 +171,7 @@ def test_nobody_is_taken_back_to_a_version_before_one_that_was_dropped(places: P
     )
 
     with pytest.raises(VersionUnknownError, match="was dropped") as refused:
-        switch.back(places.connection, places.spec, view)
+        cutover.back(places.connection, places.spec, view)
 
     assert refused.value.hint is not None
     assert f"cutover {view} 1" in refused.value.hint
@@ -181,7 +183,7 @@ def test_nothing_is_moved_where_a_store_does_not_answer(places: Places) -> None:
     away = replace(places.spec, search_url=NOWHERE)
 
     with pytest.raises(SinkUnavailableError, match="search cannot be asked") as refused:
-        switch.switch(places.connection, away, places.version(view, 2))
+        cutover.switch(places.connection, away, places.version(view, 2))
 
     assert refused.value.hint is not None
     assert "nothing has changed" in refused.value.hint
@@ -193,10 +195,10 @@ def test_nothing_is_noted_while_a_batch_takes_too_long(
     places: Places, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view, source = places.view("orders", 2), places.spec.source
-    monkeypatch.setattr(store_turn, "MOVE_WAIT_S", 1.0)
+    monkeypatch.setattr(store_lock, "MOVE_WAIT_S", 1.0)
     with (
         psycopg.connect(database, autocommit=True) as batch,
-        store_turn.shared(batch, source, Store.CACHE),
+        store_lock.shared(batch, source, Store.CACHE),
         pytest.raises(VersionBusyError),
     ):
         moved(places, view, 2)
@@ -233,14 +235,14 @@ def test_a_switch_that_a_store_refuses_amid_it_is_finished_later(
     moved(places, other, 2)  # it waits for nobody
     assert everywhere(2) == places.shown(other)
     with pytest.raises(SwitchUnfinishedError):
-        switch.resume(places.connection, places.spec)
+        cutover.resume(places.connection, places.spec)
     places.block(places.version(view, 2), blocked=False)
     with (  # batches of stores that show it already go on
         psycopg.connect(database, autocommit=True) as batch,
-        store_turn.shared(batch, places.spec.source, Store.TABLE),
-        store_turn.shared(batch, places.spec.source, Store.CACHE),
+        store_lock.shared(batch, places.spec.source, Store.TABLE),
+        store_lock.shared(batch, places.spec.source, Store.CACHE),
     ):
-        switch.resume(places.connection, places.spec)
+        cutover.resume(places.connection, places.spec)
 
     assert everywhere(2) == places.shown(view)
     assert {1: "former", 2: "current"} == places.states(view)
@@ -259,11 +261,11 @@ def test_a_way_back_is_gone_in_the_stores_that_answer_and_later_in_the_others(
 
     for _ in range(2):  # whoever is told that it is not done yet may say it again
         with pytest.raises(SwitchUnfinishedError, match="not see version 1 everywhere yet"):
-            switch.back(places.connection, away, view)
+            cutover.back(places.connection, away, view)
 
         assert everywhere(1) == places.shown(view)
         assert ["orders"] == places.moving()
-    switch.resume(places.connection, places.spec)
+    cutover.resume(places.connection, places.spec)
 
     assert {1: "current", 2: "held"} == places.states(view)
     assert [] == places.moving()
@@ -274,11 +276,11 @@ def test_a_way_back_that_was_begun_is_gone_to_its_end_and_not_back_again(places:
     moved(places, view, 2)
     places.block(places.version(view, 1))
     with pytest.raises(SwitchUnfinishedError):
-        switch.back(places.connection, places.spec, view)
+        cutover.back(places.connection, places.spec, view)
     assert ["orders"] == places.moving()
     places.block(places.version(view, 1), blocked=False)
 
-    assert 1 == switch.back(places.connection, places.spec, view).number
+    assert 1 == cutover.back(places.connection, places.spec, view).number
 
     assert everywhere(1) == places.shown(view)
     assert {1: "current", 2: "former"} == places.states(view)
@@ -287,11 +289,11 @@ def test_a_way_back_that_was_begun_is_gone_to_its_end_and_not_back_again(places:
 def test_who_notes_another_view_amid_a_switch_takes_nothing_from_it(places: Places) -> None:
     view, other = places.view("orders", 2), places.view("customers", 2)
     source, spec = places.spec.source, places.spec
-    view_versions.note_switching(places.connection, source, places.version(view, 2).place)
-    view_versions.note_switching(places.connection, source, places.version(other, 2).place)
+    registry.note_switching(places.connection, source, places.version(view, 2).place)
+    registry.note_switching(places.connection, source, places.version(other, 2).place)
     assert ["customers.v2", "orders.v2"] == places.moving()
 
-    finished = switch.finish(places.connection, spec, view)
+    finished = cutover.finish(places.connection, spec, view)
 
     assert finished is not None
     assert (view, 2) == (finished.view, finished.number)
@@ -304,16 +306,16 @@ def test_the_job_finishes_what_nobody_is_at(places: Places, database: str) -> No
     view, other = places.view("orders", 2), places.view("customers", 2)
     source = places.spec.source
     for name in (view, other):
-        view_versions.note_switching(places.connection, source, places.version(name, 2).place)
+        registry.note_switching(places.connection, source, places.version(name, 2).place)
     with (
         psycopg.connect(database, autocommit=True) as somebody,
-        view_versions.alone(somebody, source, other),
+        registry.alone(somebody, source, other),
     ):
-        switch.resume(places.connection, places.spec)
+        cutover.resume(places.connection, places.spec)
 
         assert everywhere(2) == places.shown(view)
         assert everywhere(1) == places.shown(other)
-    switch.resume(places.connection, places.spec)
+    cutover.resume(places.connection, places.spec)
 
     assert everywhere(2) == places.shown(other)
 
@@ -323,12 +325,10 @@ def test_what_a_store_has_forgotten_is_shown_again_also_while_another_view_is_mo
 ) -> None:
     view, other = places.view("orders", 2), places.view("customers", 2)
     moved(places, view, 2)
-    showing.show(places.spec, Store.CACHE, places.version(view, 1))
-    view_versions.note_switching(
-        places.connection, places.spec.source, places.version(other, 2).place
-    )
+    routing.show(places.spec, Store.CACHE, places.version(view, 1))
+    registry.note_switching(places.connection, places.spec.source, places.version(other, 2).place)
 
-    switch.assert_shown(places.connection, places.spec)
+    cutover.assert_shown(places.connection, places.spec)
 
     assert everywhere(2) == places.shown(view)
     assert everywhere(1) == places.shown(other)

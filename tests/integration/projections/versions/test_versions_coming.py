@@ -12,12 +12,13 @@ import pytest
 from cdc.lsn import Lsn
 from cdc.postgres import own_schema
 from headwater.errors import UnhealthyError
-from headwater.platform import Platform
-from headwater.project import open_project, settings_file
-from projections import positions, view_versions
-from projections.view import Store
-from projections.view_version import VersionState
-from projections.watch_verification import BackgroundVerification
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from projections.definition.views import Store
+from projections.publishing import positions
+from projections.verification.background import BackgroundVerification
+from projections.versions import registry
+from projections.versions.version import VersionState
 from tests.support.project_text import cache_project
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def platform(source: psycopg.Connection[Any]) -> Platform:
     found = Platform(open_project(None), settings_file(None))
     declared = found.project.declarations
     views = [*declared.views.values(), *declared.derived.values()]
-    view_versions.register(source, "shop", views)
+    registry.register(source, "shop", views)
     for view in views:  # another version of each is coming
-        number = view_versions.add(source, "shop", view, VersionState.JOINING)
+        number = registry.add(source, "shop", view, VersionState.JOINING)
         assert 2 == number
     return found
 
@@ -79,8 +80,8 @@ def test_a_version_that_is_coming_is_not_waited_for_until_it_is_held(
     assert {"orders", "orders.v2", "items", "items.v2"} == job  # which keeps it all the same
 
     platform.await_applied(END, 0.0)
-    view_versions.move(source, "shop", "totals.v2", VersionState.HELD, [VersionState.JOINING])
-    view_versions.move(source, "shop", "orders.v2", VersionState.HELD, [VersionState.JOINING])
+    registry.move(source, "shop", "totals.v2", VersionState.HELD, [VersionState.JOINING])
+    registry.move(source, "shop", "orders.v2", VersionState.HELD, [VersionState.JOINING])
     with pytest.raises(UnhealthyError) as behind:
         platform.await_applied(END, 0.0)
 

@@ -12,20 +12,11 @@ import redis
 from deltalake import DeltaTable
 
 from cdc.table import TableName
-from headwater import query
-from projections import (
-    approach,
-    bounded_rebuild,
-    checkpoint,
-    newcomers,
-    rebuild,
-    showing,
-    store_turn,
-    switch,
-    view_versions,
-)
-from projections.binding import bind
-from projections.cache_reader import CacheReader
+from headwater.reading import sql
+from projections.archive.bounds import Bounds
+from projections.common import spark_checkpoint, store_lock
+from projections.definition.expectations.expectation import deletes
+from projections.definition.views import MirrorView, Store
 from projections.errors import (
     RebuildEarlyError,
     RebuildRefusedError,
@@ -34,20 +25,21 @@ from projections.errors import (
     VersionBusyError,
     VersionUnknownError,
 )
-from projections.expectation.expectation import deletes
-from projections.filling import Filling
-from projections.replay.bounds import Bounds
-from projections.search.client import Searcher
-from projections.view import MirrorView, Store
-from projections.view_version import VersionState
+from projections.job import backfill
+from projections.planning.binding import bind
+from projections.stores.opensearch.searcher import Searcher
+from projections.stores.valkey.reader import CacheReader
+from projections.versions import approach, cutover, partial_rebuild, rebuild, registry, routing
+from projections.versions.fill import Filling
+from projections.versions.version import VersionState
 from tests.support.version_steps import Reader, built, compared, connected, filled, switched
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from projections.spec import JobSpec
-    from projections.view_version import ViewVersion
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.version import ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -104,7 +96,7 @@ def job(
     captured = capture("orders")
     made = view_job(captured, views=[declared(captured.spec.name)])
     with connected(made.spec) as connection:
-        assert {} == view_versions.register(connection, made.spec.source, made.spec.views)
+        assert {} == registry.register(connection, made.spec.source, made.spec.views)
     made.start()
     assert [] == made.catch_up()
     yield made
@@ -135,7 +127,7 @@ def readers(spec: JobSpec, view: str) -> dict[str, Reader]:
         return None if row is None else int(row["number"])
 
     def in_table() -> int | None:
-        found = query.run(f"SELECT number FROM {view} WHERE id = {WATCHED}", tables)  # noqa: S608
+        found = sql.run(f"SELECT number FROM {view} WHERE id = {WATCHED}", tables)  # noqa: S608
         return int(found["number"][0].as_py()) if found.num_rows else None
 
     return {"cache": Reader(in_cache), "search": Reader(in_search), "table": Reader(in_table)}
@@ -158,10 +150,10 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         held = built(connection, spec, wanted)
         assert begun == started(spec), "a query was started anew for it"
         assert (2, VersionState.HELD, f"{name}.v2") == (held.number, held.state, held.place)
-        first, _ = view_versions.of_view(connection, source, name)
+        first, _ = registry.of_view(connection, source, name)
 
         old, new = (bind(connection, source, [each.declared()]).plans[0] for each in (first, held))
-        change = view_versions.changed(connection, first, view_versions.defined(held))
+        change = registry.changed(connection, first, registry.defined(held))
         found = compared(connection, spec, old, new, change)
         assert found.same
         assert {"column note": 1, f"rows that {held.place} keeps out: apply_as_deletes": 60} == (
@@ -171,8 +163,8 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         watching = readers(spec, name)
         for reader in watching.values():
             reader.start()
-        with view_versions.alone(connection, source, name), connected(spec) as other:
-            with pytest.raises(VersionBusyError), view_versions.alone(other, source, name):
+        with registry.alone(connection, source, name), connected(spec) as other:
+            with pytest.raises(VersionBusyError), registry.alone(other, source, name):
                 pass
             for number in range(ROUNDS):
                 target = held if number % 2 == 0 else first
@@ -180,7 +172,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
                     _begun(connection, spec, target)
                 else:
                     switched(connection, spec, target)
-                assert target.place == view_versions.current_places(connection, source)[name]
+                assert target.place == registry.current_places(connection, source)[name]
         for reader in watching.values():
             reader.stopped.set()
             reader.join(30)
@@ -188,16 +180,16 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         assert all(reader.seen > ROUNDS for reader in watching.values())
 
         # whoever moved readers has died: the job does the rest
-        view_versions.note_switching(connection, source, held.place)
+        registry.note_switching(connection, source, held.place)
         wait_until(
-            lambda: view_versions.current_places(connection, source)[name] == held.place,
+            lambda: registry.current_places(connection, source)[name] == held.place,
             timeout_s=LONG_S,
         )
         writer.stopped.set()
         writer.join(30)
         assert [] == job.catch_up()
 
-        with view_versions.alone(connection, source, name):
+        with registry.alone(connection, source, name):
             current = rebuild.numbered(connection, spec, name, 2)
             with pytest.raises(VersionUnknownError):
                 rebuild.drop(connection, spec, current)
@@ -219,7 +211,7 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
     with connected(spec) as connection:
         version = filled(connection, spec, declared(spec.source, left_out=("note",)))
         # nothing is written meanwhile, so no batch tells where the next one begins
-        wait_until(lambda: version.place in (newcomers.read(file) or {}), timeout_s=LONG_S)
+        wait_until(lambda: version.place in (backfill.read(file) or {}), timeout_s=LONG_S)
         assert approach.read(spec, version.place)  # whoever waits sees how far it is
         job.kill()
         assert job.orphans() == []
@@ -249,7 +241,7 @@ def _rows_lost(connection: Any, job: ViewJob) -> None:
     assert {(Store.TABLE, 2, 1), (Store.CACHE, 1, 0)} == lacking
 
     asked = Bounds(frozenset(['{"id":7}', '{"id":9}']), ("status", "placed"))
-    planned = bounded_rebuild.plan_rows(connection, job.bound(), declared(source), asked)
+    planned = partial_rebuild.plan_rows(connection, job.bound(), declared(source), asked)
     assert (2, 2, ("2 keys", "one value of status")) == (
         planned.rows,
         planned.changes,
@@ -270,7 +262,7 @@ def _rows_lost(connection: Any, job: ViewJob) -> None:
 
     changed = declared(source, left_out=("note",))
     with pytest.raises(RebuildRefusedError, match="has changed"):
-        bounded_rebuild.chosen(connection, spec, changed)
+        partial_rebuild.chosen(connection, spec, changed)
     _under_way(connection, job, asked)
 
 
@@ -280,7 +272,7 @@ def _under_way(connection: Any, job: ViewJob, asked: Bounds) -> None:
     ended.stopped.set()
     with pytest.MonkeyPatch.context() as patch:
         (plan,) = job.bound().plans
-        patch.setattr(checkpoint, "begun", lambda _: {(plan.topic, 0): 1 << 40})
+        patch.setattr(spark_checkpoint, "begun", lambda _: {(plan.topic, 0): 1 << 40})
         with pytest.raises(RebuildEarlyError) as early:
             _made_anew(connection, job, asked, runs=False)
         assert (
@@ -309,21 +301,21 @@ def _made_anew(
     filling: Filling | None = None,
     *,
     runs: bool = True,
-) -> bounded_rebuild.BoundedRebuild:
+) -> partial_rebuild.BoundedRebuild:
     spec, given = job.bound(), filling or Filling()
     view = declared(spec.source)
-    with view_versions.alone(connection, spec.source, view.name):
-        return bounded_rebuild.rebuild_rows(connection, spec, view, bounds, given, lambda: runs)
+    with registry.alone(connection, spec.source, view.name):
+        return partial_rebuild.rebuild_rows(connection, spec, view, bounds, given, lambda: runs)
 
 
 def _begun(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
     """A switch whose process dies after the first store; the next command does the rest."""
-    view_versions.note_switching(connection, spec.source, target.place)
+    registry.note_switching(connection, spec.source, target.place)
     with (
-        store_turn.alone(connection, spec.source, [Store.SEARCH]),
-        closing(showing.showing(Store.SEARCH, spec)) as sink,
+        store_lock.alone(connection, spec.source, [Store.SEARCH]),
+        closing(routing.showing(Store.SEARCH, spec)) as sink,
     ):
-        sink.show(showing.place_of(target.place, target.declared().to))
-    finished = switch.finish(connection, spec, target.view)
+        sink.show(routing.place_of(target.place, target.declared().to))
+    finished = cutover.finish(connection, spec, target.view)
     assert finished is not None
     assert target.place == finished.place

@@ -10,21 +10,22 @@ import psycopg
 import pytest
 import redis
 
-from headwater import query
-from headwater.job_report import JobReport
-from projections import positions, view_versions, withdrawal
-from projections.cache_reader import CacheReader
+from headwater.platform.job_status import JobReport
+from headwater.reading import sql
+from projections.definition.registry import load
 from projections.errors import (
     CacheUnknownError,
     SinkUnavailableError,
     VersionError,
     VersionUnknownError,
 )
-from projections.published import Published, stable_path
-from projections.registry import load
-from projections.search.client import Searcher
-from projections.search.engine import SearchEngine
-from projections.view_version import VersionState
+from projections.publishing import positions
+from projections.publishing.published_versions import Published, stable_path
+from projections.stores.opensearch.client import SearchEngine
+from projections.stores.opensearch.searcher import Searcher
+from projections.stores.valkey.reader import CacheReader
+from projections.versions import registry, retire
+from projections.versions.version import VersionState
 from tests.fix_capture import reading
 from tests.support.version_steps import built, connected, switched
 from tests.waiting import LONG_S, wait_until
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from projections.spec import JobSpec
+    from projections.planning.job_spec import JobSpec
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -92,20 +93,20 @@ class Project:
     def start(self) -> None:
         with connected(self.spec) as connection:
             declared = (*self.spec.views, *self.spec.declared_derived)
-            view_versions.register(connection, self.source, declared)
+            registry.register(connection, self.source, declared)
         self.job.start()
 
     def withdraw(self, view: str) -> list[int]:
         with (
             connected(self.spec) as connection,
-            view_versions.alone(connection, self.source, self.name(view)),
+            registry.alone(connection, self.source, self.name(view)),
         ):
-            gone = withdrawal.withdraw(connection, self.spec, self.name(view))
+            gone = retire.withdraw(connection, self.spec, self.name(view))
         return [each.number for each in gone]
 
     def states(self, view: str) -> dict[int, str]:
         with connected(self.spec) as connection:
-            versions = view_versions.read(connection, self.source)
+            versions = registry.read(connection, self.source)
         return {v.number: str(v.state) for v in versions if v.view == self.name(view)}
 
     def read(self, view: str, *key: Any, column: str) -> list[object]:
@@ -113,7 +114,7 @@ class Project:
         name, spec = self.name(view), self.spec
         cached = CacheReader(spec.cache_url, f"{self.source}:", name).get(*key)
         found = Searcher(spec.search_url).get(name, str(key[0]))
-        table = query.run(f"SELECT * FROM {name}", spec.addresses.tables).to_pylist()  # noqa: S608
+        table = sql.run(f"SELECT * FROM {name}", spec.addresses.tables).to_pylist()  # noqa: S608
         rows = [cached, found, next((row for row in table if row[next(iter(row))] == key[0]), None)]
         return [None if row is None else row[column] for row in rows]
 
@@ -167,7 +168,7 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
     wanted = next(v for v in project.spec.views if v.name == project.name("orders"))
     with connected(spec) as connection:
         held = built(connection, spec, wanted)
-        with view_versions.alone(connection, spec.source, wanted.name):
+        with registry.alone(connection, spec.source, wanted.name):
             switched(connection, spec, held)
 
     with pytest.raises(VersionError, match="made from view") as refused:
@@ -186,8 +187,8 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
     assert [[], []] == [project.left(view) for view in names]
     with pytest.raises(CacheUnknownError):
         project.read("orders", 5, column="number")
-    with pytest.raises(query.QueryError):
-        query.run(f"SELECT * FROM {project.name('orders')}", spec.addresses.tables)  # noqa: S608
+    with pytest.raises(sql.QueryError):
+        sql.run(f"SELECT * FROM {project.name('orders')}", spec.addresses.tables)  # noqa: S608
 
     assert 0 == project.job.stop()
     project.declare(ORDERS, STATES)
@@ -204,7 +205,7 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
 def _shown(project: Project) -> list[str]:
     """What the newest versions of both views are, or that readers are not there yet."""
     with connected(project.spec) as connection:
-        versions = view_versions.read(connection, project.source)
+        versions = registry.read(connection, project.source)
     newest = {each.view: each for each in versions if each.view != project.name("kept")}
     places = Published(project.spec.addresses.tables, project.source).current()
     return [

@@ -11,18 +11,19 @@ import typer
 from deltalake import write_deltalake
 
 from cdc.lsn import Lsn
-from headwater import platform, scaffold
 from headwater.cli import main, services
 from headwater.cli.output import print_error
 from headwater.cli.verification import Verification, present
 from headwater.errors import UnhealthyError, UsageError
-from headwater.platform import Platform
-from headwater.project import EXAMPLE, open_project
-from projections.derivation.errors import DuplicateKeyError
-from projections.fault import Fault
-from projections.published import Published
-from projections.view import Store
-from projections.view_report import Uncompared, ViewReport
+from headwater.platform import platform
+from headwater.platform.platform import Platform
+from headwater.project import scaffold
+from headwater.project.project import EXAMPLE, open_project
+from projections.common.fault import Fault
+from projections.definition.views import Store
+from projections.derivation_errors import DuplicateKeyError
+from projections.publishing.published_versions import Published
+from projections.verification.report import Uncompared, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,11 +19,11 @@ from eventstore.registry import EventTypes
 from eventstore.store import EventStore
 from headwater.cli import main
 from headwater.cli.events import _line
-from headwater.database import Database, find_database
 from headwater.errors import PlatformMissingError, UnhealthyError, UsageError
-from headwater.events import decider_of, event_of, keep_head, read_head, shown
-from headwater.settings import EventStoreSettings
-from headwater.settings.errors import SettingsError
+from headwater.operations.events import decider_of, event_of, keep_head, read_head, shown
+from headwater.platform.database import Database, find_database
+from headwater.project.settings import EventStoreSettings
+from headwater.project.settings.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,7 +276,7 @@ def test_a_head_file_that_is_missing_is_named(tmp_path):
 
 
 def test_the_platform_says_at_once_that_its_extra_is_missing(folder, monkeypatch):
-    monkeypatch.setattr("headwater.extra.find_spec", lambda _: None)
+    monkeypatch.setattr("headwater.project.optional.find_spec", lambda _: None)
     settings(folder, "")
 
     with pytest.raises(PlatformMissingError, match="only the event store is installed"):

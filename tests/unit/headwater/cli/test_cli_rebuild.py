@@ -9,13 +9,13 @@ import pytest
 
 from headwater.cli import main
 from headwater.cli import rebuild as command
-from headwater.versions import Switched
-from projections.rebuild import RebuildPlan
-from projections.replay.bounds import Bounds
-from projections.sinks.room import Room
-from projections.table_difference import TableDifference
-from projections.version_difference import VersionDifference
-from projections.view import Store
+from headwater.operations.versions import Switched
+from projections.archive.bounds import Bounds
+from projections.definition.views import Store
+from projections.stores.capacity import Room
+from projections.stores.delta.table_diff import TableDifference
+from projections.versions.compare import VersionDifference
+from projections.versions.rebuild import RebuildPlan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,18 +10,18 @@ import typer
 
 from headwater.cli.verification import present_repaired, refuse_paused, refuse_unknown
 from headwater.errors import UnhealthyError, UsageError
-from projections.fault import Fault
-from projections.registry import load
-from projections.repair import Repaired
-from projections.spec import PausedView
-from projections.view import Store
-from projections.view_report import Finding, Verdict
+from projections.common.fault import Fault
+from projections.definition.registry import load
+from projections.definition.views import Store
+from projections.planning.job_spec import PausedView
+from projections.verification.repair import Repaired
+from projections.verification.report import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from projections.view import View
+    from projections.definition.views import View
 
 
 VIEWS = """

@@ -13,8 +13,8 @@ from headwater.demo import watcher
 from headwater.demo.reader import Places, TableProbe
 from headwater.demo.watcher import StableRow, Watcher
 from headwater.demo.workload import Probe
-from projections.published import Published, stable_path
-from projections.stable_table import StableTable
+from projections.publishing.published_versions import Published, stable_path
+from projections.publishing.stable_table import StableTable
 
 if TYPE_CHECKING:
     from pathlib import Path

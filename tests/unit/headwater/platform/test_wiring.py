@@ -10,16 +10,16 @@ import pytest
 from cdc.postgres.check import CheckState
 from cdc.retention import Retention
 from cdc.table import TableName
-from headwater.project import open_project
+from headwater.platform.specs import _code, alert_spec, capture_spec, unsigned
+from headwater.project.project import open_project
 from headwater.runtime import Endpoints
-from headwater.runtime.connect import secrets_folder
-from headwater.wiring import _code, alert_spec, capture_spec, unsigned
-from projections.view import EVENT_TABLES, OUTBOX
+from headwater.runtime.servers.connect import secrets_folder
+from projections.definition.views import EVENT_TABLES, OUTBOX
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headwater.project import Project
+    from headwater.project.project import Project
 
 DSN = "postgresql://u@db/shop"
 ENDPOINTS = Endpoints(kafka_bootstrap="kafka:9092", connect_url="http://connect")

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from cdc.capture import CaptureSpec
 from cdc.table import TableName
-from headwater.project import Project
-from headwater.scaffold import Draft, write
-from headwater.settings import load as load_settings
-from headwater.spelling import VIEW_LENGTH_MAX, identifier, literal, variable, view_names
-from headwater.survey import Choice, Survey
-from headwater.views_text import views_text
-from projections.registry import load
-from projections.view import Store
+from headwater.project.project import Project
+from headwater.project.scaffold import Draft, write
+from headwater.project.settings import load as load_settings
+from headwater.project.spelling import VIEW_LENGTH_MAX, identifier, literal, variable, view_names
+from headwater.project.survey import Choice, Survey
+from headwater.project.views_text import views_text
+from projections.definition.registry import load
+from projections.definition.views import Store
 
 ODD = [
     *("events", "columns", "tables", "name", "source", "view", "class", "import", "None", "print"),

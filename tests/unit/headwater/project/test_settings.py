@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.settings import Settings, load
-from headwater.settings.errors import SettingsError, UnknownSettingError, UnsetVariableError
+from headwater.project.settings import Settings, load
+from headwater.project.settings.errors import SettingsError, UnknownSettingError, UnsetVariableError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,12 +17,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headwater.cli import main
-from headwater.panels.answers import ROWS_MAX, Answers
-from headwater.panels.server import DashboardServer, PortTakenError
-from projections.dashboard import Bars, Dashboard, Line, Number, Rows
+from headwater.reading.dashboard.answers import ROWS_MAX, Answers
+from headwater.reading.dashboard.server import DashboardServer, PortTakenError
+from projections.definition.dashboard import Bars, Dashboard, Line, Number, Rows
+from projections.definition.registry import load
 from projections.errors import DeclarationError
-from projections.published import Published
-from projections.registry import load
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headwater import query
-from headwater.query import AsOfError
-from projections.published import Published
+from headwater.reading import sql as reading_sql
+from headwater.reading.sql import AsOfError
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ def test_the_views_that_a_statement_names_are_those_of_then(tmp_path: Path) -> N
 
     def total(as_of: str) -> object:
         sql = "SELECT total FROM orders"
-        return query.run(sql, tables, as_of, former=former).to_pylist()[0]["total"]
+        return reading_sql.run(sql, tables, as_of, former=former).to_pylist()[0]["total"]
 
     assert 2 == total("0/500")
     assert [] == asked

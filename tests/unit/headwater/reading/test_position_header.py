@@ -15,8 +15,8 @@ import pytest
 from cdc.errors import TokenOutdatedError
 from cdc.lsn import Lsn
 from cdc.position_token import PositionToken
-from headwater.position_header import HEADER, AsgiPositions, WsgiPositions, at_least, promise
-from projections.read_barrier import BehindError
+from headwater.reading.http_tokens import HEADER, AsgiPositions, WsgiPositions, at_least, promise
+from projections.publishing.read_barrier import BehindError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

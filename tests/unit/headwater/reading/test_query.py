@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headwater import query
-from projections.published import Published, TableVersion
+from headwater.reading import sql as reading_sql
+from projections.publishing.published_versions import Published, TableVersion
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def tables(tmp_path: Path) -> Path:
 
 
 def test_a_query_answers_exactly(tables: Path) -> None:
-    answer = query.run("SELECT sum(total) AS total FROM orders", tables)
+    answer = reading_sql.run("SELECT sum(total) AS total FROM orders", tables)
 
     assert [{"total": Decimal("3.30")}] == answer.to_pylist()
 
@@ -34,13 +34,13 @@ def test_changes_are_read_beside_the_views(tables: Path) -> None:
     write_deltalake(str(archive), pa.table({"op": ["c", "u"], "key": ['{"id":1}', '{"id":1}']}))
     sql = "SELECT count(*) AS changes FROM changes JOIN orders ON key = '{\"id\":' || id || '}'"
 
-    assert [{"changes": 2}] == query.run(sql, tables, archive=archive).to_pylist()
-    with pytest.raises(query.QueryError, match="no view is named changes"):
-        query.run(sql, tables, archive=tables / "none")
+    assert [{"changes": 2}] == reading_sql.run(sql, tables, archive=archive).to_pylist()
+    with pytest.raises(reading_sql.QueryError, match="no view is named changes"):
+        reading_sql.run(sql, tables, archive=tables / "none")
 
 
 def test_bookkeeping_is_not_a_view(tables: Path) -> None:
-    assert list(query.view_tables(tables)) == ["orders"]
+    assert list(reading_sql.view_tables(tables)) == ["orders"]
 
 
 @pytest.mark.parametrize(
@@ -56,27 +56,27 @@ def test_bookkeeping_is_not_a_view(tables: Path) -> None:
     ],
 )
 def test_a_statement_that_changes_anything_is_refused(tables: Path, sql: str) -> None:
-    with pytest.raises(query.ReadOnlyError):
-        query.run(sql, tables)
+    with pytest.raises(reading_sql.ReadOnlyError):
+        reading_sql.run(sql, tables)
 
     assert DeltaTable(tables / "orders").version() == 0
 
 
 def test_a_second_statement_is_refused(tables: Path) -> None:
-    with pytest.raises(query.QueryError):
-        query.run("SELECT 1; DROP TABLE orders", tables)
+    with pytest.raises(reading_sql.QueryError):
+        reading_sql.run("SELECT 1; DROP TABLE orders", tables)
 
 
 def test_a_misspelt_view_names_the_nearest(tables: Path) -> None:
-    with pytest.raises(query.QueryError) as refused:
-        query.run("SELECT * FROM ordrs", tables)
+    with pytest.raises(reading_sql.QueryError) as refused:
+        reading_sql.run("SELECT * FROM ordrs", tables)
 
     assert refused.value.hint == "did you mean orders?"
 
 
 def test_nothing_to_query_says_how_to_build_views(tmp_path: Path) -> None:
-    with pytest.raises(query.NoViewsError) as refused:
-        query.run("SELECT 1", tmp_path / "nowhere")
+    with pytest.raises(reading_sql.NoViewsError) as refused:
+        reading_sql.run("SELECT 1", tmp_path / "nowhere")
 
     assert "headwater up" in (refused.value.hint or "")
 
@@ -92,15 +92,15 @@ def test_a_query_waits_only_for_views_that_it_names(tmp_path: Path) -> None:
     published.publish(1, 200, {"orders": 2}, complete=False)
 
     def counted(sql: str) -> int:
-        (found,) = query.run(sql, tmp_path)["n"].to_pylist()
+        (found,) = reading_sql.run(sql, tmp_path)["n"].to_pylist()
         return int(found)
 
     assert counted("SELECT count(*) AS n FROM orders") == 3
     assert counted("SELECT count(*) AS n FROM orders JOIN totals USING (id)") == 2
     assert counted("SELECT count(*) AS n FROM totals") == 2
     assert versions(tmp_path) == {"orders": 1, "totals": 1}
-    with pytest.raises(query.QueryError, match="no view is named order"):
-        query.run("SELECT * FROM order_", tmp_path)
+    with pytest.raises(reading_sql.QueryError, match="no view is named order"):
+        reading_sql.run("SELECT * FROM order_", tmp_path)
 
     newest = published.newest()
     assert newest is not None
@@ -110,7 +110,7 @@ def test_a_query_waits_only_for_views_that_it_names(tmp_path: Path) -> None:
 
 
 def versions(tables: Path) -> dict[str, int | None]:
-    found = query.readable(tables, query.view_tables(tables))
+    found = reading_sql.readable(tables, reading_sql.view_tables(tables))
     return {name: table.version for name, table in found.items()}
 
 
@@ -124,7 +124,7 @@ def test_a_view_that_is_switched_is_read_by_its_own_name_now_and_where_it_was_th
     sql = "SELECT (SELECT count(*) FROM orders) AS o, (SELECT count(*) FROM items) AS i"
 
     def counted(as_of: str | None = None) -> tuple[int, int]:
-        (found,) = query.run(sql, tmp_path, as_of).to_pylist()
+        (found,) = reading_sql.run(sql, tmp_path, as_of).to_pylist()
         return found["o"], found["i"]
 
     before, then = counted(), datetime.now(UTC)
@@ -138,6 +138,6 @@ def test_a_view_that_is_switched_is_read_by_its_own_name_now_and_where_it_was_th
         counted(each) for each in ("1", then.isoformat(), switched_at.isoformat())
     ]
     assert (2, 0) == counted("0/C8")
-    assert ["items", "orders"] == list(query.view_tables(tmp_path))
-    with pytest.raises(query.QueryError, match="no view is named"):
-        query.run('SELECT * FROM "orders.v2"', tmp_path)
+    assert ["items", "orders"] == list(reading_sql.view_tables(tmp_path))
+    with pytest.raises(reading_sql.QueryError, match="no view is named"):
+        reading_sql.run('SELECT * FROM "orders.v2"', tmp_path)

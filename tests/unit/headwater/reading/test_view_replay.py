@@ -8,11 +8,11 @@ import pytest
 
 from cdc.lsn import Lsn
 from headwater.cli import main
-from headwater.query import AsOfError
-from headwater.view_replay import boundary
-from projections.published import Published, PublishedVersion, TableVersion
-from projections.replay.commits import Reached
-from projections.view import DerivedView, Store
+from headwater.reading.replay import boundary
+from headwater.reading.sql import AsOfError
+from projections.archive.commits import Reached
+from projections.definition.views import DerivedView, Store
+from projections.publishing.published_versions import Published, PublishedVersion, TableVersion
 
 if TYPE_CHECKING:
     from pathlib import Path

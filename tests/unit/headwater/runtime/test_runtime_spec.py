@@ -25,8 +25,8 @@ from headwater.runtime.plan import Plan
 from headwater.runtime.ports import PortBook, is_free
 from headwater.runtime.preflight import check_disk, choose_ports
 from headwater.runtime.process import ProcessRecord
+from headwater.runtime.servers.template import TEMPLATES, render
 from headwater.runtime.status import RuntimeStatus, ServiceStatus
-from headwater.runtime.template import TEMPLATES, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

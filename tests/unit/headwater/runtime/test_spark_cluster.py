@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater.cli import main
-from headwater.project import Project, open_project
+from headwater.platform.specs import job_spec, runtime_spec
+from headwater.project.project import Project, open_project
+from headwater.project.settings.errors import ConflictingSettingsError
 from headwater.runtime import Endpoints
 from headwater.runtime.home import Home
 from headwater.runtime.plan import Plan
 from headwater.runtime.preflight import choose_ports
 from headwater.runtime.resolve import resolve_endpoints
-from headwater.settings.errors import ConflictingSettingsError
-from headwater.wiring import job_spec, runtime_spec
-from projections.batch_turn import BatchTurn
 from projections.errors import (
     BatchSupersededError,
     FolderNotSharedError,
     MasterUnreachableError,
     NoExecutorsError,
 )
-from projections.shared_folder import SharedFolder
-from projections.spark import cluster
-from projections.spark.session import settings as spark_settings
+from projections.job.spark import cluster
+from projections.job.spark.session import settings as spark_settings
+from projections.job.spark.shared_folder import SharedFolder
+from projections.publishing.batch_fence import BatchTurn
 
 if TYPE_CHECKING:
-    from projections.spec import JobSpec
+    from projections.planning.job_spec import JobSpec
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "scale_out.md"
 SHOWN = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -1,4 +1,4 @@
-"""``python -m headwater.supply archive`` says why there is no archive, and fails nothing else."""
+"""`headwater.runtime.java archive` says why there is no archive, and fails nothing else."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from headwater.supply.__main__ import main
-from projections.spark import class_archive
+from headwater.runtime.java.__main__ import main
+from projections.job.spark import class_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Never
 
 import pytest
 
-from headwater.supply import jars, lock
-from headwater.supply.errors import JarDamagedError, JarUnavailableError, LockUnreadableError
-from headwater.supply.lock import ENVIRONMENTS, LockedJar, read_lock
+from headwater.runtime.java import jars, lock
+from headwater.runtime.java.errors import JarDamagedError, JarUnavailableError, LockUnreadableError
+from headwater.runtime.java.lock import ENVIRONMENTS, LockedJar, read_lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

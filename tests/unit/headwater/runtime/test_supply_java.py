@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.supply.errors import JavaIncompleteError, JavaMissingError, JavaTooOldError
-from headwater.supply.java import find_java
+from headwater.runtime.java.errors import JavaIncompleteError, JavaMissingError, JavaTooOldError
+from headwater.runtime.java.java import find_java
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.alert import Event
 from projections.alerting.episode import Episode, Patience, State, due_at, steps
+from projections.definition.alert import Event
 
 BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
 _samples = st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=30)

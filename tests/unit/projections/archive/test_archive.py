@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from projections.archive import Archive, Retention, record_key, record_value
+from projections.archive.table import Archive, Retention, record_key, record_value
 from projections.errors import SinkUnavailableError
 
 if TYPE_CHECKING:

@@ -25,15 +25,15 @@ from cdc.lsn import Lsn
 from cdc.snapshot.reads import Read
 from cdc.table import TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER
+from projections.archive import replay
+from projections.archive.as_of import Known, former
+from projections.archive.commits import Moment
+from projections.changes.record import Record
 from projections.definition.columns import ROW_ID_COLUMN
+from projections.definition.views import Store
 from projections.errors import MomentUnreadableError
-from projections.plan import HistoryPlan
-from projections.record import Record
-from projections.replay import replay
-from projections.replay.as_of import Known, former
-from projections.replay.commits import Moment
-from projections.table_difference import compare
-from projections.view import Store
+from projections.planning.view_plan import HistoryPlan
+from projections.stores.delta.table_diff import compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable

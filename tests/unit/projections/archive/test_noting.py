@@ -8,14 +8,14 @@ import orjson
 import pytest
 
 from headwater.cli.version import compared, line_of, row_of, show_difference
-from headwater.versions import _differs
-from projections.replay import noting
-from projections.replay.noting import Noting, figures_of
-from projections.replay.pace import ReplayProgress
-from projections.replay.task import Had, ReplayState
-from projections.table_difference import TableDifference
-from projections.version_difference import VersionDifference
-from projections.view_version import Replayed, VersionState, ViewVersion
+from headwater.operations.versions import _differs
+from projections.archive import progress_note
+from projections.archive.progress import ReplayProgress
+from projections.archive.progress_note import Noting, figures_of
+from projections.archive.task import Had, ReplayState
+from projections.stores.delta.table_diff import TableDifference
+from projections.versions.compare import VersionDifference
+from projections.versions.version import Replayed, VersionState, ViewVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ STATE = ReplayState(7, [("shop.public.orders", 0, 12_000)], 1, 3)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noting, "NOTED_EVERY_S", 0.0)
+    monkeypatch.setattr(progress_note, "NOTED_EVERY_S", 0.0)
 
 
 def version(progress: Mapping[str, Any] | None, state: VersionState) -> ViewVersion:

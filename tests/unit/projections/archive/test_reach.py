@@ -14,14 +14,14 @@ from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot.reads import Read
 from eventstore.registry import EventTypes
+from projections.archive import completeness
+from projections.archive.coverage import instead, reach
+from projections.archive.event_compatibility import gaps
+from projections.archive.scan import ArchiveScan
+from projections.archive.survey import Survey, Taken
+from projections.changes.record import Record
+from projections.definition.views import EventsRef, EventsView, HistoryColumns, MirrorView, Store
 from projections.errors import ArchiveIncompleteError
-from projections.record import Record
-from projections.replay import completeness
-from projections.replay.archive_scan import ArchiveScan
-from projections.replay.reach import instead, reach
-from projections.replay.survey import Survey, Taken
-from projections.replay.unread_events import gaps
-from projections.view import EventsRef, EventsView, HistoryColumns, MirrorView, Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,26 +28,26 @@ from hypothesis import strategies as st
 from cdc.lsn import Lsn
 from cdc.snapshot.reads import Read
 from cdc.table import TableSchema
-from projections.archive_pin import pinned, pinned_versions
-from projections.change import _LENT, Applied
+from projections.archive import ordered, replay, scan
+from projections.archive.task import ReplayOptions, ReplayState, Target
+from projections.changes.applier import Delivery, Held
+from projections.changes.record import Record
+from projections.changes.row_change import _LENT, Applied
+from projections.common.table_pins import pinned, pinned_versions
 from projections.common.throttle import Throttle
 from projections.definition.columns import ROW_ID_COLUMN
-from projections.delivery import Delivery, Held
+from projections.definition.expectations.expectation import expect
 from projections.errors import ArchiveIncompleteError, ReplayStoppedError
-from projections.expectation.expectation import expect
-from projections.plan import HistoryPlan
-from projections.record import Record
-from projections.replay import archive_scan, ordered, replay
-from projections.replay.task import ReplayOptions, ReplayState, Target
-from projections.sinks.memory import MemorySink
+from projections.planning.view_plan import HistoryPlan
+from projections.stores.memory import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from projections.change import RowChange
-    from projections.delivery import Waiting
-    from projections.plan import ViewPlan
-    from projections.replay.pace import ReplayProgress
+    from projections.archive.progress import ReplayProgress
+    from projections.changes.applier import Waiting
+    from projections.changes.row_change import RowChange
+    from projections.planning.view_plan import ViewPlan
 
 HISTORY = replace(PLAN, history=HistoryPlan(("note", "big")))
 KEYLESS = replace(PLAN, schema=TableSchema(TABLE.table, TABLE.columns, ()), keys=(ROW_ID_COLUMN,))
@@ -72,7 +72,7 @@ class EveryChange(MemorySink):
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PART_RECORDS", 3)
     monkeypatch.setattr(ordered, "SAMPLED_EVERY", 1)
-    monkeypatch.setattr(archive_scan, "BATCH_ROWS", 4)
+    monkeypatch.setattr(scan, "BATCH_ROWS", 4)
 
 
 @st.composite
@@ -320,7 +320,7 @@ def test_a_version_that_is_read_outlives_upkeep(tmp_path: Path, monkeypatch: Any
     for record in orders(10):
         archived(archive, TOPIC, [record])
     sink = MemorySink()
-    monkeypatch.setattr("projections.archive.KEPT_HOURS", 0)
+    monkeypatch.setattr("projections.archive.table.KEPT_HOURS", 0)
     files = set(archive.rglob("*.parquet"))
 
     def upkeep(state: ReplayState) -> None:

@@ -20,18 +20,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableSchema, Treatment
+from projections.archive import replay
+from projections.archive import scan as archive_scan
+from projections.archive.bounds import Bounds
+from projections.archive.scan import ArchiveScan
+from projections.archive.selection import count, select
+from projections.archive.survey import Taken
+from projections.archive.task import ReplayOptions, Target
+from projections.changes.applier import Delivery
+from projections.changes.record import Record
 from projections.definition.columns import ROW_ID_COLUMN
-from projections.delivery import Delivery
 from projections.errors import BoundsError
-from projections.plan import HistoryPlan
-from projections.record import Record
-from projections.replay import archive_scan, replay
-from projections.replay.archive_scan import ArchiveScan
-from projections.replay.bounds import Bounds
-from projections.replay.selection import count, select
-from projections.replay.survey import Taken
-from projections.replay.task import ReplayOptions, Target
-from projections.sinks.memory import MemorySink
+from projections.planning.view_plan import HistoryPlan
+from projections.stores.memory import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,13 +17,14 @@ from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.delivery import Delivery, Held
+from projections.archive import ordered, replay
+from projections.archive import scan as archive_scan
+from projections.archive.task import Had, ReplayOptions, ReplayState, Target
+from projections.changes.applier import Delivery, Held
+from projections.changes.record import Record
 from projections.errors import ArchiveIncompleteError
-from projections.record import Record
-from projections.replay import archive_scan, ordered, replay
-from projections.replay.task import Had, ReplayOptions, ReplayState, Target
-from projections.sinks.memory import MemorySink
-from projections.sinks.warehouse import WarehouseSink
+from projections.stores.delta.sink import WarehouseSink
+from projections.stores.memory import MemorySink
 from tests.unit.projections.archive.test_replay import (
     CHOOSY,
     HISTORY,
@@ -43,11 +44,11 @@ from tests.unit.projections.archive.test_replay import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from projections.delivery import Waiting
-    from projections.plan import ViewPlan
-    from projections.replay.archive_scan import Block
-    from projections.replay.task import Replayed
-    from projections.sinks.sink import Sink
+    from projections.archive.scan import Block
+    from projections.archive.task import Replayed
+    from projections.changes.applier import Waiting
+    from projections.changes.sink import Sink
+    from projections.planning.view_plan import ViewPlan
 
 
 @pytest.fixture(autouse=True)

@@ -26,30 +26,30 @@ from cdc.broker.compacted import CompactedTopic, SecondLook
 from cdc.broker.incarnation import Incarnation
 from cdc.lsn import Lsn
 from cdc.snapshot.reads import Read
-from projections import joining
-from projections.archive import Archive
-from projections.delivery import Delivery, Held
-from projections.record import Record
-from projections.replay import archive_scan, replay
-from projections.replay.archive_scan import ArchiveScan
-from projections.replay.task import ReplayOptions, Target
-from projections.replay.topic_copy import Copied, superseded
-from projections.replay.topic_origin import KEEPS_MIN_S, Known, lacks, unfit
-from projections.sinks.memory import MemorySink
-from projections.spec import JobSpec
-from projections.view import ChangeTime, HistoryColumns, MirrorView, Store
-from projections.view_version import Replayed, VersionState, ViewVersion
+from projections.archive import replay, scan
+from projections.archive.scan import ArchiveScan
+from projections.archive.table import Archive
+from projections.archive.task import ReplayOptions, Target
+from projections.archive.topic_copy import Copied, superseded
+from projections.archive.topic_coverage import KEEPS_MIN_S, Known, lacks, unfit
+from projections.changes.applier import Delivery, Held
+from projections.changes.record import Record
+from projections.definition.views import ChangeTime, HistoryColumns, MirrorView, Store
+from projections.planning.job_spec import JobSpec
+from projections.stores.memory import MemorySink
+from projections.versions import handover
+from projections.versions.version import Replayed, VersionState, ViewVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PART_RECORDS", 3)
-    monkeypatch.setattr(archive_scan, "BATCH_ROWS", 4)
+    monkeypatch.setattr(scan, "BATCH_ROWS", 4)
 
 
 class Log:
@@ -312,5 +312,5 @@ def test_a_version_is_not_taken_over_once_changes_that_it_lacks_may_be_compacted
 
     versions = [version("in_time", 101.0), version("late", 99.0), version("archived", None)]
 
-    assert {"late"} == joining.expired(versions, 100.0)
-    assert joining.checked(JobSpec.of_tables("shop", Path("nowhere"), ())).joining == {}
+    assert {"late"} == handover.expired(versions, 100.0)
+    assert handover.checked(JobSpec.of_tables("shop", Path("nowhere"), ())).joining == {}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import decode, document, word_of
-from projections.plan import ViewPlan
-from projections.sinks.arrow import column_array, decoded_rows, row_part
-from projections.source_rows import _MOMENTS, _PRINTED
-from projections.view import Store
+from projections.definition.views import Store
+from projections.planning.view_plan import ViewPlan
+from projections.stores.delta.arrow import column_array, decoded_rows, row_part
+from projections.verification.source_rows import _MOMENTS, _PRINTED
 
 COLUMNS = (
     Column("boolean", ColumnKind.BOOLEAN, "boolean"),

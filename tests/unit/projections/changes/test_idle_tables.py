@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 from cdc.lsn import Lsn
-from projections import delivery
-from projections.delivery import Delivery
-from projections.frontier import Frontier
-from projections.sinks.table import TableSink
-from projections.sinks.testing import make_plan, make_row, upsert
+from projections.changes import applier
+from projections.changes.applier import Delivery
+from projections.publishing.frontier import Frontier
+from projections.stores.delta.table_sink import TableSink
+from projections.stores.testing import make_plan, make_row, upsert
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,13 +47,13 @@ def test_a_table_is_looked_at_again_only_if_somebody_wrote_it(
 
 def test_a_topic_without_records_costs_a_batch_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    reducer = delivery.reducer
+    reducer = applier.reducer
 
     def noted(plans, topic):
         made.append(topic)
         return reducer(plans, topic)
 
-    monkeypatch.setattr(delivery, "reducer", noted)
+    monkeypatch.setattr(applier, "reducer", noted)
     plan = make_plan()
     idle = Delivery([plan], lambda: None)
     idle.finish()

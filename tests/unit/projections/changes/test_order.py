@@ -19,19 +19,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
-from projections.delivery import Delivery, Held, Waiting
-from projections.expectation.expectation import expect
-from projections.quarantine.ledger import BEHIND, UNEXPECTED, UNRESOLVED, Case
-from projections.quarantine.retry import try_again
-from projections.sinks.memory import MemorySink
-from projections.sinks.testing import SinkContract
+from projections.changes.applier import Delivery, Held, Waiting
+from projections.changes.quarantine.retry import try_again
+from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, Case
+from projections.definition.expectations.expectation import expect
+from projections.stores.memory import MemorySink
+from projections.stores.testing import SinkContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from projections.plan import ViewPlan
-    from projections.record import Record
-    from projections.sinks.sink import Sink
+    from projections.changes.record import Record
+    from projections.changes.sink import Sink
+    from projections.planning.view_plan import ViewPlan
 
 
 class TestMemory(SinkContract):

@@ -17,20 +17,20 @@ from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError, ValueDecode
 from cdc.lsn import Lsn
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER, decoder
-from projections.change import RowChange
-from projections.decode import Reduced, TopicReducer
-from projections.documents import key_text
+from projections.changes.documents import key_text
+from projections.changes.record import Record
+from projections.changes.reducer import Reduced, TopicReducer
+from projections.changes.row_change import RowChange
+from projections.common.fault import Fault, FaultError
 from projections.errors import (
     KeylessChangeError,
     ProjectionError,
     SinkRefusedError,
     TruncateError,
 )
-from projections.fault import Fault, FaultError
-from projections.frontier import SAMPLES_MAX, Frontier
-from projections.latest import latest
-from projections.plan import Facts
-from projections.record import Record
+from projections.planning.view_plan import Facts
+from projections.publishing.frontier import SAMPLES_MAX, Frontier
+from projections.stores.latest import latest
 
 SCHEMA = TableSchema(
     TableName("public", "things"),

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from projections.archive_pin import pinned, pinned_versions
+from projections.common.table_pins import pinned, pinned_versions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 READS = """
 import sys
 from pathlib import Path
-from projections.archive_pin import pinned
+from projections.common.table_pins import pinned
 with pinned(Path(sys.argv[1]), 7):
     print("reads", flush=True)
     sys.stdin.read()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from projections import attendant
-from projections.attendant import FAILURES_MAX, Attendant
+from projections.common import background_task
+from projections.common.background_task import FAILURES_MAX, Attendant
 from projections.errors import AttendantFailedError
 
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attendant, "PAUSE_S", 0.0)
+    monkeypatch.setattr(background_task, "PAUSE_S", 0.0)
 
 
 class Part(Attendant):
@@ -67,7 +67,7 @@ def test_one_that_fails_again_and_again_is_given_up() -> None:
 
 
 def test_failures_far_apart_are_no_reason_to_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attendant, "CALM_S", 0.0)
+    monkeypatch.setattr(background_task, "CALM_S", 0.0)
     part = _ran(3 * FAILURES_MAX)
 
     assert 3 * FAILURES_MAX + 1 == part.begun

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections import checkpoint, checkpoint_owner
+from projections.common import checkpoint_owner
+from projections.common import spark_checkpoint as checkpoint
 from projections.errors import CheckpointForeignError
-from projections.loss import made_anew
+from projections.job.data_loss import made_anew
 
 if TYPE_CHECKING:
     from pathlib import Path

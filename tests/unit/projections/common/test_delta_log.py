@@ -9,11 +9,11 @@ import pytest
 from deltalake import DeltaTable
 from fix_log import PLAN
 
-from projections.change import RowChange
+from projections.changes.row_change import RowChange
+from projections.common.torn_log import torn
 from projections.errors import TableTornError
-from projections.marks import Marked
-from projections.sinks.delta_log import torn
-from projections.sinks.warehouse import WarehouseSink
+from projections.stores.delta.sink import WarehouseSink
+from projections.stores.identity import Marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

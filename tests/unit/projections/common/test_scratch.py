@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections.scratch import Scratch, remove_abandoned
+from projections.common.scratch_dir import Scratch, remove_abandoned
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 COMMAND = """
-from projections.scratch import Scratch
+from projections.common.scratch_dir import Scratch
 folder = Scratch()
 (folder.path / "rows").write_text("a person's")
 print(folder.path, flush=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.spool import Spool
+from projections.common.spill_file import Spool
 
 if TYPE_CHECKING:
     from pathlib import Path

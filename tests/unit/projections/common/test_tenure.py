@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from projections.common.driver_lock import Tenure, taken
 from projections.errors import WriterFencedError, WriterLockedError
-from projections.tenure import Tenure, taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ COMMON = """
 import fcntl, os, sys
 from pathlib import Path
 from projections.errors import WriterFencedError
-from projections.tenure import Tenure, taken
+from projections.common.driver_lock import Tenure, taken
 
 home = Path(sys.argv[1])
 

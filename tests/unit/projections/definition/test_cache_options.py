@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.cache_options import CacheOptions, Pattern
-from projections.cache_row import expanded, number
-from projections.declaration import mirror, source
+from projections.definition.cache_options import CacheOptions, Pattern
+from projections.definition.mirror import mirror, source
 from projections.errors import DeclarationError, PlanError
+from projections.stores.valkey.row import expanded, number
 
 SCHEMA = TableSchema(
     TableName("public", "orders"),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater import Handler, Topic, Webhook, alert, source, view
+from projections.definition.registry import load
 from projections.errors import DeclarationError
-from projections.registry import load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ from eventstore.codec import Codec
 from eventstore.keyring import MemoryKeyRing
 from eventstore.personal import Personal  # noqa: TC001  # read when the class is declared
 from eventstore.registry import EventTypes
+from projections.definition.event_rows import ENVELOPE, EventForm
 from projections.errors import EventUnreadableError, PlanError
-from projections.event_form import ENVELOPE, EventForm
 
 types = EventTypes()
 MOMENT = datetime(2026, 3, 1, 12, 30, 0, 1, tzinfo=UTC)

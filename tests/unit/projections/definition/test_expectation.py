@@ -13,27 +13,27 @@ from fix_log import KEYS, PLAN, TABLE, TOPIC, Source, numbered
 
 from cdc.table import TableName
 from headwater import expect, source, view
-from projections.delivery import Delivery
+from projections.changes.applier import Delivery
+from projections.definition.expectations.checker import Inspection
+from projections.definition.expectations.evaluator import Type, fitted
+from projections.definition.expectations.expectation import deletes
+from projections.definition.expectations.parser import parse
+from projections.definition.registry import load
 from projections.errors import (
     ConditionError,
     DeclarationError,
     PlanError,
     ViewHaltedError,
 )
-from projections.expectation.condition import Type, fitted
-from projections.expectation.expectation import deletes
-from projections.expectation.inspection import Inspection
-from projections.expectation.syntax import parse
-from projections.plan import plan_views
-from projections.registry import load
-from projections.sinks.memory import MemorySink
-from projections.sinks.sieve import Sieve
+from projections.incremental.expectation_filter import Sieve
+from projections.planning.view_plan import plan_views
+from projections.stores.memory import MemorySink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.expectation.expectation import Expectation
-    from projections.plan import ViewPlan
+    from projections.definition.expectations.expectation import Expectation
+    from projections.planning.view_plan import ViewPlan
 
 COLUMNS = {
     "total": Type.NUMBER,

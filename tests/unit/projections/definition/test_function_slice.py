@@ -12,7 +12,13 @@ from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.function_slice import MADE, FunctionSlice, UntoldError, digest_of, sliced
+from projections.definition.derived.function_source import (
+    MADE,
+    FunctionSlice,
+    UntoldError,
+    digest_of,
+    sliced,
+)
 
 
 def slice_of(text: str, name: str = "made") -> FunctionSlice:
@@ -123,7 +129,7 @@ SHAPES = {
     ),
     "its own name for a builtin": "def len(x):\n    return 9\ndef made(x):\n    return len([x])\n",
     "a parameter like a name of the module": (
-        "from projections import declaration\norders = declaration.source\n"
+        "from projections.definition import mirror as declaration\norders = declaration.source\n"
         "def made(orders):\n    return orders\n"
     ),
 }

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from projections.definition.registry import load
 from projections.errors import DeclarationError
-from projections.registry import load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.view import DerivedView
+    from projections.definition.views import DerivedView
 
 BEFORE = """
 from headwater import Late, Session, Sliding, Tumbling, source, view

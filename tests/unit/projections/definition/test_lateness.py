@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from projections.definition.registry import load
+from projections.definition.views import Store
 from projections.errors import DeclarationError
-from projections.registry import load
-from projections.view import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.view import DerivedView
+    from projections.definition.views import DerivedView
 
 BEFORE = """
 from headwater import Calendar, Hopping, Late, Session, Sliding, Tumbling, source, view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from projections.relations import relations
+from projections.definition.derived.relations import relations
 
 
 @pytest.mark.parametrize(

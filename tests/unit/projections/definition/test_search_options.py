@@ -9,15 +9,15 @@ import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater import Keyword, SearchOptions, Stored, Text
-from projections.declaration import mirror, source
+from projections.definition.mirror import mirror, source
 from projections.errors import DeclarationError, PlanError, SearchQueryError
-from projections.plan import plan_views
-from projections.search.condition import Condition, Operator
-from projections.sinks.mapping import index_body
-from projections.sinks.remap import changes
+from projections.planning.view_plan import plan_views
+from projections.stores.opensearch.filter import Condition, Operator
+from projections.stores.opensearch.mapping import index_body
+from projections.stores.opensearch.reindex import changes
 
 if TYPE_CHECKING:
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 PRODUCTS = TableName("public", "products")
 SCHEMA = TableSchema(

@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.errors import DeclarationError, StandingQueryError
-from projections.registry import load
-from projections.standing_query import (
+from projections.definition.operators.standing_query import (
     ANYTHING,
     DEPTH_MAX,
     LENGTH_MAX,
@@ -31,11 +29,13 @@ from projections.standing_query import (
     terms,
     words_of,
 )
+from projections.definition.registry import load
+from projections.errors import DeclarationError, StandingQueryError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.standing_query import Query
+    from projections.definition.operators.standing_query import Query
 
 FIELDS = {
     "price": FieldKind.NUMBER,

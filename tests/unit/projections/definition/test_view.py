@@ -10,23 +10,23 @@ import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
-from projections.cache_options import CacheOptions
-from projections.declaration import events, mirror, source
+from projections.definition.cache_options import CacheOptions
 from projections.definition.columns import ROW_ID_COLUMN, VERSION_COLUMN
+from projections.definition.derived.view_function import ViewFunction
+from projections.definition.event_rows import KEY, STORED
+from projections.definition.expectations.expectation import expect
+from projections.definition.mirror import events, mirror, source
+from projections.definition.registry import load
+from projections.definition.search_options import SearchOptions, Text
+from projections.definition.views import EVENT_TABLES, EVENTS, EventsView, Store
 from projections.errors import DeclarationError, PlanError
-from projections.event_form import KEY, STORED
-from projections.expectation.expectation import expect
-from projections.explanation import explain
-from projections.plan import Facts, HistoryPlan, facts_of, plan_views
-from projections.registry import load
-from projections.search.options import SearchOptions, Text
-from projections.view import EVENT_TABLES, EVENTS, EventsView, Store
-from projections.view_function import ViewFunction
+from projections.incremental.explain import explain
+from projections.planning.view_plan import Facts, HistoryPlan, facts_of, plan_views
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 ORDERS = TableName("public", "orders")
 ID = Column("id", ColumnKind.INTEGER, "bigint", nullable=False)

@@ -14,17 +14,25 @@ from hypothesis import strategies as st
 
 from cdc.table import TableName
 from eventstore.registry import EventTypes
-from projections.cache_options import CacheOptions
-from projections.definition_diff import ChangeKind, difference
-from projections.errors import DefinitionUnreadableError
-from projections.event_window import Calendar, Hopping, Session, Sliding, Tumbling, Window
-from projections.expectation.expectation import Expectation, OnFail, deletes
-from projections.extent import of_window, span_of
-from projections.pattern import Pattern, PatternQuery, Step
-from projections.registry import load
-from projections.search.options import Keyword, SearchOptions, Stored, Text
-from projections.standing_query import Percolation
-from projections.view import (
+from projections.definition.cache_options import CacheOptions
+from projections.definition.codec import decoded, digest, encoded
+from projections.definition.derived.view_function import part_told, told_of
+from projections.definition.diff import ChangeKind, difference
+from projections.definition.expectations.expectation import Expectation, OnFail, deletes
+from projections.definition.operators.pattern import Pattern, PatternQuery, Step
+from projections.definition.operators.standing_query import Percolation
+from projections.definition.operators.time_bounds import of_window, span_of
+from projections.definition.operators.windows import (
+    Calendar,
+    Hopping,
+    Session,
+    Sliding,
+    Tumbling,
+    Window,
+)
+from projections.definition.registry import load
+from projections.definition.search_options import Keyword, SearchOptions, Stored, Text
+from projections.definition.views import (
     DerivedView,
     EventsRef,
     EventsView,
@@ -33,8 +41,7 @@ from projections.view import (
     SchemaPolicy,
     Store,
 )
-from projections.view_definition import decoded, digest, encoded
-from projections.view_function import part_told, told_of
+from projections.errors import DefinitionUnreadableError
 
 if TYPE_CHECKING:
     from pathlib import Path

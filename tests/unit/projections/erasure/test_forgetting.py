@@ -19,21 +19,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.lsn import Lsn
-from headwater.forgetting import not_searched
-from projections.archive_pin import pinned
-from projections.forgetting import raw_search
-from projections.forgetting.archived import ArchivedTopic, Through
-from projections.forgetting.certificate import Certificate, Erased, keep, now
-from projections.forgetting.erasure import Erasure
-from projections.forgetting.raw_search import Searched, search_files
-from projections.forgetting.table_past import forget_past
-from projections.replay import replay
-from projections.replay.task import Target
-from projections.sinks.memory import MemorySink
-from projections.sinks.table import CONFIGURATION, FEED
-from projections.sinks.warehouse import WarehouseSink
-from projections.spec import JobSpec
-from projections.view import Store
+from headwater.operations.erase_rows import not_searched
+from projections.archive import replay
+from projections.archive.task import Target
+from projections.common.table_pins import pinned
+from projections.definition.views import Store
+from projections.erasure import file_search
+from projections.erasure.archive import ArchivedTopic, Through
+from projections.erasure.certificate import Certificate, Erased, keep, now
+from projections.erasure.erasure import Erasure
+from projections.erasure.file_search import Searched, search_files
+from projections.erasure.residue import forget_past
+from projections.planning.job_spec import JobSpec
+from projections.stores.delta.sink import WarehouseSink
+from projections.stores.delta.table_sink import CONFIGURATION, FEED
+from projections.stores.memory import MemorySink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,7 +147,7 @@ def test_a_text_is_found_wherever_a_piece_of_a_file_ends(
     for file, each in zip(("without", "with"), there, strict=True):
         (folder / file).write_bytes(each)
 
-    with mock.patch.object(raw_search, "_CHUNK_BYTES", piece_bytes):
+    with mock.patch.object(file_search, "_CHUNK_BYTES", piece_bytes):
         assert ["with"] == search_files(folder, texts).found
 
 

@@ -11,21 +11,21 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.table import ColumnKind
-from projections.cache_options import CacheOptions
-from projections.derived_delivery import DerivedDelivery
-from projections.derived_form import derived_plan, form_of
-from projections.documents import DocumentForm
+from projections.changes.documents import DocumentForm
+from projections.definition.cache_options import CacheOptions
+from projections.definition.search_options import SearchOptions, Text
+from projections.definition.views import DerivedView, Store
 from projections.errors import FeedLostError, PlanError
-from projections.search.options import SearchOptions, Text
-from projections.sinks.derived_table import DerivedTable
-from projections.sinks.mapping import index_body
-from projections.sinks.memory import MemorySink
-from projections.view import DerivedView, Store
+from projections.incremental.delivery import DerivedDelivery
+from projections.incremental.row_form import derived_plan, form_of
+from projections.stores.delta.derived_table import DerivedTable
+from projections.stores.memory import MemorySink
+from projections.stores.opensearch.mapping import index_body
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 SCHEMA = pa.schema(
     [

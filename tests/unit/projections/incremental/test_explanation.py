@@ -4,14 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdc.table import Column, ColumnKind, TableSchema
-from projections.cache_options import CacheOptions
-from projections.event_window import Session, Sliding
-from projections.expectation.expectation import expect
-from projections.explanation import explain, explain_derived
-from projections.extent import of_window
-from projections.plan import ViewPlan, plan_views
-from projections.registry import load
-from projections.view import DerivedView, Store
+from projections.definition.cache_options import CacheOptions
+from projections.definition.expectations.expectation import expect
+from projections.definition.operators.time_bounds import of_window
+from projections.definition.operators.windows import Session, Sliding
+from projections.definition.registry import load
+from projections.definition.views import DerivedView, Store
+from projections.incremental.explain import explain, explain_derived
+from projections.planning.view_plan import ViewPlan, plan_views
 
 GLOBALSHOP = Path(__file__).parents[4] / "examples" / "globalshop" / "views.py"
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from projections.definition.operators.pattern import Pattern, Step
+from projections.definition.registry import load
 from projections.errors import DeclarationError, ProjectionError
-from projections.pattern import Pattern, Step
-from projections.pattern_index import Effort
-from projections.pattern_search import Match
-from projections.pattern_search import matches as searched
-from projections.registry import load
+from projections.incremental.patterns.index import Effort
+from projections.incremental.patterns.search import Match
+from projections.incremental.patterns.search import matches as searched
 from tests.oracles.walked_pattern import Event, episode, resumed, skips
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from projections.definition.operators.pattern import Pattern, Step
 from projections.errors import ProjectionError
-from projections.pattern import Pattern, Step
-from projections.pattern_batch import Limits, found
+from projections.incremental.patterns.batch import Limits, found
 from tests.oracles.pattern_searches import MINUTE, patterns, rows_for
 from tests.oracles.walked_pattern import Event, walked
 

@@ -10,11 +10,11 @@ from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from projections.definition.operators.pattern import Pattern, Step
 from projections.errors import ProjectionError
-from projections.pattern import Pattern, Step
-from projections.pattern_index import Comparison, Effort, Places
-from projections.pattern_search import Episode, Match
-from projections.pattern_search import matches as searched
+from projections.incremental.patterns.index import Comparison, Effort, Places
+from projections.incremental.patterns.search import Episode, Match
+from projections.incremental.patterns.search import matches as searched
 from tests.oracles.pattern_searches import MINUTE, operators, patterns, rows_for, values
 from tests.oracles.walked_pattern import Event, episode, holds, walked
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.derivation.stretch import STRETCHES_MAX, Stretches, around
+from projections.incremental.analysis.ranges import STRETCHES_MAX, Stretches, around
 
 VALUES = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 50), max_size=60)
 BOUNDS = st.none() | st.integers(-100, 100)

@@ -13,10 +13,12 @@ from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot.reads import WholeRead
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections import checkpoint, newcomers, sweeps
-from projections.newcomers import Arrivals, arrivals
-from projections.plan import ViewPlan
-from projections.view import Store
+from projections.changes import sweeps
+from projections.common import spark_checkpoint
+from projections.definition.views import Store
+from projections.job import backfill
+from projections.job.backfill import Arrivals, arrivals
+from projections.planning.view_plan import ViewPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,12 +80,12 @@ def test_the_account_of_a_query_is_kept_and_none_is_told_apart_from_an_empty_one
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "shop" / "cache.json"
-    assert newcomers.read(file) is None
+    assert backfill.read(file) is None
     for known in ({}, {"notes": {}, "again": {TOPIC: 12}}):
-        newcomers.write(file, known)
-        assert known == newcomers.read(file)
+        backfill.write(file, known)
+        assert known == backfill.read(file)
     assert Arrivals().known is None
-    assert {} == checkpoint.positions(tmp_path, "shop")
+    assert {} == spark_checkpoint.positions(tmp_path, "shop")
 
 
 OFFSETS = st.dictionaries(
@@ -106,7 +108,7 @@ def test_a_new_checkpoint_begins_where_the_old_one_stands_and_passes_nothing_ove
 ) -> None:
     bounds = {place: found for place, found in bounds.items() if place[0] in topics}
 
-    starts = checkpoint.starts(at, topics, bounds)
+    starts = spark_checkpoint.starts(at, topics, bounds)
 
     if starts is None:
         lost = any(
@@ -133,21 +135,23 @@ def test_a_checkpoint_that_is_set_aside_comes_back_unless_another_has_taken_its_
     place = tmp_path / "checkpoints" / "shop" / "cache"
     _batches(place, 7)
     place.with_name(".cache").mkdir()  # somebody was killed here before
-    checkpoint.take_back(place)
-    assert {"query cache": {("t", 0): 7}} == checkpoint.positions(tmp_path, "shop")
+    spark_checkpoint.take_back(place)
+    assert {"query cache": {("t", 0): 7}} == spark_checkpoint.positions(tmp_path, "shop")
 
-    checkpoint.set_aside(place)
-    assert {} == checkpoint.positions(tmp_path, "shop")
+    spark_checkpoint.set_aside(place)
+    assert {} == spark_checkpoint.positions(tmp_path, "shop")
     (place / "offsets").mkdir(parents=True)  # killed before its first batch was finished
-    checkpoint.take_back(place)
-    assert {("t", 0): 7} == checkpoint.committed(place)
+    spark_checkpoint.take_back(place)
+    assert {("t", 0): 7} == spark_checkpoint.committed(place)
 
-    checkpoint.set_aside(place)
+    spark_checkpoint.set_aside(place)
     _batches(place, 9)
-    checkpoint.take_back(place)
-    assert {("t", 0): 9} == checkpoint.committed(place)
+    spark_checkpoint.take_back(place)
+    assert {("t", 0): 9} == spark_checkpoint.committed(place)
     assert [place] == list(place.parent.iterdir())
-    assert orjson.dumps(checkpoint.starts({}, frozenset({"t"}), {("t", 0): (3, 9)})) == b"null"
+    assert (
+        orjson.dumps(spark_checkpoint.starts({}, frozenset({"t"}), {("t", 0): (3, 9)})) == b"null"
+    )
 
 
 def _batches(place: Path, offset: int) -> None:

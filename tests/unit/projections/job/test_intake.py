@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.plan import ViewPlan
-from projections.spark.intake import Intake
-from projections.view import Store
+from projections.definition.views import Store
+from projections.job.active_plans import Intake
+from projections.planning.view_plan import ViewPlan
 
 
 def plan(name: str, table: str) -> ViewPlan:

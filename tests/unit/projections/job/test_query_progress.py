@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from projections.spark.progress import QueryProgress
+from projections.job.status import QueryProgress
 
 
 def told(batch: int, **phases: int) -> Any:

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from projections.errors import SinkRefusedError, SinkUnavailableError
-from projections.spark import supervisor
-from projections.spark.progress import QueryProgress
-from projections.spark.supervisor import FAILURES_MAX, SupervisedQuery
+from projections.job import query_supervisor
+from projections.job.query_supervisor import FAILURES_MAX, SupervisedQuery
+from projections.job.status import QueryProgress
 
 
 class Query:
@@ -38,7 +38,7 @@ class Store:
             if self.tried > 100:
                 self.stopped.set()
             if self.error is None:
-                raise supervisor.PySparkException("[NOBODY_KNOWS] what this is")
+                raise query_supervisor.PySparkException("[NOBODY_KNOWS] what this is")
             raise self.error
         self.stopped.set()
         return Query()
@@ -51,8 +51,8 @@ class Store:
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_WAITS_S", (0.0,))
-    monkeypatch.setattr(supervisor, "_TICK_S", 0.0)
+    monkeypatch.setattr(query_supervisor, "_WAITS_S", (0.0,))
+    monkeypatch.setattr(query_supervisor, "_TICK_S", 0.0)
 
 
 def test_a_store_that_comes_back_late_is_written_again() -> None:

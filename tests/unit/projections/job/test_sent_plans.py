@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.plan import ViewPlan
-from projections.spark import sent_plans
-from projections.spark.sent_plans import SentPlans
-from projections.spark.writer import BatchWriter
-from projections.view import Store
+from projections.definition.views import Store
+from projections.job import sent_plans
+from projections.job.batch_writer import BatchWriter
+from projections.job.sent_plans import SentPlans
+from projections.planning.view_plan import ViewPlan
 
 if TYPE_CHECKING:
     import pytest

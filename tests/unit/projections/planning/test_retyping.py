@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind
 from cdc.values import UNCHANGED_PLACEHOLDER, decode
-from projections.retyping import retyped
+from projections.planning.retyping import retyped
 
 
 def column(kind: ColumnKind, type_name: str = "", *digits: int) -> Column:

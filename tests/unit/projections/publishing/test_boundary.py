@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.boundary import Ahead, Place, Reach, divide, place_of
-from projections.record import Record
+from projections.changes.record import Record
+from projections.publishing.boundary import Ahead, Place, Reach, divide, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from projections.boundary import Run
+    from projections.publishing.boundary import Run
 
 BEAT = "shop.headwater.heartbeat"
 TOPICS = ("shop.a", "shop.b")

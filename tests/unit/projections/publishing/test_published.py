@@ -10,13 +10,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cdc.lsn import Lsn
-from headwater import query
-from projections import published
-from projections.boundary import Ahead
+from headwater.reading import sql as reading_sql
+from projections.changes.record import Record
 from projections.errors import PlaceBehindError, PlaceUnpublishedError
-from projections.published import Published, TableVersion
-from projections.record import Record
-from projections.sinks import table
+from projections.publishing import published_versions
+from projections.publishing.boundary import Ahead
+from projections.publishing.published_versions import Published, TableVersion
+from projections.stores.delta import table_sink as table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,11 +83,11 @@ def test_what_nobody_can_read_any_more_goes_and_the_newest_stays(
     group: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ns = time.time_ns()
-    monkeypatch.setattr(published.time, "time_ns", lambda: now_ns)
+    monkeypatch.setattr(published_versions.time, "time_ns", lambda: now_ns)
     group.publish(1, 100, {"a": 1})
-    monkeypatch.setattr(published.time, "time_ns", lambda: now_ns + 1_800 * 10**9)
+    monkeypatch.setattr(published_versions.time, "time_ns", lambda: now_ns + 1_800 * 10**9)
     group.publish(1, 200, {"a": 2})
-    monkeypatch.setattr(published.time, "time_ns", lambda: now_ns + 3_700 * 10**9)
+    monkeypatch.setattr(published_versions.time, "time_ns", lambda: now_ns + 3_700 * 10**9)
     group.publish(1, 300, {"a": 3})
 
     assert [200, 300] == [version.lsn for version in group.all()]
@@ -105,8 +105,8 @@ def test_files_of_what_readers_get_stay_however_old_they_are(
 
     table.maintain(DeltaTable(tmp_path / "a"), tmp_path, "a")
 
-    assert [1, 2] == published.promised(tmp_path, "a")
-    assert [] == published.promised(tmp_path, "b")
+    assert [1, 2] == published_versions.promised(tmp_path, "a")
+    assert [] == published_versions.promised(tmp_path, "b")
     for version in (1, 2, 3):
         assert version + 1 == _count(tmp_path / "a", version)
     with pytest.raises(OSError, match=r"not found|No such file"):
@@ -133,14 +133,14 @@ def test_what_lies_beyond_is_kept_with_its_records_and_none_is_known_at_first(
 def test_before_anything_is_published_no_half_of_it_can_be_read(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "checking"), pa.table({"amount": [1]}))
     sql = "SELECT * FROM checking"
-    before = query.run(sql, tmp_path).num_rows
+    before = reading_sql.run(sql, tmp_path).num_rows
     Published(tmp_path, "bank").begin()
 
     assert 1 == before
-    with pytest.raises(query.NotPublishedError):
-        query.run(sql, tmp_path)
-    with pytest.raises(query.AsOfError):
-        query.run(sql, tmp_path, "0/1")
+    with pytest.raises(reading_sql.NotPublishedError):
+        reading_sql.run(sql, tmp_path)
+    with pytest.raises(reading_sql.AsOfError):
+        reading_sql.run(sql, tmp_path, "0/1")
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def history(tmp_path: Path) -> Path:
 
 def total(tables: Path, as_of: str | None = None) -> int:
     sql = "SELECT (SELECT sum(amount) FROM checking) + (SELECT sum(amount) FROM savings) AS total"
-    return int(query.run(sql, tables, as_of).to_pylist()[0]["total"])
+    return int(reading_sql.run(sql, tables, as_of).to_pylist()[0]["total"])
 
 
 def test_a_query_reads_all_views_at_one_boundary(history: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_query_reads_all_views_at_one_boundary(history: Path) -> None:
 def test_what_is_kept_no_more_is_refused_with_the_way_to_see_what_is(
     history: Path, as_of: str
 ) -> None:
-    with pytest.raises(query.AsOfError) as refused:
+    with pytest.raises(reading_sql.AsOfError) as refused:
         total(history, as_of)
 
     assert "headwater view versions" in str(refused.value.hint)
@@ -181,15 +181,15 @@ def test_what_is_kept_no_more_is_refused_with_the_way_to_see_what_is(
 
 @pytest.mark.parametrize("as_of", ["", "yesterday", "0/", "1/2/3", "-1", "1.5", "0/XYZ"])
 def test_what_is_no_position_time_or_version_is_refused(history: Path, as_of: str) -> None:
-    with pytest.raises(query.AsOfError, match="no position"):
+    with pytest.raises(reading_sql.AsOfError, match="no position"):
         total(history, as_of)
 
 
 def test_a_view_that_is_still_built_is_told_from_one_that_is_not_there(history: Path) -> None:
-    with pytest.raises(query.NotPublishedError):
-        query.run("SELECT * FROM late", history)
-    with pytest.raises(query.QueryError, match="no view is named chequing"):
-        query.run("SELECT * FROM chequing", history)
+    with pytest.raises(reading_sql.NotPublishedError):
+        reading_sql.run("SELECT * FROM late", history)
+    with pytest.raises(reading_sql.QueryError, match="no view is named chequing"):
+        reading_sql.run("SELECT * FROM chequing", history)
 
 
 def test_several_views_are_switched_in_one_step_and_it_is_known_where_they_were(
@@ -238,7 +238,7 @@ def test_switches_are_known_as_long_as_versions_from_before_them(
     now_ns = time.time_ns()
     for hours in (0.0, 0.5, 1.5, 3.0):
         at_ns = now_ns + round(hours * 3600 * 10**9)
-        monkeypatch.setattr(published.time, "time_ns", lambda at_ns=at_ns: at_ns)
+        monkeypatch.setattr(published_versions.time, "time_ns", lambda at_ns=at_ns: at_ns)
         group.publish(1, round(100 + hours * 10), {"a": 1, "a.v2": 1})
         group.switch({"a": "a.v2" if group.current().get("a", "a") == "a" else "a"})
     content = msgspec.json.decode((group.folder / "current.json").read_bytes())

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from fix_log import PLAN
 
-from projections.change import Applied, RowChange
-from projections.sinks.checked import CheckedSink
-from projections.sinks.memory import MemorySink
+from projections.changes.row_change import Applied, RowChange
+from projections.stores.memory import MemorySink
+from projections.versions.checked import CheckedSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from projections.plan import ViewPlan
+    from projections.planning.view_plan import ViewPlan
 
 LOADED = 5
 

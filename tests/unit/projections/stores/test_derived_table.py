@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.definition.columns import DELETED_FIELD
-from projections.sinks.derived_table import DerivedTable, settled
+from projections.stores.delta.derived_table import DerivedTable, settled
 
 if TYPE_CHECKING:
     from pathlib import Path

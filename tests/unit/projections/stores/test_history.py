@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cdc.schema_change.difference import ChangeKind, SchemaChange
-from projections.evolution import Outcome, decide
-from projections.history import HistoryChange, HistoryState, Rule, extend, follows, history, steps
-from projections.view import SchemaPolicy
+from projections.definition.views import SchemaPolicy
+from projections.planning.schema_policy import Outcome, decide
+from projections.stores.delta.history.states import (
+    HistoryChange,
+    HistoryState,
+    Rule,
+    extend,
+    follows,
+    history,
+    steps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

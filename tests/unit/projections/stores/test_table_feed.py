@@ -8,10 +8,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.change import RowChange
-from projections.plan import ViewPlan
-from projections.sinks.table import TableSink
-from projections.view import Store
+from projections.changes.row_change import RowChange
+from projections.definition.views import Store
+from projections.planning.view_plan import ViewPlan
+from projections.stores.delta.table_sink import TableSink
 
 if TYPE_CHECKING:
     from pathlib import Path

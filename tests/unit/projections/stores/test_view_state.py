@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.definition.columns import DELETED_FIELD
-from projections.published import Published, TableVersion
-from projections.sinks.derived_table import DerivedTable
-from projections.view import DerivedView, Store
-from projections.view_state import kept, states
+from projections.definition.views import DerivedView, Store
+from projections.publishing.published_versions import Published, TableVersion
+from projections.stores.delta.derived_table import DerivedTable
+from projections.stores.delta.table_stats import kept, states
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections.spec import JobSpec
+from projections.definition.views import Store
+from projections.planning.job_spec import JobSpec
 from projections.verification.renewal import Renewals
-from projections.view import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,23 +19,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.archive import DAY
-from projections.change import ReadSpan, RowChange
+from projections.archive.table import DAY
+from projections.changes.documents import decoded_key, key_text, key_values, source_key
+from projections.changes.row_batch import RowPart
+from projections.changes.row_change import ReadSpan, RowChange
+from projections.changes.sink import Holding
 from projections.common.throttle import Throttle
-from projections.documents import decoded_key, key_text, key_values, source_key
+from projections.definition.views import Store
 from projections.errors import RepairRefusedError, VerificationError
-from projections.plan import HistoryPlan, ViewPlan
-from projections.repair import refuse
-from projections.row_part import RowPart
-from projections.sinks.sink import Holding
-from projections.sinks.warehouse import WarehouseSink
-from projections.spec import JobSpec
-from projections.verification.rounds import KEYS_AT_ONCE, Rounds
-from projections.verification.sieve import Side, differing
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import HistoryPlan, ViewPlan
+from projections.stores.delta.sink import WarehouseSink
+from projections.verification.compared_stores import ComparedStores
+from projections.verification.key_filter import Side, differing
+from projections.verification.recheck import KEYS_AT_ONCE, Rounds
+from projections.verification.repair import refuse
+from projections.verification.report import Finding, Verdict, ViewReport
 from projections.verification.staleness import with_staleness
-from projections.verification.stores import ComparedStores
-from projections.view import Store
-from projections.view_report import Finding, Verdict, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,9 +9,9 @@ from fix_seeds import examples
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from projections.sinks.sink import Holding
+from projections.changes.sink import Holding
+from projections.verification.report import Verdict
 from projections.verification.rule import judge
-from projections.view_report import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

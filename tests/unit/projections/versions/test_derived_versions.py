@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.derived_versions import in_order
+from projections.definition.views import DerivedView, Store
 from projections.errors import RebuildRefusedError
-from projections.view import DerivedView, Store
+from projections.versions.derived import in_order
 
 NAMES = "abcdef"
 

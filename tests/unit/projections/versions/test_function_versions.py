@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import cloudpickle
 
-from projections.derivation.errors import ViewQueryError
+from projections.definition.codec import decoded, encoded
+from projections.definition.derived.view_function import ViewFunction, part_told
+from projections.definition.registry import load
+from projections.derivation_errors import ViewQueryError
 from projections.errors import FunctionLostError
-from projections.function_versions import KeptFunction, in_place, with_function
-from projections.registry import load
-from projections.spark.derived import definition_of
-from projections.view_definition import decoded, encoded
-from projections.view_function import ViewFunction, part_told
+from projections.incremental.spark.maintainer import definition_of
+from projections.versions.function_store import KeptFunction, in_place, with_function
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.view import DerivedView
+    from projections.definition.views import DerivedView
 
 VIEWS = """
 from __future__ import annotations

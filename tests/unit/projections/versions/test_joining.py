@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections import joining
-from projections.plan import ViewPlan
-from projections.spec import JobSpec
-from projections.view import Store
+from projections.definition.views import Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import ViewPlan
+from projections.versions import handover
 
 
 def plan(name: str, table: str) -> ViewPlan:
@@ -41,7 +41,7 @@ def test_a_query_goes_back_to_where_a_version_that_joins_has_everything(
     spec = replace(spec, plans=plans)
     at = {(TOPIC, 0): 7, (TOPIC, 1): 3, (OTHER, 0): 5}
 
-    found = joining.rewound(spec, Store.CACHE, at)
+    found = handover.rewound(spec, Store.CACHE, at)
 
     assert {**{(TOPIC, number): offset for number, offset in back.items()}, (OTHER, 0): 5} == found
 
@@ -49,6 +49,6 @@ def test_a_query_goes_back_to_where_a_version_that_joins_has_everything(
 def test_a_version_comes_too_late_once_its_own_topics_have_lost_what_it_lacks() -> None:
     bounds = {(TOPIC, 0): (3, 9), (TOPIC, 1): (0, 2), (OTHER, 0): (8, 9)}
 
-    assert not joining.too_late(COMING, {(TOPIC, 0): 3}, bounds)
-    assert joining.too_late(COMING, {(TOPIC, 0): 2}, bounds)
-    assert joining.too_late(COMING, {}, bounds)
+    assert not handover.too_late(COMING, {(TOPIC, 0): 3}, bounds)
+    assert handover.too_late(COMING, {(TOPIC, 0): 2}, bounds)
+    assert handover.too_late(COMING, {}, bounds)

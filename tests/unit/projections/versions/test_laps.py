@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from projections import laps
-from projections.laps import FEW, SOON_S, Laps
+from projections.versions import laps
+from projections.versions.laps import FEW, SOON_S, Laps
 
 
 class Clock:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.table import TableName
-from projections import view_definition
-from projections.replay.rate import rate_of, share_of
-from projections.view import HistoryColumns, MirrorView, Store
-from projections.view_version import Replayed, VersionState, ViewVersion
+from projections.definition import codec
+from projections.definition.views import HistoryColumns, MirrorView, Store
+from projections.versions.rate_estimate import rate_of, share_of
+from projections.versions.version import Replayed, VersionState, ViewVersion
 
 if TYPE_CHECKING:
-    from projections.view import AnyView
+    from projections.definition.views import AnyView
 
 ORDERS = MirrorView("orders", "shop", TableName("public", "orders"), (), frozenset({Store.TABLE}))
 CUSTOMERS = replace(ORDERS, name="customers")
@@ -32,7 +32,7 @@ def made(
         number,
         f"{view.name}.v{number}",
         VersionState.HELD,
-        view_definition.encoded(view),
+        codec.encoded(view),
         replayed=Replayed({}, None, per_s * 10, 10.0, share),
         made_at=datetime(2026, 11, day, tzinfo=UTC),
     )

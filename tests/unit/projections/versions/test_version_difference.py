@@ -15,19 +15,21 @@ import pytest
 from cdc.lsn import Lsn
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from eventstore.registry import EventTypes
-from projections import store_turn, table_difference, version_difference
-from projections.change import RowChange
+from projections.changes.row_change import RowChange
+from projections.common import store_lock
 from projections.definition.columns import ROW_ID_COLUMN
-from projections.definition_diff import ChangeKind, DefinitionChange
-from projections.event_form import KEY, EventForm
-from projections.expectation.expectation import Expectation, OnFail, deletes
-from projections.plan import EventsPlan, HistoryPlan, ViewPlan
-from projections.published import Published
-from projections.sinks.memory import MemorySink
-from projections.sinks.warehouse import WarehouseSink
-from projections.spec import JobSpec
-from projections.version_difference import VersionDifference, compare_versions
-from projections.view import EVENTS, Store
+from projections.definition.diff import ChangeKind, DefinitionChange
+from projections.definition.event_rows import KEY, EventForm
+from projections.definition.expectations.expectation import Expectation, OnFail, deletes
+from projections.definition.views import EVENTS, Store
+from projections.planning.job_spec import JobSpec
+from projections.planning.view_plan import EventsPlan, HistoryPlan, ViewPlan
+from projections.publishing.published_versions import Published
+from projections.stores.delta import table_diff
+from projections.stores.delta.sink import WarehouseSink
+from projections.stores.memory import MemorySink
+from projections.versions import compare
+from projections.versions.compare import VersionDifference, compare_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,8 +104,8 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
     def opened(store: Store, _: Any) -> Any:
         return WarehouseSink(found.spec.addresses.tables) if store is Store.TABLE else found.memory
 
-    monkeypatch.setattr(version_difference, "open_sink", opened)
-    monkeypatch.setattr(store_turn, "alone", lambda *_: nullcontext())
+    monkeypatch.setattr(compare, "open_sink", opened)
+    monkeypatch.setattr(store_lock, "alone", lambda *_: nullcontext())
     return found
 
 
@@ -323,7 +325,7 @@ def test_a_view_of_events_and_one_of_a_table_are_not_compared(stored: Stored) ->
 def test_rows_that_are_set_apart_are_counted_once_however_large_the_table_is(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_difference, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(table_diff, "ROWS_AT_ONCE", 3)
     new = replace(NEW, expectations=PLACED)
     rows = [row(n, "cancelled" if n % 2 else "placed") for n in range(20)]
     stored.write(OLD, changes(rows))

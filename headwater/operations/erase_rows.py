@@ -1,0 +1,330 @@
+"""Forgetting: what the project's places knew of keys of a table goes; a certificate stays."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cdc.broker import cut, topics
+from cdc.consumer.shelf import parked_keys
+from cdc.consumer.spec import parked_topic
+from cdc.postgres import session
+from cdc.snapshot import reads, request
+from cdc.upkeep import tail
+from headwater.errors import UnhealthyError
+from projections.alerting import tables as alerting_tables
+from projections.archive.table import Archive
+from projections.common.scratch_dir import remove_abandoned
+from projections.common.spark_checkpoint import positions
+from projections.erasure.archive import Through
+from projections.erasure.canaries import LENGTH_MIN, canaries
+from projections.erasure.certificate import BEYOND_REACH, Certificate, Erased, keep, now
+from projections.erasure.erasure import Erasure
+from projections.erasure.file_search import Searched, search_files
+from projections.erasure.unreached import unreached
+from projections.errors import ForgettingRefusedError
+from projections.versions import registry
+from projections.versions.fill_from_topic import remove_left
+from projections.versions.version import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import psycopg
+
+    from cdc.broker.extent import Place
+    from cdc.snapshot.reads import Read
+    from cdc.table import TableName
+    from headwater.platform.platform import Platform
+    from projections.erasure.archive import ReadKey
+    from projections.planning.job_spec import JobSpec
+
+    Connection = psycopg.Connection[Any]
+
+CATCH_UP_S: Final = 120.0
+_READ_S: Final = 120.0
+_FILES_S: Final = 180.0
+_POLL_S: Final = 0.3
+_EVENTS: Final = "eventstore"
+_ASKED: Final = ("stores of the table's views, by the keys",)
+_SEARCHED: Final = (
+    *_ASKED,
+    "files of the home, but those of a local source: byte by byte, Parquet files decoded",
+)
+
+
+class Forgetting:
+    """Forgets what rows of one table were.
+
+    Whoever is killed amid it asks again: each step may be done twice.
+
+    Args:
+        platform: The project, and where its servers are.
+        table: The table.
+        say: Is told each step.
+    """
+
+    def __init__(
+        self, platform: Platform, table: TableName, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._platform = platform
+        self._capture = platform.capture_spec()
+        self._table = table
+        self._say = say
+        if table.schema == _EVENTS:
+            raise ForgettingRefusedError(
+                "events are never taken out of the log",
+                hint="headwater events shred forgets a person: no copy of an event has more than"
+                " sealed values",
+            )
+
+    def forget(
+        self, keys: Sequence[object], *, row_stays: bool = False
+    ) -> tuple[Certificate, Path]:
+        """Forgets keys; returns the certificate, and where it is kept.
+
+        Args:
+            keys: As `request.ask` takes them.
+            row_stays: Also keys that have a row: it stays as it is now.
+
+        Raises:
+            ForgettingRefusedError: It cannot be done as asked; nothing was erased.
+            ReadRefusedError: The table is not captured, or has no such key.
+            UnhealthyError: The source was never captured, or views do not come as far as they
+                have to.
+            SinkError: A place cannot be written; asked again, it goes on.
+        """
+        begun_at = now()
+        if not self._platform.captured():
+            raise UnhealthyError(
+                f"source {self._source} was never captured",
+                hint="headwater up captures it and builds the views",
+            )
+        with session.connect(self._platform.source_dsn) as connection, ExitStack() as held:
+            epoch = reads.epoch_of(connection, self._source, self._capture.epoch)
+            through = Through(epoch, self._platform.current_lsn())
+            erasure = self._erasure(connection, through, held)
+            self._caught_up(erasure, "all views have what was committed by now")
+            found = self._read(erasure, keys)
+            former: set[str] = set()
+            texts = {key.text for key in found}
+            for topic in erasure.archived():
+                former |= topic.find(texts, through).former
+            if former:
+                found += self._read(erasure, [orjson.loads(text) for text in sorted(former)])
+            every = frozenset(texts | former)
+            self._refuse_alive(found, row_stays=row_stays)
+            self._refuse_parked(every)
+            before = self._cuts(found)
+            self._refuse_readers(before)
+            archived = erasure.archived()
+            values = canaries(connection, self._table, archived, every, through)
+            erased = self._erase(erasure, through, every, before)
+            searched = self._search(values)
+            certificate = Certificate(
+                source=self._source,
+                subject=str(self._table),
+                keys=sorted(texts),
+                former_keys=len(former),
+                through=str(through.lsn),
+                begun_at=begun_at,
+                ended_at=now(),
+                erased=erased,
+                values_searched=searched.texts,
+                files_searched=searched.files,
+                bytes_searched=searched.size_bytes,
+                found_in=searched.found,
+                beyond_reach=(*BEYOND_REACH, *not_searched(searched)),
+                searched_in=_SEARCHED if searched.texts else _ASKED,
+            )
+            folder = self._platform.project.home.root / "certificates"
+            return certificate, keep(certificate, folder)
+
+    @property
+    def _source(self) -> str:
+        return self._platform.project.source.name
+
+    def _erase(
+        self,
+        erasure: Erasure,
+        through: Through,
+        texts: frozenset[str],
+        before: dict[Place, int],
+    ) -> list[Erased]:
+        found = erasure.known(texts)
+        self._say("what the archive, histories and the quarantine knew is erased")
+        self._await_published(erasure, replace(through, lsn=self._platform.current_lsn()))
+        found += erasure.cut(before, _FILES_S)
+        self._say("topics are cut off")
+        found += erasure.past()
+        found += erasure.left(texts)
+        with session.connect(self._platform.source_dsn) as connection:
+            withheld = alerting_tables.withhold(connection, self._source)
+        found.append(Erased("alerts", "messages", withheld))
+        self._say("files, logs and segments of former times are removed")
+        return found
+
+    def _await_published(self, erasure: Erasure, through: Through) -> None:
+        """Waits until nobody is to read a table as it was before."""
+        deadline = time.monotonic() + CATCH_UP_S
+        self._platform.await_applied(through.lsn, CATCH_UP_S, erasure.places)
+        while behind := erasure.behind(through):
+            if time.monotonic() > deadline:
+                raise UnhealthyError(
+                    f"tables are not published as of {through.lsn}",
+                    detail=", ".join(behind),
+                    hint="headwater view status shows what holds them up; then ask again",
+                )
+            time.sleep(_POLL_S)
+        self._say("all tables are published as they are now")
+
+    def _caught_up(self, erasure: Erasure, said: str) -> None:
+        self._platform.await_applied(self._platform.current_lsn(), CATCH_UP_S, erasure.places)
+        self._say(said)
+
+    def _read(self, erasure: Erasure, keys: Sequence[object]) -> list[ReadKey]:
+        """Has keys read: what they are now lies behind all that is to be forgotten."""
+        topic = self._table.topic(self._source)
+        with cut.short_pieces(self._capture.kafka_bootstrap, topic):
+            asked = request.ask(self._capture, self._table, keys=keys)
+            read = request.wait(self._capture, asked.read.id, _READ_S)
+        self._await_archived(topic, read)
+        self._caught_up(erasure, f"{len(keys)} keys of {self._table} are read as they are now")
+        own = next(each for each in erasure.archived() if each.topic == topic)
+        if read.read_lsn is None:  # of a read that is done it is there
+            return []
+        return own.keys_read(read.epoch, read.read_lsn)
+
+    def _await_archived(self, topic: str, read: Read) -> None:
+        spec = self._capture
+        identity = topics.identities(spec.kafka_bootstrap, [topic])[topic]
+        ends = {(topic, partition): end for partition, end in (read.end_offsets or {}).items()}
+        archive = Archive(self._platform.project.home.root / "archive" / self._source)
+        deadline = time.monotonic() + CATCH_UP_S
+        while True:
+            there = archive.ends(dict.fromkeys(ends, identity))
+            if all(there.get(place, 0) >= end for place, end in ends.items()):
+                return
+            if time.monotonic() > deadline:
+                raise UnhealthyError(
+                    "the archive does not take what was read",
+                    detail=f"after {CATCH_UP_S:.0f} s",
+                    hint="headwater status shows whether the job runs",
+                )
+            time.sleep(_POLL_S)
+
+    def _erasure(self, connection: Connection, through: Through, held: ExitStack) -> Erasure:
+        """Looks at what there is, and keeps its versions as they are until all is done."""
+        locked: set[str] = set()
+        while True:
+            spec = self._platform.views.job_spec()
+            erasure = Erasure(spec, self._table, through)
+            lacking = {*erasure.views, *erasure.followers} - locked
+            if not lacking:
+                break
+            for view in sorted(lacking):
+                held.enter_context(registry.alone(connection, self._source, view))
+                locked.add(view)
+        self._refuse_unreached(connection, spec)
+        self._refuse_building(connection, erasure)
+        remove_left(connection, spec)  # copies of topics, by rebuilds that were killed
+        return erasure
+
+    def _refuse_unreached(self, connection: Connection, spec: JobSpec) -> None:
+        halted = self._platform.told.halted()
+        found = unreached(connection, spec, self._table, halted)
+        if found:
+            raise ForgettingRefusedError(
+                f"what views have of {self._table} would stay in some places",
+                detail="; ".join(f"{each.place}: {each.why}" for each in found),
+                hint="; ".join(dict.fromkeys(each.hint for each in found)) + "; then ask again",
+            )
+
+    def _refuse_building(self, connection: Connection, erasure: Erasure) -> None:
+        """Refuses what a rebuild is at: it has what is to be forgotten before it."""
+        for view in erasure.views:
+            for version in registry.of_view(connection, self._source, view):
+                if version.state in {VersionState.BUILDING, VersionState.JOINING}:
+                    raise ForgettingRefusedError(
+                        f"version {version.number} of view {view} is being built",
+                        hint=f"headwater view rebuild {view} ends it,"
+                        f" headwater view drop {view} {version.number} --yes removes it",
+                    )
+
+    @staticmethod
+    def _refuse_alive(found: Sequence[ReadKey], *, row_stays: bool) -> None:
+        alive = sum(key.alive for key in found)
+        if alive and not row_stays:
+            raise ForgettingRefusedError(
+                f"{alive} of {len(found)} keys still have a row in the source",
+                hint="delete it there, or overwrite what is to be forgotten and give --row-stays",
+            )
+
+    def _refuse_parked(self, texts: frozenset[str]) -> None:
+        bootstrap, begin = self._capture.kafka_bootstrap, parked_topic(self._source, "")
+        own = self._table.topic(self._source)
+        for name in sorted(each for each in topics.names(bootstrap) if each.startswith(begin)):
+            parked = [key for key in parked_keys(bootstrap, name) if key.topic == own]
+            if any((key.raw_key or b"").decode(errors="replace") in texts for key in parked):
+                raise ForgettingRefusedError(
+                    "a consumer has parked changes of a key",
+                    detail=f"group {name.removeprefix(begin)}",
+                    hint="have them delivered, or give them up; then ask again",
+                )
+
+    def _refuse_readers(self, before: dict[Place, int]) -> None:
+        """Refuses to cut off what somebody has not read yet."""
+        queries = positions(self._platform.project.settings.home, self._source)
+        readers = tail.look(self._capture, queries, 0.0).readers
+        behind = sorted(
+            {
+                each.name
+                for each in readers
+                if each.wanted < before.get((each.topic, each.partition), 0)
+            }
+        )
+        if behind:
+            raise ForgettingRefusedError(
+                "readers of the topic have not come as far as it is to be cut off",
+                detail=", ".join(behind),
+                hint="let them catch up, or delete groups of those that are gone; then ask again",
+            )
+
+    def _cuts(self, found: Sequence[ReadKey]) -> dict[Place, int]:
+        topic = self._table.topic(self._source)
+        before: dict[Place, int] = {}
+        for key in found:
+            place = topic, key.partition
+            before[place] = min(key.offset, before.get(place, key.offset))
+        return before
+
+    def _search(self, values: frozenset[str]) -> Searched:
+        home = self._platform.project.home
+        remove_abandoned()
+        if not values:
+            self._say("no value is theirs alone: files are not searched")
+            return Searched()
+        # the local Postgres is the source itself
+        searched = search_files(home.root, values, but=[home.data("postgres")])
+        self._say(f"{searched.files:,} files searched for {searched.texts} values")
+        return searched
+
+
+def not_searched(searched: Searched) -> Iterator[str]:
+    """Says what of the rows' values the search of files could not see.
+
+    Args:
+        searched: What was searched.
+    """
+    if searched.texts:
+        yield "values that search or cache have compressed in files of theirs: no search sees them"
+    else:
+        yield (
+            "values of the rows: the archive has none, or none any more, that is theirs alone and"
+            f" has {LENGTH_MIN} letters; so none was looked for"
+        )

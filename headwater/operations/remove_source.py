@@ -1,0 +1,264 @@
+"""`headwater source remove`: all that a capture has made, part by part; what others made stays."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker import topics
+from cdc.connect import secrets, supervision
+from cdc.connect.rest import ConnectRest
+from cdc.postgres import captures, session
+from cdc.source import topic_specs
+from cdc.upkeep import traces
+from cdc.upkeep.traces import TracePart
+from headwater.errors import UsageError
+from headwater.platform.specs import applied_file, capture_spec
+from headwater.runtime import Endpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from psycopg import Connection
+
+    from cdc.capture import CaptureSpec
+    from headwater.platform.platform import Platform
+
+CONNECTOR: Final = "connector"
+TOPICS: Final = "topics"
+CHECKPOINTS: Final = "checkpoints"
+PARTS: Final = (CONNECTOR, TOPICS, *map(str, TracePart), CHECKPOINTS)
+"""All parts, in the order in which they go: what reads stops before what it reads from goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A part of a capture that there is.
+
+    Attributes:
+        part: Which one, of `PARTS`.
+        name: Its name.
+        goes: Whether it is removed.
+        why: What it is; why it stays if it does.
+        statement: What removes it by hand; None if that is more than a statement.
+    """
+
+    part: str
+    name: str
+    goes: bool
+    why: str
+    statement: str | None = None
+
+
+class Removal:
+    """The removal of one source.
+
+    Args:
+        dsn: The database, with a role that may drop what it made.
+        source: Name of the source.
+        platform: The project, with its Kafka and Connect; None for a database alone.
+        wanted: Which parts shall go.
+
+    Raises:
+        UsageError: The database is the one of the home folder.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        source: str,
+        platform: Platform | None = None,
+        wanted: Collection[str] = PARTS,
+    ) -> None:
+        self._dsn = dsn
+        self._source = source
+        self._platform = platform
+        self._wanted = set(wanted)
+        self._spec = None if platform is None else _spec(platform, dsn, source)
+
+    def items(self) -> list[Item]:
+        """Returns what there is, in the order in which it goes; changes nothing.
+
+        Raises:
+            UsageError: The schema shall go before what it has the proof of.
+            CdcError: Postgres, or a Kafka or Connect that runs, does not answer.
+        """
+        with session.connect(self._dsn) as connection:
+            found = [
+                *self._connector(connection),
+                *self._topics(connection),
+                *(
+                    Item(str(trace.part), trace.name, trace.removable, trace.why, trace.statement)
+                    for trace in traces.find(connection, self._source)
+                ),
+                *self._checkpoints(),
+            ]
+        self._refuse_schema_first(found)
+        return [
+            item if item.part in self._wanted else replace(item, goes=False, why="is not asked for")
+            for item in found
+        ]
+
+    @property
+    def stops(self) -> bool:
+        """Whether servers and job of the folder run, which are stopped for it."""
+        return self._platform is not None and self._platform.running()
+
+    def run(self, say: Callable[[str], None]) -> list[str]:
+        """Removes what `items` shows; says each step once it is done, and returns all of them.
+
+        Whoever is killed amid it calls it again.
+
+        Raises:
+            CdcError: A server refuses; what was said before is done.
+        """
+        done: list[str] = []
+
+        def did(lines: list[str]) -> None:
+            for line in lines:
+                say(line)
+            done.extend(lines)
+
+        going = {item.part for item in self.items() if item.goes}
+        spec = self._spec
+        if spec is not None and CONNECTOR in going:
+            did(_remove_connector(spec))
+        if spec is not None and TOPICS in going:
+            with session.connect(self._dsn) as connection:
+                ours = sorted(self._own_topics(connection, spec))
+            did([f"deleted topic {name}" for name in topics.delete(spec.kafka_bootstrap, ours)])
+        if self.stops and self._platform is not None:
+            self._platform.stop()
+            did(["stopped the job and the servers of this folder"])
+        with session.connect(self._dsn) as connection:
+            for trace in traces.find(connection, self._source):
+                if trace.part in going:
+                    did(traces.drop(connection, self._source, trace))
+        if CHECKPOINTS in going:
+            did([f"removed {path}" for path in self._remove_checkpoints()])
+        return done
+
+    def _refuse_schema_first(self, found: list[Item]) -> None:
+        source_parts = [item for item in found if item.part in list(TracePart) and item.goes]
+        before = [i.part for i in source_parts[:-1] if i.part not in self._wanted]
+        if TracePart.SCHEMA in self._wanted and before and source_parts[-1].part == "schema":
+            raise UsageError(
+                f"the schema goes last: it shows that the {before[0]} is Headwater's",
+                hint=f"let the {before[0]} go too, or keep the schema",
+            )
+
+    def _connector(self, connection: Connection[Any]) -> Iterator[Item]:
+        spec = self._spec
+        if spec is None or not (spec.connect_url or self._started):
+            return
+        if not spec.connect_url:
+            why = "Kafka Connect is not running; headwater up starts it, or remove the home folder"
+            yield Item(CONNECTOR, spec.connector, False, why)
+            return
+        with closing(ConnectRest(spec.connect_url, retry_s=3.0)) as rest:
+            config = rest.config(spec.connector)
+        if config is None:
+            return
+        given = (config.get("slot.name"), config.get("database.dbname"))
+        ours = given == (spec.slot, connection.info.dbname)
+        why = "reads the slot" if ours else f"reads slot {given[0]} of database {given[1]}"
+        yield Item(CONNECTOR, spec.connector, ours, why)
+
+    def _topics(self, connection: Connection[Any]) -> Iterator[Item]:
+        spec = self._spec
+        if spec is None or not (spec.kafka_bootstrap or self._started):
+            return
+        if not spec.kafka_bootstrap:
+            why = "Kafka is not running; its topics are in the home folder"
+            yield Item(TOPICS, f"{spec.name}.*", False, why)
+            return
+        ours = self._own_topics(connection, spec)
+        others = self._named_topics(connection, spec) - ours
+        if ours:
+            yield Item(TOPICS, ", ".join(sorted(ours)), True, "changes, as long as they are kept")
+        if others:
+            why = "made anew by another since they were looked at"
+            yield Item(TOPICS, ", ".join(sorted(others)), False, why)
+
+    def _named_topics(self, connection: Connection[Any], spec: CaptureSpec) -> set[str]:
+        """Topics that exist and have names of the source's."""
+        there = topics.names(spec.kafka_bootstrap)
+        noted = captures.find(connection, spec.name)
+        names = set(noted.topics or ()) if noted else set()
+        if self._platform is not None and spec.name == self._platform.project.source.name:
+            names |= {topic.name for topic in topic_specs(spec)}
+            names |= {name for name in there if spec.outbox and name.startswith(spec.outbox_prefix)}
+        return names & there
+
+    def _own_topics(self, connection: Connection[Any], spec: CaptureSpec) -> set[str]:
+        """Those of them that are what was captured into, as far as that was noted."""
+        names = self._named_topics(connection, spec)
+        if not names:
+            return set()
+        noted = captures.find(connection, spec.name)
+        known = {name: each.id for name, each in (noted.topics or {}).items()} if noted else {}
+        there = topics.identities(spec.kafka_bootstrap, names)
+        return {name for name in names if known.get(name, there.get(name)) == there.get(name)}
+
+    def _checkpoints(self) -> Iterator[Item]:
+        folder = self._folder
+        if folder is not None and folder.is_dir():
+            yield Item(
+                CHECKPOINTS, str(folder), True, "where the job's queries stand in the topics"
+            )
+
+    def _remove_checkpoints(self) -> list[str]:
+        gone = []
+        if self._folder is not None and self._folder.is_dir():
+            shutil.rmtree(self._folder)
+            gone = [str(self._folder)]
+        if self._platform is not None and self._spec is not None:
+            secrets.remove(self._spec)
+            applied_file(self._platform.project).unlink(missing_ok=True)
+        return gone
+
+    @property
+    def _started(self) -> bool:
+        """Whether a Kafka of this folder was ever started."""
+        return self._platform is not None and self._platform.project.home.data("kafka").is_dir()
+
+    @property
+    def _folder(self) -> Path | None:
+        if self._platform is None:
+            return None
+        return self._platform.project.home.root / "checkpoints" / self._source
+
+
+def _remove_connector(spec: CaptureSpec) -> list[str]:
+    with closing(ConnectRest(spec.connect_url)) as rest:
+        if not rest.stop(spec.connector):
+            return []
+        supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
+        rest.delete_offsets(spec.connector)
+        rest.delete(spec.connector)
+    return [f"removed connector {spec.connector} and its offsets"]
+
+
+def _spec(platform: Platform, dsn: str, source: str) -> CaptureSpec:
+    project = platform.project
+    if project.settings.for_source(project.source.name).dsn is None:
+        raise UsageError(
+            "the source is the Postgres of this folder, which nothing else uses",
+            hint=f"headwater down && rm -r {project.home.root}",
+        )
+    services = project.settings.services
+    if platform.running():
+        endpoints = platform.endpoints
+    else:  # what is started here is down; what runs elsewhere is there
+        kafka, connect = services.kafka.address, services.connect.address
+        endpoints = Endpoints(
+            kafka_bootstrap=kafka.get_secret_value() if kafka else "",
+            connect_url=connect.get_secret_value().rstrip("/") if connect else "",
+        )
+    spec = capture_spec(project, dsn, endpoints)
+    if source == spec.name:
+        return spec
+    return replace(spec, name=source, outbox=None)

@@ -1,0 +1,576 @@
+"""Versions of a project's views: built beside the ones that readers see, compared, switched."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+
+from cdc.errors import CdcError
+from cdc.postgres import session
+from headwater.errors import UsageError
+from headwater.platform.specs import job_spec
+from projections.common.fault import Fault
+from projections.definition.views import DerivedView
+from projections.errors import (
+    ProjectionError,
+    RebuildStoppedError,
+    ReplayStoppedError,
+    SinkUnavailableError,
+    VersionBehindError,
+    VersionDiffersError,
+)
+from projections.planning import binding
+from projections.versions import compare as versions_compare
+from projections.versions import cutover as versions_cutover
+from projections.versions import (
+    dependents,
+    derived_rebuild,
+    fill_from_archive,
+    fill_from_topic,
+    partial_rebuild,
+    rebuild,
+    registry,
+    retire,
+)
+from projections.versions.fill import Filling
+from projections.versions.version import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import psycopg
+
+    from headwater.platform.platform import Platform
+    from projections.archive.bounds import Bounds
+    from projections.definition.views import AnyView, View
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.versions.compare import VersionDifference
+    from projections.versions.dependents import Succession
+    from projections.versions.partial_rebuild import BoundedRebuild
+    from projections.versions.rebuild import RebuildPlan
+    from projections.versions.version import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+Origin = Literal["archive", "source"]
+"""What a version is filled from: the archive of the log, or the compacted topic of its table where
+the archive does not have all; or a whole read of its table. Whatever is made from other views is
+made from these."""
+
+_MIB: Final = 1 << 20
+_BEHIND_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.3
+Made = TypeVar("Made")
+_READABLE: Final = (VersionState.HELD, VersionState.FORMER)
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """What became of a switch.
+
+    Attributes:
+        view: The view.
+        number: The version that readers see now, or that they were to see.
+        difference: How it differs from the one before; None of a way back.
+        moved: Whether readers see it.
+        stand_still: Views made from it that do not fit it, or would not, and why.
+    """
+
+    view: str
+    number: int
+    difference: VersionDifference | None = None
+    moved: bool = True
+    stand_still: Mapping[str, str] = field(default_factory=dict)
+
+
+class Versions:
+    """The versions of a project's views.
+
+    Args:
+        platform: The project, and where its servers are.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        declarations = platform.project.declarations
+        self._declared: Mapping[str, AnyView] = {**declarations.views, **declarations.derived}
+
+    def all(self) -> list[ViewVersion]:
+        """Returns all versions that are not dropped, by view and number."""
+        with self._connected() as connection:
+            versions = registry.read(connection, self._source)
+        return [each for each in versions if each.state is not VersionState.DROPPED]
+
+    def plan(self, name: str, origin: Origin = "archive", *, share: float = 1.0) -> RebuildPlan:
+        """Tells what a rebuild of a view will do; changes nothing.
+
+        Args:
+            name: The view.
+            origin: What it is filled from.
+            share: Of the time, how much a replay takes at most, above 0 to 1.
+
+        Raises:
+            UsageError: No view of that name can be rebuilt, or not from there.
+            RebuildRefusedError: Events of it that are stored cannot be read, or it would be made
+                from itself.
+            SinkUnavailableError: A table that a view made from it reads cannot be read.
+        """
+        view, spec = self._view(name), self._spec()
+        with self._connected() as connection:
+            planned = self._planned(connection, spec, view, origin, share)
+            then = dependents.of_plan(connection, spec, view)
+        return replace(planned, stand_still=_stand_still(spec, then))
+
+    def rebuild(
+        self,
+        name: str,
+        origin: Origin = "archive",
+        filling: Filling | None = None,
+        *,
+        definition: AnyView | None = None,
+        held_too: bool = False,
+    ) -> ViewVersion:
+        """Builds another version of a view by its present definition, or goes on with one.
+
+        Args:
+            name: The view.
+            origin: What it is filled from.
+            filling: How it is filled from the archive, and what pauses it.
+            definition: By which it is built; the declared one if left out.
+            held_too: One that is built and held already will do.
+
+        Returns:
+            The version, which the job holds.
+
+        Raises:
+            UsageError: No view of that name can be rebuilt.
+            ArchiveIncompleteError: The archive does not go back to the first change, and no
+                compacted topic has the newest of each key.
+            RebuildRefusedError: It cannot be rebuilt, or not like that.
+            RebuildStoppedError: It was paused, or the job does not run: given again, it goes on.
+            VersionBusyError: Somebody else is at it.
+        """
+        view, filling = definition or self._view(name), filling or Filling()
+        spec = self._spec()
+        spare = self._platform.project.settings.disk_free_min_mib * _MIB
+        with (
+            self._connected() as connection,
+            registry.alone(connection, self._source, name),
+        ):
+            versions_cutover.finish(connection, spec, name)  # nobody else could, while this goes on
+            planned = self._planned(connection, spec, view, origin, filling.share)
+            version = rebuild.begin(connection, spec, view, planned, spare, held_too=held_too)
+            if version.state is VersionState.BUILDING and version.derived:
+                rebuild.join(connection, spec, version)
+            elif version.state is VersionState.BUILDING:
+                self._fill(connection, spec, version, planned, filling)
+            return rebuild.await_held(
+                connection,
+                spec,
+                version,
+                stopped=filling.stopped.is_set,
+                running=self._platform.job_runs,
+                told=filling.waits,
+            )
+
+    @staticmethod
+    def _planned(
+        connection: Connection, spec: JobSpec, view: AnyView, origin: Origin, share: float
+    ) -> RebuildPlan:
+        if not isinstance(view, DerivedView):
+            return rebuild.plan_rebuild(connection, spec, view, origin, share)
+        if origin == "source":
+            raise UsageError(
+                f"view {view.name} is made from others, and has no table to be read",
+                detail="it reads " + ", ".join(view.inputs),
+                hint=f"headwater view rebuild {view.name} makes it from these",
+            )
+        return derived_rebuild.plan_rebuild(connection, spec, view)
+
+    def plan_rows(self, name: str, bounds: Bounds, *, share: float = 1.0) -> RebuildPlan:
+        """Tells what a rebuild of some rows of a view will do; changes nothing.
+
+        Args:
+            name: The view.
+            bounds: Which rows.
+            share: Of the time, how much the replay takes at most, above 0 to 1.
+
+        Raises:
+            UsageError: No view of that name can be rebuilt.
+            RebuildRefusedError: It cannot be rebuilt in part.
+            BoundsError: It has no such bounds.
+        """
+        view = self._followed(name)
+        with self._connected() as connection:
+            spec = self._bound_spec()
+            return partial_rebuild.plan_rows(connection, spec, view, bounds, share)
+
+    def rebuild_rows(self, name: str, bounds: Bounds, filling: Filling) -> BoundedRebuild:
+        """Makes some rows of what readers see of a view anew, from the archive.
+
+        Args:
+            name: The view.
+            bounds: Which rows.
+            filling: How, and what ends it.
+
+        Raises:
+            UsageError: No view of that name can be rebuilt.
+            RebuildRefusedError: It cannot be rebuilt in part.
+            BoundsError: It has no such bounds.
+            RebuildEarlyError: A store or the archive does not have what is under way.
+            RebuildStoppedError: It was ended: given again, it begins anew.
+            VersionBusyError: Somebody else is at it.
+        """
+        view = self._followed(name)
+        spare = self._platform.project.settings.disk_free_min_mib * _MIB
+        with (
+            self._connected() as connection,
+            registry.alone(connection, self._source, name),
+        ):
+            versions_cutover.finish(connection, self._spec(), name)
+            try:
+                return partial_rebuild.rebuild_rows(
+                    connection,
+                    self._bound_spec(),
+                    view,
+                    bounds,
+                    filling,
+                    self._platform.job_runs,
+                    spare,
+                )
+            except ReplayStoppedError:
+                raise RebuildStoppedError(
+                    f"the rebuild of rows of view {name} was ended",
+                    detail="what it has written is right, and stays",
+                    hint="given again, it begins anew",
+                ) from None
+
+    def _fill(
+        self,
+        connection: Connection,
+        spec: JobSpec,
+        version: ViewVersion,
+        planned: RebuildPlan,
+        filling: Filling,
+    ) -> None:
+        try:
+            plan = rebuild.bind(connection, spec, version)
+            rebuild.prepare(spec, plan)
+            if planned.source != "source":
+                fill = (
+                    fill_from_topic.fill
+                    if _from_topic(version, planned)
+                    else fill_from_archive.fill
+                )
+                fill(connection, spec, version, plan, filling)
+        except ReplayStoppedError:
+            raise RebuildStoppedError(
+                f"the rebuild of view {version.view} is paused",
+                detail=f"version {version.number} stays half built",
+                hint=f"headwater view rebuild {version.view} goes on with it",
+            ) from None
+        except (CdcError, ProjectionError) as error:
+            fault = Fault.of(error)
+            registry.note_fault(connection, self._source, version.place, fault)
+            raise
+        rebuild.join(connection, spec, version)
+
+    def compare(self, name: str, number: int | None = None) -> VersionDifference:
+        """Compares a version with the one that readers see, at one position.
+
+        Args:
+            name: The view.
+            number: The version; the newest that readers could be moved to if left out.
+
+        Raises:
+            VersionUnknownError: There is none.
+            VersionBehindError: It is not where the one that readers see is.
+        """
+        self._view(name)
+        with self._connected() as connection:
+            spec = self._spec()
+            target = rebuild.chosen(connection, spec, name, number, _READABLE)
+            return self._compared(connection, spec, target)
+
+    def cutover(
+        self, name: str, number: int | None = None, *, accept_differences: bool = False
+    ) -> Switched:
+        """Moves readers of a view to another version in all stores.
+
+        Args:
+            name: The view.
+            number: The version; the newest that is held if left out.
+            accept_differences: Even if it differs in what its definition does not explain, or if
+                views made from it would stand still.
+
+        Raises:
+            VersionUnknownError: There is none.
+            VersionBehindError: It is not where the one that readers see is.
+            VersionDiffersError: It differs, or views made from it do not fit it, and that was not
+                accepted.
+            VersionBusyError: Somebody else is at it.
+            SwitchUnfinishedError: It is noted, and not done in all stores: the job does the rest.
+        """
+        target, switched = self._cut_over(name, number, accept_differences=accept_differences)
+        if switched.difference is None or switched.moved:
+            return switched
+        if switched.difference.same:
+            raise _left_behind(target, switched.stand_still)
+        raise _differs(target, switched.difference, switched.stand_still)
+
+    def cutover_when_explained(self, name: str, number: int) -> Switched:
+        """Moves readers of a view to another version if nothing differs that is not explained.
+
+        If views made from it would stand still, they are not moved either.
+
+        Args:
+            name: The view.
+            number: The version.
+
+        Returns:
+            Whether they were moved, what differs, and which views would stand still.
+
+        Raises:
+            VersionUnknownError: There is no such version.
+            VersionBehindError: It is not where the one that readers see is.
+            VersionBusyError: Somebody else is at it.
+        """
+        return self._cut_over(name, number, accept_differences=False)[1]
+
+    def _cut_over(
+        self, name: str, number: int | None, *, accept_differences: bool
+    ) -> tuple[ViewVersion, Switched]:
+        self._view(name)
+        with (
+            self._connected() as connection,
+            registry.alone(connection, self._source, name),
+        ):
+            spec = self._spec()
+            versions_cutover.finish(connection, spec, name)
+            target = rebuild.chosen(connection, spec, name, number, _READABLE)
+            compared = self._compared(connection, spec, target)
+            still = _stand_still(spec, dependents.of_version(connection, spec, target))
+            moved = (compared.same and not still) or accept_differences
+            if moved:
+                # as soon as it is where the one is that they see
+                _patiently(lambda: versions_cutover.switch(connection, spec, target))
+            return target, Switched(name, target.number, compared, moved, still)
+
+    def rollback(self, name: str) -> Switched:
+        """Moves readers of a view back to the version that they saw before.
+
+        Views made from it that do not fit that version are told, and in nobody's way.
+
+        Raises:
+            VersionUnknownError: There is none, or it was dropped.
+            VersionBehindError: It is not where the one that readers see is.
+            VersionBusyError: Somebody else is at it.
+            SwitchUnfinishedError: It is noted, and not done in all stores: the job does the rest.
+        """
+        self._view(name)
+        with (
+            self._connected() as connection,
+            registry.alone(connection, self._source, name),
+        ):
+            spec = self._spec()
+            then = _succession(connection, spec, versions_cutover.before(connection, spec, name))
+            target = _patiently(lambda: versions_cutover.back(connection, spec, name))
+        # to ask Spark takes seconds, which readers who are to be moved back do not have to wait
+        return Switched(name, target.number, stand_still=_stand_still(spec, then))
+
+    def drop(self, name: str, number: int) -> ViewVersion:
+        """Removes a version that readers do not see, from every store.
+
+        Raises:
+            VersionUnknownError: There is none, or readers see it.
+            VersionBusyError: It is being built by somebody.
+        """
+        self._view(name)
+        with (
+            self._connected() as connection,
+            registry.alone(connection, self._source, name),
+        ):
+            spec = self._spec()
+            versions_cutover.finish(connection, spec, name)
+            version = rebuild.numbered(connection, spec, name, number)
+            rebuild.drop(connection, spec, version)
+            return version
+
+    def withdraw(self, name: str) -> tuple[ViewVersion, ...]:
+        """Removes a view that is declared no more, all its versions, from every store.
+
+        Raises:
+            UsageError: It is declared, or the job that runs still keeps it.
+            VersionUnknownError: There never was such a view.
+            VersionBusyError: One of its versions is being built by somebody.
+            SinkError: A store does not answer; given again, it does the rest.
+        """
+        again = f"headwater down, headwater up, then headwater view drop {name} --yes"
+        if name in self._declared:
+            raise UsageError(
+                f"view {name} is declared, and would be made anew",
+                detail="without a number, all of a view is removed",
+                hint=f"take it out of the file of views; {again}",
+            )
+        if self._platform.job_runs() and name in self._platform.told.views():
+            raise UsageError(f"the job that runs keeps view {name}, as it was declared", hint=again)
+        with (
+            self._connected() as connection,
+            registry.alone(connection, self._source, name),
+        ):
+            return retire.withdraw(connection, self._spec(), name)
+
+    def _compared(
+        self, connection: Connection, spec: JobSpec, target: ViewVersion
+    ) -> VersionDifference:
+        versions = registry.of_view(connection, self._source, target.view)
+        current = next(each for each in versions if each.state is VersionState.CURRENT)
+        if target.derived:
+            return _patiently(lambda: derived_rebuild.compare(connection, spec, current, target))
+        change = registry.changed(connection, current, registry.defined(target))
+        old, still = self._standing(connection, spec, current)
+        new = self._bound(connection, spec, target)
+        return _patiently(
+            lambda: versions_compare.compare_versions(
+                connection, spec, old, new, change, still=still
+            )
+        )
+
+    def _standing(
+        self, connection: Connection, spec: JobSpec, version: ViewVersion
+    ) -> tuple[ViewPlan, bool]:
+        """A version bound to its table, or to what that was when it paused; and whether it is."""
+        view = cast("View", version.declared(self._declared.values()))
+        bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
+        if bound.paused:
+            return binding.standing(connection, spec.source, view, hiding=spec.hiding), True
+        return bound.plans[0], False
+
+    def _bound(self, connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
+        views = [cast("View", version.declared(self._declared.values()))]
+        bound = binding.bind(connection, spec.source, views, hiding=spec.hiding)
+        for paused in bound.paused:
+            fault = paused.fault
+            raise VersionBehindError(fault.message, detail=fault.detail, hint=fault.hint)
+        return bound.plans[0]
+
+    def _followed(self, name: str) -> View:
+        """A view that follows tables itself: of another one no rows are made apart."""
+        view = self._view(name)
+        if isinstance(view, DerivedView):
+            raise UsageError(
+                f"view {name} is made from others: its rows are not made anew one by one",
+                hint=f"headwater view rebuild {name} makes all of it; headwater view repair {name}"
+                " what is wrong of it",
+            )
+        return view
+
+    def _view(self, name: str) -> AnyView:
+        view = self._declared.get(name)
+        if view is not None:
+            return view
+        near = difflib.get_close_matches(name, self._declared, n=1)
+        there = "views: " + ", ".join(sorted(self._declared))
+        raise UsageError(
+            f"no view is named {name[:80]}", hint=f"did you mean {near[0]}?" if near else there
+        )
+
+    def _spec(self) -> JobSpec:
+        platform = self._platform
+        return job_spec(platform.project, (), platform.source_dsn, platform.endpoints)
+
+    def _bound_spec(self) -> JobSpec:
+        bound = self._platform.views.bound()
+        return replace(self._spec(), plans=bound.plans, paused=bound.paused)
+
+    @property
+    def _source(self) -> str:
+        return self._platform.project.source.name
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with session.connect(self._platform.source_dsn) as connection:
+            yield connection
+
+
+def _from_topic(version: ViewVersion, planned: RebuildPlan) -> bool:
+    """Whether a version is filled from its topic: it goes on with what it was begun with."""
+    begun = version.replayed
+    return planned.source == "topic" if begun is None else begun.from_topic
+
+
+def _patiently(done: Callable[[], Made]) -> Made:
+    """Does something as soon as a version is where the one is that readers see."""
+    deadline = time.monotonic() + _BEHIND_WAIT_S
+    while True:
+        try:
+            return done()
+        except VersionBehindError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
+
+
+def _succession(connection: Connection, spec: JobSpec, target: ViewVersion) -> Succession:
+    """What views made from one read then; nothing is known of it where a table cannot be read.
+
+    The way back is open all the same.
+    """
+    try:
+        return dependents.of_version(connection, spec, target)
+    except SinkUnavailableError:
+        return dependents.NOBODY
+
+
+def _stand_still(spec: JobSpec, then: Succession) -> dict[str, str]:
+    """Views that would stand still once readers see another version of one that they read."""
+    if then.alike:
+        return {}
+    from projections.job.batch.check_dependents import stand_still  # noqa: PLC0415  # loads Spark
+
+    return stand_still(spec, then)
+
+
+def _left_behind(target: ViewVersion, still: Mapping[str, str]) -> VersionDiffersError:
+    view = target.view
+    return VersionDiffersError(
+        f"views made from {view} do not fit version {target.number} of it, and would stand still",
+        detail=_said(still),
+        hint=f"correct their queries, then headwater view rebuild and cutover them before {view};"
+        " --accept-differences shows it all the same",
+    )
+
+
+def _said(still: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in still.items())
+
+
+def _differs(
+    target: ViewVersion, compared: VersionDifference, still: Mapping[str, str]
+) -> VersionDiffersError:
+    view, found = target.view, compared.found
+    if compared.incomparable is not None:
+        return VersionDiffersError(
+            f"version {target.number} of view {view} cannot be compared with what readers see",
+            detail="; ".join(filter(None, (compared.incomparable, _said(still)))),
+            hint=f"headwater view cutover {view} --accept-differences shows it all the same",
+        )
+    counts = {
+        "only in the new one": found.appeared,
+        "only in the present one": found.gone,
+        "with other values": found.changed,
+    }
+    said = [f"{count} rows {what}" for what, count in counts.items() if count]
+    said += [f"column {name} is new" for name in found.columns_added]
+    said += [f"column {name} is gone" for name in found.columns_gone]
+    said += [f"{column}: {rows} rows" for column, rows in found.by_column.most_common()]
+    said += [_said(still)] if still else []
+    return VersionDiffersError(
+        f"version {target.number} of view {view} differs in what its definition does not explain",
+        detail="; ".join(said),
+        hint=f"headwater view compare {view} shows examples; --accept-differences accepts them",
+    )

@@ -1,1 +1,0 @@
-"""A project's dashboard: its panels answered from one boundary, and the page that shows them."""

@@ -1,0 +1,431 @@
+"""The platform assembled: servers, capture and the job of one project, behind one object."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from cdc import source as capture
+from cdc.broker.tail import first_change
+from cdc.lsn import Lsn
+from cdc.postgres import own_schema, session
+from cdc.postgres.check import Check, CheckState
+from cdc.snapshot.reader import keep_reading
+from cdc.snapshot.report import report
+from cdc.upkeep.keeper import keep
+from headwater import runtime
+from headwater.errors import UnhealthyError
+from headwater.platform.deployment import Site
+from headwater.platform.impact import Impact
+from headwater.platform.job_status import JobReport
+from headwater.platform.specs import (
+    JOB,
+    WATCH,
+    alert_spec,
+    applied_file,
+    job_spec,
+    ready_file,
+    runtime_spec,
+    unsigned,
+)
+from headwater.platform.view_catalog import KeptViews
+from headwater.project import optional
+from headwater.project.project import remember
+from headwater.runtime.spec import ServiceName
+from projections.common.fault import Fault
+from projections.verification.report import Uncompared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from cdc.capture import CaptureSpec
+    from cdc.change_event import ChangeEvent
+    from cdc.snapshot.report import ReadReport
+    from cdc.upkeep.difference import Difference
+    from headwater.platform.impact import Effect
+    from headwater.project.project import Project
+    from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
+    from projections.alerting.watcher import AlertSpec
+    from projections.definition.views import Store
+    from projections.planning.job_spec import JobSpec
+
+_POLL_S = 0.2
+_WATCH_S = 2.0
+_STOP_S = 10.0
+_TOLD_EVERY_S = 2.0
+_STORE_S = 30.0  # a store that is started again answers by then
+_STORES = (ServiceName.CACHE, ServiceName.SEARCH)
+
+_log = structlog.get_logger(__name__)
+
+
+class Platform:
+    """One project's servers, capture and job.
+
+    Attributes:
+        project: The project.
+        told: What the job says of itself.
+        views: The views that it keeps.
+
+    Args:
+        project: The project.
+        config: Its settings file, which the job opens again in its own process.
+        lifeline: Stop everything when this process ends, however it ends.
+
+    Raises:
+        PlatformMissingError: The extra `platform` is not installed.
+    """
+
+    def __init__(self, project: Project, config: Path, *, lifeline: bool = False) -> None:
+        optional.require()
+        self.project = project
+        self._config = config
+        self._spec = runtime_spec(project, config, lifeline=lifeline)
+        self._site = Site(project, self._spec)
+        self.told = JobReport(project.home.run)
+        self.views = KeptViews(self._site, self.told)
+
+    def start(self, on_event: Callable[[StatusEvent], None]) -> Endpoints:
+        """Starts or joins the servers and the job; returns when every server answers."""
+        self.project.home.create()
+        if not self.running():
+            # job and watch wait until this start has looked at the source: it may refuse to go on
+            applied_file(self.project).unlink(missing_ok=True)
+        remember(self.project, self._config)
+        endpoints = runtime.up(self._spec, on_event=on_event, await_commands=False)
+        self.ensure_database()
+        return endpoints
+
+    @property
+    def config(self) -> Path:
+        """The project's settings file."""
+        return self._config
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Where the servers answer, once they were started."""
+        return self._site.endpoints
+
+    @property
+    def source_dsn(self) -> str:
+        """How the source is reached: as the settings say, else in the local Postgres."""
+        return self._site.source_dsn
+
+    def ensure_database(self) -> None:
+        """Creates the source's database if the local Postgres is to hold it and does not yet."""
+        name = self.project.source.name
+        if self.project.settings.for_source(name).dsn is not None:
+            return
+        with psycopg.connect(self.endpoints.postgres_dsn or "", autocommit=True) as connection:
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+            if found.fetchone() is None:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def apply(self) -> list[str]:
+        """Makes the source be captured; returns what had to be changed for that."""
+        self.views.plans()  # a view that does not fit is refused before anything is changed
+        changes = capture.apply(self.capture_spec())
+        self.project.home.create()  # servers of somebody else need no `up` before
+        applied_file(self.project).touch()
+        return changes
+
+    def capture_spec(self) -> CaptureSpec:
+        """Says how the source is captured."""
+        return self._site.capture_spec()
+
+    def plan_repair(self) -> capture.RepairPlan:
+        """Returns what a repair of the capture would do; changes nothing."""
+        return capture.plan_repair(self.capture_spec())
+
+    def repair(self, say: Callable[[str], None]) -> list[str]:
+        """Captures anew what has lost changes; says each step, and returns all of them."""
+        done = capture.repair(self.capture_spec(), say)
+        applied_file(self.project).touch()  # job and watch may have waited for it
+        return done
+
+    def first_change(self, deadline_s: float) -> ChangeEvent | None:
+        """Returns the first captured change; None if none comes in time, or all was empty."""
+        topics = [table.topic(self.project.source.name) for table in self.project.source.tables]
+        deadline = time.monotonic() + deadline_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            read = self.reads()  # before it is looked at: what they sent is there by then
+            found = first_change(self.endpoints.kafka_bootstrap, topics, min(_TOLD_EVERY_S, left_s))
+            if found is not None or all(r.state == "done" and not r.rows_read for r in read):
+                return found
+        return None
+
+    def plan(self) -> list[Difference]:
+        """Returns what differs from what is declared; changes nothing."""
+        self.views.plans()
+        spec = self.capture_spec()
+        return [
+            *capture.plan(spec),
+            *self.views.to_build(),
+            *self.views.to_rebuild(),
+            *self.views.to_withdraw(),
+            *self._impact.of_source(),
+        ]
+
+    def foresee(self, migration: str) -> list[Effect]:
+        """Returns what becomes of the views by a migration; changes nothing.
+
+        Args:
+            migration: SQL statements, which are tried on copies of the tables without rows.
+
+        Raises:
+            MigrationError: It fails, or reaches beyond the copies.
+        """
+        return self._impact.of_migration(migration)
+
+    def warnings(self) -> list[Check]:
+        """Returns what works at the source and somebody should know; changes nothing."""
+        spec = self.capture_spec()
+        with session.connect(spec.dsn) as connection:
+            found = capture.checks(connection, spec)
+        found += unsigned(self.project)
+        return [check for check in found if check.state is CheckState.WARN]
+
+    def watch(self) -> None:
+        """Keeps the connector at work until told to stop: Connect restarts no failed task itself.
+
+        Raises:
+            ConnectorFailedError: It failed in a way that a restart does not cure.
+            CaptureStalledError: It says that it runs, and nothing moves.
+            PublicationDriftError: Its publication is gone.
+        """
+        self._await_capture()
+        spec = self.capture_spec()
+        stop = threading.Event()
+        reader = threading.Thread(
+            target=keep_reading, args=(spec, stop), name="snapshots", daemon=True
+        )
+        reader.start()
+        beside = [*self._alerting(stop), *self._verifying(stop)]
+        try:
+            keep(spec, _WATCH_S, begun=ready_file(self.project, WATCH).touch)
+        finally:
+            stop.set()
+            reader.join(_STOP_S)
+            for thread in beside:
+                thread.join(_STOP_S)
+
+    def alert_spec(self) -> AlertSpec:
+        """Returns the alerts as they are declared, and where everything is."""
+        given = self.project, self.source_dsn, self.endpoints
+        return alert_spec(*given, self.views.plans, self.views.derived_shown)
+
+    def _alerting(self, stop: threading.Event) -> list[threading.Thread]:
+        """Begins to look at views for alerts, and to tell, if any are declared."""
+        from projections.alerting import watcher  # noqa: PLC0415  # only a process that keeps at it
+
+        return watcher.begin(self.alert_spec(), stop) if self.project.declarations.alerts else []
+
+    def _verifying(self, stop: threading.Event) -> list[threading.Thread]:
+        """Begins to verify the views in the background, unless the settings say otherwise."""
+        from projections.verification.background import BackgroundVerification  # noqa: PLC0415
+
+        settings = self.project.settings.verify
+        if not settings.enabled:
+            return []
+        base: JobSpec | None = None
+
+        def bound() -> JobSpec:
+            nonlocal base
+            if base is None:
+                base = self._site.job_spec(())
+            plans, derived = self.views.taken_over()
+            return replace(base, plans=plans, derived=derived)
+
+        verification = BackgroundVerification(bound, settings.budget, stop)
+        thread = threading.Thread(target=verification.run, name="verification", daemon=True)
+        thread.start()
+        return [thread]
+
+    def run_job(self) -> int:
+        """Keeps the views in this process until told to stop; returns its exit code."""
+        from projections.job import driver as job  # noqa: PLC0415  # only the job's process loads Spark
+
+        # Spark takes as long to start as the servers do: it need not wait for them, except for
+        # those that are its own
+        endpoints = self.endpoints if self._spec.spark else runtime.Endpoints()
+        job.begin(job_spec(self.project, (), "", endpoints))
+        self._await_capture()
+        self.views.register()
+        return job.run(self._site.job_spec(self.views.plans()))
+
+    def await_job(
+        self, deadline_s: float, told: Callable[[list[ReadReport]], None] | None = None
+    ) -> None:
+        """Waits until the job keeps the views.
+
+        Args:
+            deadline_s: Longest wait, seconds.
+            told: Told now and then how far tables have been read.
+
+        Raises:
+            UnhealthyError: It gave up, or did not start in time.
+        """
+        told_at = 0.0
+
+        def ready() -> bool:
+            nonlocal told_at
+            if told is not None and time.monotonic() > told_at + _TOLD_EVERY_S:
+                told(self.reads())
+                told_at = time.monotonic()
+            return self._job_ready()
+
+        self._await(ready, deadline_s, "the job is not ready")
+
+    def reads(self) -> list[ReadReport]:
+        """Returns how far the source's tables have been read."""
+        return report(self.capture_spec())
+
+    def current_lsn(self) -> Lsn:
+        """Returns the source's end of log after a heartbeat, which makes it pass by."""
+        with self._site.connect() as connection:
+            row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        return Lsn.parse(str(row[0] if row else ""))
+
+    def await_applied(
+        self, lsn: Lsn, deadline_s: float, everywhere: Collection[tuple[str, Store]] = ()
+    ) -> None:
+        """Waits until every view in every store has applied everything up to a position.
+
+        Versions that the job has yet to take over are not waited for.
+
+        Args:
+            lsn: The position.
+            deadline_s: Longest wait, seconds.
+            everywhere: Places, each in a store, that are waited for also if they stand still.
+
+        Raises:
+            UnhealthyError: One is behind after the deadline; it is named.
+        """
+
+        def behind() -> list[str]:
+            return [f"{name} in {store}" for name, store in self._behind(lsn, everywhere)]
+
+        try:
+            self._await(lambda: not behind(), deadline_s, f"views have not reached {lsn}")
+        except UnhealthyError as error:
+            detail, hint = ", ".join(behind()), error.hint
+            wrong = self.told.attendant_errors() | self.told.store_errors()
+            for part, said in wrong.items():
+                detail += f"; {part}: {said['code']} {said['message']}"
+                hint = said["hint"] or hint
+            raise UnhealthyError(error.message, detail=detail, hint=hint) from None
+
+    def await_stores(
+        self, lsn: Lsn, deadline_s: float, store_s: float = _STORE_S
+    ) -> list[Uncompared]:
+        """Waits as `await_applied` does, but not for stores that the job cannot write.
+
+        Args:
+            lsn: The position.
+            deadline_s: Longest wait, seconds.
+            store_s: Shortest wait for a store that cannot be written, seconds.
+
+        Returns:
+            What is behind in such stores once nothing else is.
+
+        Raises:
+            UnhealthyError: A view is behind after the deadline in a store that is written.
+        """
+        faults: dict[tuple[str, Store], Fault] = {}
+        began, places = time.monotonic(), self._behind(lsn)
+        while places and time.monotonic() - began < deadline_s:
+            faults |= {each: found for each in places if (found := self.told.fault_of(*each))}
+            if faults.keys() >= set(places) and time.monotonic() - began > store_s:
+                return [Uncompared(*each, faults[each]) for each in places]
+            self._check_failed(but=_STORES)
+            time.sleep(_POLL_S)
+            places = self._behind(lsn)
+        if places:
+            self.await_applied(lsn, 0.0)
+        return []
+
+    def _behind(
+        self, lsn: Lsn, everywhere: Collection[tuple[str, Store]] = ()
+    ) -> list[tuple[str, Store]]:
+        """What is behind a position; not what is paused meanwhile, or stands still where it is.
+
+        What is named is looked at all the same.
+        """
+        plans, derived = self.views.taken_over()
+        wanted = {(plan.name, store) for plan in plans for store in plan.to}
+        wanted |= {(view.name, store) for view in derived for store in view.to}
+        reached = {(p.view, p.store) for p in self.views.positions() if p.applied_through >= lsn}
+        found = (wanted - reached) - self.told.halted().keys()
+        return sorted(found | (set(everywhere) - reached))
+
+    def captured(self) -> bool:
+        """Whether the source was ever captured."""
+        with self._site.connect() as connection:
+            return own_schema.exists(connection)
+
+    def status(self) -> RuntimeStatus | None:
+        """Returns what runs; changes nothing."""
+        return runtime.status(self.project.settings.home)
+
+    def running(self) -> bool:
+        """Whether the servers of this project's home run."""
+        found = self.status()
+        return found is not None and found.running
+
+    def stop(self) -> bool:
+        """Stops everything in order; returns whether anything ran."""
+        return runtime.down(self.project.settings.home)
+
+    @property
+    def _impact(self) -> Impact:
+        failing = None
+        if self.job_runs():
+            errors = {view: told["error"] for view, told in self.told.derived().items()}
+            failing = {view: Fault(**error) for view, error in errors.items() if error}
+        return Impact(self.project, self.source_dsn, self.endpoints, self._site.hiding, failing)
+
+    def job_runs(self) -> bool:
+        """Whether the job keeps the views at this moment."""
+        return self._job_ready()
+
+    def _job_ready(self) -> bool:
+        found = self.status()
+        job = found.service(JOB) if found else None
+        return job is not None and job.state is runtime.ServiceState.READY
+
+    def _await_capture(self) -> None:
+        """Waits as long as it takes: a capture that was lost is repaired when somebody has time."""
+        while not applied_file(self.project).exists():
+            self._check_failed()
+            time.sleep(_POLL_S)
+
+    def _await(self, reached: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
+        deadline = time.monotonic() + deadline_s
+        while not reached():
+            self._check_failed()
+            if time.monotonic() > deadline:
+                log = runtime.log_path(self.project.settings.home, JOB)
+                raise UnhealthyError(
+                    otherwise, detail=f"after {deadline_s:.0f} s", hint=f"look at {log}"
+                )
+            time.sleep(_POLL_S)
+
+    def _check_failed(self, but: Collection[str] = ()) -> None:
+        found = self.status()
+        for service in found.failed if found else ():
+            if service.name in but:
+                continue
+            log = runtime.log_path(self.project.settings.home, service.name)
+            detail = self.told.error if service.name == JOB else None
+            raise UnhealthyError(
+                f"{service.name} has failed",
+                detail=str(detail or service.last_error),
+                hint=f"look at {log}",
+            )

@@ -1,0 +1,400 @@
+"""Views that are kept: what they are bound to, how far they are, and whether they are right."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from cdc.postgres import own_schema
+from cdc.upkeep.difference import Difference, Part
+from headwater.errors import UsageError
+from projections.definition.diff import ChangeKind
+from projections.definition.views import DerivedView, Store
+from projections.errors import VerificationError, ViewPausedError
+from projections.planning import binding
+from projections.planning.job_spec import FUNCTIONS
+from projections.publishing.published_versions import Published, stable_path
+from projections.versions import derived as versions_derived
+from projections.versions import function_store, registry
+from projections.versions.version import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from headwater.platform.deployment import Site
+    from headwater.platform.job_status import JobReport
+    from projections.definition.views import View
+    from projections.incremental.explain import ViewExplanation
+    from projections.planning.binding import Binding, NotedChange
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.publishing.positions import ViewPosition
+    from projections.verification.repair import Repaired
+    from projections.verification.report import Uncompared, ViewReport
+    from projections.verification.results_table import Verified
+    from projections.verification.trace import Trace
+
+_THERE: Final = frozenset({VersionState.HELD, VersionState.CURRENT, VersionState.FORMER})
+_log = structlog.get_logger(__name__)
+
+
+class KeptViews:
+    """The views of one project, with every version of theirs that the job keeps.
+
+    Args:
+        site: The project, and where its servers are.
+        told: What the job says of itself.
+    """
+
+    def __init__(self, site: Site, told: JobReport) -> None:
+        self._site = site
+        self._told = told
+
+    def bound(self) -> Binding:
+        """Binds the views that are kept to the source's tables; decides nothing about changes.
+
+        Those are the declared ones, with every version of theirs that the job keeps.
+        """
+        with self._site.connect() as connection:
+            name = self._site.source
+            kept = registry.kept(connection, name, self._declared())
+            views = [each.view for each in kept]
+            bound = binding.bind(connection, name, views, hiding=self._site.hiding)
+        shown = {each.view.name: each.shown for each in kept}
+        plans = tuple(replace(plan, shown=shown[plan.name]) for plan in bound.plans)
+        return replace(bound, plans=plans)
+
+    def plans(self) -> tuple[ViewPlan, ...]:
+        """Binds the declared views that are not paused."""
+        return self.bound().plans
+
+    def derived(self) -> tuple[DerivedView, ...]:
+        """Versions of views made from others that the job keeps, under their places."""
+        declared = self._declared_derived()
+        if not declared:  # then nobody has to be asked
+            return ()
+        with self._site.connect() as connection:
+            return versions_derived.places(connection, self._site.source, declared, self._functions)
+
+    def derived_shown(self) -> dict[str, DerivedView]:
+        """Those of them that readers see, by the names of their views."""
+        published = Published(self._site.project.home.root / "tables", self._site.source)
+        places = published.current()
+        kept = {view.name: view for view in self.derived()}
+        shown = {view.name: places.get(view.name, view.name) for view in self._declared_derived()}
+        return {name: kept[place] for name, place in shown.items() if place in kept}
+
+    def taken_over(self) -> tuple[tuple[ViewPlan, ...], tuple[DerivedView, ...]]:
+        """Returns what of them can be waited for and compared: all but versions that are coming.
+
+        The job has yet to bring these to where the others are. They have no position in some store,
+        which may be so for minutes, and nobody reads them.
+        """
+        plans, derived = self.plans(), self.derived()
+        with self._site.connect() as connection:
+            versions = registry.read(connection, self._site.source)
+        # read after the others: whatever joins no more by now has come to all its stores
+        not_there = {each.place for each in versions if each.state not in _THERE}
+        return (
+            tuple(plan for plan in plans if plan.name not in not_there),
+            tuple(view for view in derived if view.name not in not_there),
+        )
+
+    def job_spec(self) -> JobSpec:
+        """Says what the job works on, with every version that it keeps, and what is paused."""
+        bound = self.bound()
+        return replace(self._site.job_spec(bound.plans, self.derived()), paused=bound.paused)
+
+    def register(self) -> None:
+        """Notes the definitions of this start; tells of views that go on by another one."""
+        with self._site.connect() as connection:
+            name = self._site.source
+            declared = (*self._declared(), *self._declared_derived())
+            with function_store.noting(connection, name, self._functions, declared):
+                differing = registry.register(connection, name, declared)
+        for view, said in sorted(differing.items()):
+            _log.warning(
+                "a view is kept as it was declared before",
+                view=view,
+                differs=said,
+                repair=f"headwater view rebuild {view}",
+            )
+
+    def resume(self, name: str) -> ViewPlan:
+        """Lets a paused view go on with the columns that its table has now.
+
+        Raises:
+            UsageError: No view of that name is declared.
+            ViewPausedError: It is not paused, or cannot go on as it is declared.
+            PlanError: It does not fit its table.
+        """
+        view = self._site.project.declarations.views.get(name)
+        if view is None:
+            raise UsageError(f"no view is named {name}", hint="headwater view list")
+        with self._site.connect() as connection:
+            source = self._site.source
+            # the version that readers see is the last
+            *others, shown = registry.kept(connection, source, [view])
+            for each in others:
+                with suppress(ViewPausedError):  # it goes on already
+                    binding.resume(connection, source, each.view, hiding=self._site.hiding)
+            return binding.resume(connection, source, shown.view, hiding=self._site.hiding)
+
+    def explain(self, name: str) -> ViewExplanation:
+        """Says how a view is kept.
+
+        Raises:
+            UsageError: No view of that name is kept.
+        """
+        from projections.incremental.explain import explain, explain_derived  # noqa: PLC0415
+
+        plans = self._kept()
+        shown = Published(self._site.project.home.root / "tables", self._site.source).current()
+        derived = {view.name: view for view in self.derived()}
+        place = shown.get(name, name)
+        if place in derived:
+            said = self._told.derived().get(place, {})
+            source = next(plan.source for plan in plans.values())
+            found = explain_derived(derived[place], source, said, [*plans, *derived])
+        else:
+            found = explain(_named(plans, name), plans.values())
+        if Store.TABLE not in found.sinks:
+            return found
+        path = stable_path(self._site.project.home.root / "tables", name.partition(".")[0])
+        lines = (*found.sinks[Store.TABLE], f"read it at {path}")
+        return replace(found, sinks={**found.sinks, str(Store.TABLE): lines})
+
+    def trace(self, name: str, key: Sequence[str], changes_max: int) -> Trace:
+        """Follows a row of a view from its commits to each store.
+
+        Args:
+            name: The view.
+            key: The row's key, part by part, as text.
+            changes_max: How many of its changes to tell, the newest.
+
+        Raises:
+            UsageError: No view of that name is kept.
+            TraceError: The view's rows are not named by their table's key.
+        """
+        from projections.changes.documents import key_text  # noqa: PLC0415
+        from projections.verification.trace import trace  # noqa: PLC0415
+
+        plans = self._kept()
+        plan = _named(plans, name)
+        if len(key) != len(plan.keys):
+            raise UsageError(
+                f"the key of view {name} has {len(plan.keys)} parts",
+                detail=", ".join(plan.keys),
+                hint=f"headwater trace {name} " + " ".join(f"<{part}>" for part in plan.keys),
+            )
+        spec = self._site.job_spec(plans.values())
+        return trace(spec, plan, key_text(key), changes_max)
+
+    def schema_changes(self) -> list[NotedChange]:
+        """Returns what is known of changes of the captured tables, the oldest first."""
+        with self._site.connect() as connection:
+            return binding.noted_changes(connection, self._site.project.source.tables)
+
+    def to_build(self) -> list[Difference]:
+        """Views that no job has ever kept in a store of theirs."""
+        with self._site.connect() as connection:
+            known = own_schema.exists(connection)
+        kept = {(p.view, p.store) for p in self.positions()} if known else set()
+        bound = self.bound()
+        views = [(plan.name, plan.to) for plan in bound.plans]
+        views += [(paused.name, paused.to) for paused in bound.paused]
+        views += [(derived.name, derived.to) for derived in self.derived()]
+        return [
+            Difference(
+                Part.VIEW,
+                f"{name} in {store}",
+                "",
+                None,
+                "is built",
+                repaired=False,
+                hint="the job builds it: headwater down, then headwater up",
+            )
+            for name, stores in views
+            for store in sorted(stores)
+            if (name, store) not in kept
+        ]
+
+    def to_rebuild(self) -> list[Difference]:
+        """Views that are kept by another definition than the declared one.
+
+        Those too of which the rows change in place as soon as the job starts again: made by a
+        function that nobody can keep as it was.
+        """
+        with self._site.connect() as connection:
+            source, found = self._site.source, []
+            versions = registry.read(connection, source)
+            for view in (*self._declared(), *self._declared_derived()):
+                own = [each for each in versions if each.view == view.name]
+                shown = next((v for v in own if v.state is VersionState.CURRENT), None)
+                if shown is None:
+                    continue
+                change = registry.changed(connection, shown, view)
+                if change.kind is ChangeKind.REBUILD:
+                    there = registry.made_for(own, view)
+                    verb = "rebuild" if there is None else "cutover"
+                    hint = f"headwater view {verb} {view.name}"
+                elif change.rows and isinstance(view, DerivedView):
+                    hint = function_store.in_place(view)
+                else:
+                    continue
+                found.append(
+                    Difference(
+                        Part.VIEW,
+                        view.name,
+                        "definition",
+                        f"version {shown.number}",
+                        "; ".join(change.said),
+                        repaired=False,
+                        hint=hint,
+                    )
+                )
+        return found
+
+    def to_withdraw(self) -> list[Difference]:
+        """Views that are declared no more, and lie in their stores as they were."""
+        declared = {view.name for view in (*self._declared(), *self._declared_derived())}
+        with self._site.connect() as connection:
+            versions = registry.read(connection, self._site.source)
+        left = [each for each in versions if each.state is not VersionState.DROPPED]
+        return [
+            Difference(
+                Part.VIEW,
+                view,
+                "",
+                "declared no more, and kept by nobody",
+                None,
+                repaired=False,
+                hint=f"headwater view drop {view} --yes; or declare it again",
+            )
+            for view in sorted({each.view for each in left} - declared)
+        ]
+
+    def positions(self) -> list[ViewPosition]:
+        """Returns how far each view is in each store."""
+        from projections.publishing import positions  # noqa: PLC0415
+
+        with self._site.connect() as connection:
+            return positions.read(connection)
+
+    def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Returns by view and store how many records wait, and how many keys for a value only."""
+        from projections.changes.quarantine import admin as quarantine_admin  # noqa: PLC0415
+
+        with self._site.connect() as connection:
+            return quarantine_admin.counts(connection, self._site.source)
+
+    def verify(
+        self,
+        views: Collection[str] = (),
+        stores: Collection[Store] = (),
+        *,
+        budget: float = 1.0,
+        but: Collection[tuple[str, Store]] = (),
+        uncompared: Callable[[Uncompared], None] | None = None,
+    ) -> list[ViewReport]:
+        """Compares views in their stores with the source; writes may go on.
+
+        Of a view made from others, the table is compared with its query over theirs, and what the
+        other stores have with its table. A version that the job has yet to take over is left out.
+
+        Args:
+            views: Which; all if empty.
+            stores: In which stores; in all of their own if empty.
+            budget: Share of the time that may be worked.
+            but: Places of views, each in a store, that are left alone.
+            uncompared: Is told of a view that cannot be compared in one store; without it, that is
+                raised.
+        """
+        from projections.common.throttle import Throttle  # noqa: PLC0415
+        from projections.verification import results_table, verify  # noqa: PLC0415
+
+        plans, kept = self.taken_over()
+        spec = self._site.job_spec(
+            (replace(each, to=_without(but, each)) for each in plans),
+            tuple(replace(each, to=_without(but, each)) for each in kept),
+        )
+        # every version of a view is verified with it
+        places = {*views, *(plan.name for plan in spec.plans if plan.view in views)}
+        places |= {each.name for each in spec.derived if each.name.partition(".")[0] in views}
+        reports = verify.verify(
+            spec,
+            views=places,
+            stores=stores,
+            throttle=Throttle(budget, error=VerificationError),
+            uncompared=uncompared,
+        )
+        derived = tuple(
+            view for view in spec.derived if not views or view.name.partition(".")[0] in views
+        )
+        if derived and (not stores or "table" in stores):
+            reports += _verify_derived(replace(spec, derived=derived), uncompared)
+        with self._site.connect() as connection:
+            results_table.publish(connection, spec.source, reports)
+        return reports
+
+    def verified(self) -> list[Verified]:
+        """Returns what each view was found to be when it was verified last."""
+        from projections.verification import results_table  # noqa: PLC0415
+
+        with self._site.connect() as connection:
+            return results_table.read(connection, self._site.source)
+
+    def repair(self, reports: Sequence[ViewReport], say: Callable[[str], None]) -> list[Repaired]:
+        """Has what a verification found wrong read again, and judges it once more.
+
+        Args:
+            reports: Of `verify`.
+            say: Is told each step.
+        """
+        from projections.verification.repair import repair  # noqa: PLC0415
+
+        return repair(self._site.capture_spec(), self.job_spec(), reports, _verify_derived, say=say)
+
+    def _kept(self) -> dict[str, ViewPlan]:
+        """Versions of views by their places, and by a view's name the one that readers see."""
+        plans = self.plans()
+        return {plan.name: plan for plan in plans} | {p.view: p for p in plans if p.shown}
+
+    @property
+    def _functions(self) -> Path:
+        return self._site.project.home.root / FUNCTIONS
+
+    def _declared(self) -> list[View]:
+        return list(self._site.project.declarations.views.values())
+
+    def _declared_derived(self) -> list[DerivedView]:
+        return list(self._site.project.declarations.derived.values())
+
+
+def _verify_derived(
+    spec: JobSpec, uncompared: Callable[[Uncompared], None] | None = None
+) -> list[ViewReport]:
+    # here and not above: it loads Spark
+    from projections.job.batch.verify_derived import verify_derived  # noqa: PLC0415
+
+    return verify_derived(spec, uncompared)
+
+
+def _without(
+    places: Collection[tuple[str, Store]], view: ViewPlan | DerivedView
+) -> frozenset[Store]:
+    return frozenset(store for store in view.to if (view.name, store) not in places)
+
+
+def _named(plans: Mapping[str, ViewPlan], name: str) -> ViewPlan:
+    plan = plans.get(name)
+    if plan is None:
+        near = difflib.get_close_matches(name, plans, n=1)
+        hint = f"did you mean {near[0]}?" if near else "headwater view list"
+        raise UsageError(f"no view named {name} is kept", hint=hint)
+    return plan

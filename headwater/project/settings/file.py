@@ -1,0 +1,162 @@
+"""Reading `headwater.toml`: profiles laid over it, `${NAME}` filled in, unknown keys refused."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from headwater.project.settings.errors import (
+    ConflictingSettingsError,
+    SettingsError,
+    UnknownSettingError,
+    UnsetVariableError,
+)
+from headwater.project.settings.model import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_core import ErrorDetails
+
+DEFAULT_FILE = "headwater.toml"
+HOME_FOLDER = ".headwater"
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def load(
+    path: Path,
+    *,
+    home: Path | None = None,
+    profile: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Reads a settings file.
+
+    Args:
+        path: The file; its folder is the project's root.
+        home: Folder of all state; `HEADWATER_HOME` or `.headwater` beside the file otherwise.
+        profile: Section `[profile.NAME]` to lay over the rest; `HEADWATER_PROFILE` otherwise.
+        environ: The environment; the process's own if left out. Variables that it lacks are
+            looked for in a file `.env` beside the settings file, which keeps secrets out of both.
+
+    Raises:
+        SettingsError: The file is missing, is not TOML, or a value has the wrong type.
+        UnknownSettingError: A key is not a setting.
+        UnsetVariableError: A `${NAME}` is not set.
+        ConflictingSettingsError: A cluster is named and another is to be started.
+    """
+    environ = _dotenv(path.parent / ".env") | dict(os.environ if environ is None else environ)
+    fields = _read(path)
+    fields = _with_profile(fields, profile or environ.get("HEADWATER_PROFILE"))
+    fields = _filled(fields, environ, "")
+    home = home or Path(environ.get("HEADWATER_HOME") or path.parent / HOME_FOLDER)
+    java_home = environ.get("JAVA_HOME")
+    fields |= {
+        "root": path.parent.resolve(),
+        "home": home.resolve(),
+        "java_home": java_home or None,
+    }
+    try:
+        settings = Settings.model_validate(fields)
+    except ValidationError as error:
+        raise _explained(error, path) from None
+    if settings.spark.workers and "master" in settings.spark.model_fields_set:
+        raise ConflictingSettingsError(
+            f"{path.name}: spark.master and spark.workers exclude each other",
+            hint="master names a cluster that runs already, workers starts one here",
+        )
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = "headwater init <folder> --dsn postgresql://… writes one"
+        raise SettingsError("no settings file", detail=str(path), hint=hint) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path.name} is not TOML", detail=str(error)) from None
+    computed = {"root", "home", "java_home"} & fields.keys()
+    if computed:
+        hint = "the folder of the file is the root; --home or HEADWATER_HOME sets the home"
+        raise UnknownSettingError(f"{min(computed)} is not a setting of the file", hint=hint)
+    return fields
+
+
+def _dotenv(path: Path) -> dict[str, str]:
+    """Variables of a `.env` file: `NAME=value` lines; blank lines and `#` lines are skipped."""
+    if not path.is_file():
+        return {}
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+
+def _with_profile(fields: dict[str, Any], profile: str | None) -> dict[str, Any]:
+    profiles = fields.pop("profile", {})
+    if profile is None:
+        return fields
+    if profile not in profiles:
+        known = ", ".join(sorted(profiles)) or "none"
+        raise SettingsError(f"no profile {profile}", detail=f"the file has: {known}")
+    return _merged(fields, profiles[profile])
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = _merged(old, value) if both and old is not None else value
+    return merged
+
+
+def _filled(value: Any, environ: Mapping[str, str], place: str) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _filled(item, environ, f"{place}.{key}".lstrip(".")) for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_filled(item, environ, place) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def replacement(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        found = environ.get(name) or default
+        if found is None:
+            hint = f"export {name}=…, or write ${{{name}:-default}}"
+            raise UnsetVariableError(f"{place}: variable {name} is not set", hint=hint)
+        return found
+
+    return _VARIABLE.sub(replacement, value)
+
+
+def _explained(error: ValidationError, path: Path) -> SettingsError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(first["loc"][-1]), _siblings(first), n=1, cutoff=0.0)
+        hint = f"the nearest setting is {'.'.join([*map(str, first['loc'][:-1]), *near])}"
+        return UnknownSettingError(f"{path.name}: {place} is not a setting", hint=hint)
+    return SettingsError(f"{path.name}: {place} cannot be used", detail=first["msg"])
+
+
+def _siblings(error: ErrorDetails) -> list[str]:
+    """Names of the settings that stand where an unknown one was found."""
+    model: type[BaseModel] = Settings
+    for part in error["loc"][:-1]:
+        annotation = (
+            model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        )
+        arguments = getattr(annotation, "__args__", ())
+        inner = arguments[-1] if arguments else annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return [name for name in model.model_fields if name not in {"root", "home", "java_home"}]

@@ -1,0 +1,136 @@
+"""The module of views that `headwater init` writes: short for few tables, in groups for many."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from headwater.project.spelling import literal, reference, shown, variable, view_names
+from projections.definition.views import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cdc.table import TableName
+    from headwater.project.survey import Choice, Survey
+
+_MANY: Final = 24
+"""Tables from which on each is written once, in groups."""
+
+_GROUP_MIN: Final = 3
+_LINE_MAX: Final = 100
+_COMMENT_MAX: Final = 90
+_NAMED_MAX: Final = 6
+"""Tables that are named of those that are left out for one reason; the preview names all."""
+
+
+def views_text(survey: Survey) -> str:
+    """Returns the text of a module that declares a source and a mirror of each chosen table."""
+    chosen = [choice.table for choice in survey.mirrored]
+    names = view_names(chosen)
+    parts = _grouped(survey, names) if len(chosen) > _MANY else _plain(survey, names)
+    return (
+        "\n".join([_heading(survey), *parts, *_noted(survey), *_left_out(survey)]).rstrip() + "\n"
+    )
+
+
+def _heading(survey: Survey) -> str:
+    return (
+        f'"""What Headwater keeps of `{survey.source}`. `headwater plan` shows what a change here '
+        'changes."""\n\n'
+        "from headwater import source, view\n"
+    )
+
+
+def _plain(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
+    source, tables = variable(survey.source), list(names)
+    listed = [f"        {literal(str(table))}," for table in tables]
+    lines = [*_source(survey, "[", listed), ""]
+    for heading, to, choices in _by_stores(survey):
+        lines.append(f"# {heading}")
+        for choice in choices:
+            table = reference(source, choice.table, tables)
+            lines += _mirror(literal(names[choice.table]), table, to)
+        lines.append("")
+    return lines
+
+
+def _grouped(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
+    source = variable(survey.source)
+    lines, mirrors, variables = [], [], []
+    for heading, to, choices in _by_stores(survey):
+        listed = "MIRRORED" if to is None else "_".join(["ONLY_IN", *to]).upper()
+        variables.append(listed)
+        lines += [f"# {heading}: name of the view, and its table", f"{listed} = {{"]
+        for group, tables in _groups([choice.table for choice in choices]):
+            lines.append(f"    # {group}")
+            lines += [f"    {literal(names[t])}: {literal(str(t))}," for t in tables]
+        lines += ["}", ""]
+        mirrors += [f"for name, table in {listed}.items():"]
+        mirrors += [f"    {line}" for line in _mirror("name", f"{source}[table]", to)]
+    every = ", ".join(f"*{name}.values()" for name in variables)
+    return [*lines, *_source(survey, f"[{every}]"), "", *mirrors, ""]
+
+
+def _source(survey: Survey, begin: str, tables: Sequence[str] = ()) -> list[str]:
+    extras = ["    eventstore=True,"] if survey.eventstore else []
+    if accepted := [literal(str(each.table)) for each in survey.mirrored if each.insert_only]:
+        extras += ["    # Postgres refuses UPDATE and DELETE on these while they are captured"]
+        extras += ["    insert_only=[", *(f"        {table}," for table in accepted), "    ],"]
+    short = f"{variable(survey.source)} = source({literal(survey.source)}, tables={begin})"
+    if not tables and not extras and len(short) <= _LINE_MAX:
+        return [short]
+    lines = [f"{variable(survey.source)} = source(", f"    {literal(survey.source)},"]
+    lines += [f"    tables={begin}", *tables, "    ],"] if tables else [f"    tables={begin},"]
+    return [*lines, *extras, ")"]
+
+
+def _by_stores(survey: Survey) -> Iterable[tuple[str, tuple[str, ...] | None, list[Choice]]]:
+    """Choices by where they are mirrored, the usual place first; None stands for all stores."""
+    usual = [choice for choice in survey.mirrored if len(choice.to) == len(Store)]
+    if usual:
+        yield "The latest row of every key, in warehouse, search and cache", None, usual
+    large = [choice for choice in survey.mirrored if len(choice.to) < len(Store)]
+    if large:
+        yield "Large: in the warehouse alone", tuple(map(str, large[0].to)), large
+
+
+def _mirror(name: str, table: str, to: Sequence[str] | None) -> list[str]:
+    stores = f", to=[{', '.join(map(literal, to))}]" if to else ""
+    line = f"view.mirror({name}, {table}{stores})"
+    if len(line) <= _LINE_MAX:
+        return [line]
+    parts = [name, table, *([stores.removeprefix(", ")] if stores else [])]
+    return ["view.mirror(", *(f"    {part}," for part in parts), ")"]
+
+
+def _groups(tables: Sequence[TableName]) -> Iterable[tuple[str, list[TableName]]]:
+    """Tables of a schema whose names begin with the same word; then the schema's others."""
+    for schema, of_schema in groupby(sorted(tables), key=lambda table: table.schema):
+        others: list[TableName] = []
+        for word, begun in groupby(of_schema, key=lambda table: table.name.partition("_")[0]):
+            alike = list(begun)
+            if len(alike) < _GROUP_MIN:
+                others += alike
+            else:
+                yield shown(f"{schema}: {word}"), alike
+        if others:
+            yield shown(f"{schema}: others"), others
+
+
+def _noted(survey: Survey) -> list[str]:
+    notes = [f"# {choice.table} {note}" for choice in survey.mirrored for note in choice.notes]
+    return [*map(shown, notes), ""] if notes else []
+
+
+def _left_out(survey: Survey) -> list[str]:
+    if not survey.left_out:
+        return []
+    lines = ["# Not mirrored:"]
+    for reason, choices in survey.by_reason():
+        named = [shown(str(choice.table)) for choice in choices[:_NAMED_MAX]]
+        more = [f"and {len(choices) - len(named)} more"] if len(choices) > len(named) else []
+        lines += [f"#   {line}" for line in wrap(f"{shown(reason)}:", _COMMENT_MAX)]
+        lines += [f"#     {name}" for name in [*named, *more]]
+    return lines

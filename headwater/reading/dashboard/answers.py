@@ -1,0 +1,158 @@
+"""Answers: what a dashboard's panels show at one published version."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from headwater.errors import HeadwaterError
+from headwater.reading import sql as reading_sql
+from headwater.reading.sql import ReadTable
+from projections.publishing.published_versions import Published
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from projections.definition.dashboard import Dashboard, Panel
+    from projections.publishing.published_versions import PublishedVersion
+
+_LOGGER = logging.getLogger(__name__)
+ROWS_MAX: Final = 1_000
+"""Rows of one panel that are sent; how many there are is said beside them."""
+
+
+class PanelError(HeadwaterError):
+    """A panel cannot be shown; the others are."""
+
+    code = "HW-U005"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a dashboard shows.
+
+    Attributes:
+        etag: Tells it from any other.
+        body: JSON: the title, the boundary, and each panel's answer or why it has none.
+    """
+
+    etag: str
+    body: bytes
+
+
+@dataclass(slots=True)
+class Answers:
+    """Answers a dashboard's panels, once for each published version however many ask.
+
+    Attributes:
+        dashboard: What is asked.
+        tables: Folder of the views' tables.
+        source: Name of the source.
+    """
+
+    dashboard: Dashboard
+    tables: Path
+    source: str
+    _last: Answer | None = None
+    _answering: threading.Lock = field(default_factory=threading.Lock)
+
+    def newest(self) -> Answer:
+        """Returns the answer as of the newest boundary at which all views are complete."""
+        with self._answering:
+            published = Published(self.tables, self.source)
+            places, version = published.current(), published.latest()
+            # a switch shows another table at the same boundary
+            etag = f'"{_called(version)}-{zlib.crc32(orjson.dumps(sorted(places.items()))):x}"'
+            if self._last is None or self._last.etag != etag:
+                self._last = Answer(etag, self._answered(version, places))
+            return self._last
+
+    def _answered(self, version: PublishedVersion | None, places: Mapping[str, str]) -> bytes:
+        panels = self.dashboard.panels
+        if version is None:
+            waiting = {"error": {"message": "no view has been built yet", "hint": "headwater up"}}
+            shown = [_said(panel) | waiting for panel in panels]
+            return orjson.dumps({"title": self.dashboard.title, "panels": shown})
+        views = {
+            name: ReadTable(self.tables / place, table.version)
+            for name, (place, table) in version.by_view(places).items()
+        }
+        found = _asked([panel.sql for panel in panels], views)
+        at = datetime.fromtimestamp(version.published_at_us / 1_000_000, UTC)
+        return orjson.dumps(
+            {
+                "title": self.dashboard.title,
+                "version": version.number,
+                "applied_through": str(version.applied_through),
+                "published_at": at.isoformat(timespec="milliseconds"),
+                "panels": [
+                    _said(panel) | _shown(answer)
+                    for panel, answer in zip(panels, found, strict=True)
+                ],
+            }
+        )
+
+
+def _asked(
+    statements: Sequence[str], views: Mapping[str, ReadTable]
+) -> list[pa.Table | HeadwaterError]:
+    """The answers; where one table cannot be opened, to those panels that do not read it."""
+    try:
+        return reading_sql.run_all(statements, views)
+    except Exception as error:  # noqa: BLE001  # whatever a table does, others are shown
+        if len(statements) == 1:
+            return [_unshown(error)]
+    return [answer for sql in statements for answer in _asked([sql], views)]
+
+
+def _unshown(error: Exception) -> PanelError:
+    _LOGGER.warning("a panel cannot be shown: %s", type(error).__name__)
+    return PanelError(
+        "a panel cannot be shown",
+        detail=type(error).__name__,
+        hint="a value that cannot be written, such as a time beyond year 9999, or a table that"
+        " cannot be read: ask its SELECT with headwater query",
+    )
+
+
+def _called(version: PublishedVersion | None) -> str:
+    return "0" if version is None else f"{version.epoch}-{version.number}"
+
+
+def _said(panel: Panel) -> dict[str, Any]:
+    said = asdict(panel)
+    del said["sql"]
+    return {"kind": panel.kind, **said}
+
+
+def _shown(answer: pa.Table | HeadwaterError) -> dict[str, Any]:
+    if isinstance(answer, HeadwaterError):
+        error = {"code": answer.code, "message": answer.message, "hint": answer.hint}
+        return {"error": error}
+    try:
+        rows = [list(row.values()) for row in answer.slice(0, ROWS_MAX).to_pylist()]
+        written = orjson.dumps(rows, default=_plain)
+    except Exception as error:  # noqa: BLE001  # whatever a value is, other panels are shown
+        return _shown(_unshown(error))
+    return {
+        "columns": answer.column_names,
+        "rows": orjson.Fragment(written),
+        "count": answer.num_rows,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: amounts as numbers, since they are drawn."""
+    if isinstance(value, Decimal):
+        return float(value)
+    return value.hex() if isinstance(value, bytes) else str(value)

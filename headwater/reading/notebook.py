@@ -1,0 +1,53 @@
+"""Spark for notebooks: every view under its name, all of them at one transaction boundary.
+
+The archived change events are there as `changes`, unless a view has that name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.platform.specs import job_spec
+from headwater.project import optional
+from headwater.project.project import open_project
+from headwater.project.spelling import CHANGES
+from headwater.reading import sql
+from headwater.runtime import Endpoints
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.job.spark.registered import SparkSession
+
+
+def spark(
+    config: Path | None = None, *, home: Path | None = None, as_of: str | None = None
+) -> SparkSession:
+    """Opens a Spark session in which a project's views are tables to be read.
+
+    No server has to run. Called again, it brings the views up to date in the same session.
+
+    Args:
+        config: Settings file; otherwise `headwater.toml` here.
+        home: Folder of all state; otherwise as the settings say.
+        as_of: A position, a time or the number of a published version; the newest without it.
+
+    Raises:
+        NoViewsError: No view has been built yet.
+        AsOfError: What is asked for is nothing we know, or lies before what is kept.
+        PlatformMissingError: The extra `platform` is not installed.
+    """
+    optional.require()
+    from projections.job.spark.registered import registered  # noqa: PLC0415  # loads Spark
+
+    project = open_project(config, home=home)
+    tables = project.home.root / "tables"
+    views = sql.view_tables(tables)
+    if not views:
+        hint = "headwater up (or headwater demo) builds them"
+        raise sql.NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
+    spec = job_spec(project, (), "", Endpoints())
+    chosen = sql.readable(tables, views, as_of)
+    if CHANGES not in views and (spec.archive / "_delta_log").is_dir():
+        chosen[CHANGES] = sql.ReadTable(spec.archive, None)
+    return registered(spec, chosen)

@@ -1,0 +1,295 @@
+"""Replays of views that are made from others: from the archive, as one bounded batch.
+
+Views of the source are made by the archive as they were at a moment, and those made from them are
+computed from those. At the boundary of a published version the rows are those that readers saw
+there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from cdc.errors import CdcError
+from cdc.lsn import Lsn
+from headwater.errors import HeadwaterError, UsageError
+from headwater.platform.specs import job_spec
+from headwater.reading import sql
+from headwater.reading.time_travel import FormerViews
+from projections.errors import ReplayError
+from projections.publishing.published_versions import Published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from headwater.platform.platform import Platform
+    from headwater.project.project import Project
+    from projections.archive.commits import Reached
+    from projections.definition.views import DerivedView
+    from projections.job.batch.replay_derived import Compared
+    from projections.publishing.published_versions import PublishedVersion
+
+_BEHIND_HINT: Final = "headwater view status says how far the views are"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay came to.
+
+    Attributes:
+        view: The view.
+        applied_through: The position at which it is.
+        at: The time of the last commit that counts.
+        made_from: Views of the source that it was made from in the end.
+        rows: How many rows it has.
+        version: Number of the published version that it was compared with.
+        compared: What differs there; None if that was not asked.
+    """
+
+    view: str
+    applied_through: Lsn
+    at: datetime
+    made_from: tuple[str, ...]
+    rows: int
+    version: int | None = None
+    compared: Compared | None = None
+
+
+def replay_view(
+    platform: Platform,
+    name: str,
+    until: str | None = None,
+    *,
+    compare: bool = False,
+    to: Path | None = None,
+) -> Replayed:
+    """Makes a view that is made from others as it was at a moment, from the archive alone.
+
+    Args:
+        platform: The project, and where its source is.
+        name: The view.
+        until: The moment: a position, a time, or the number of a published version; the last that
+            the archive can tell of if left out. To be compared, it is rounded down to the newest
+            published version at which the view is.
+        compare: Whether it is compared with what readers saw there.
+        to: Folder for its table.
+
+    Raises:
+        UsageError: There is no such view, it is not made from others, or the folder is not empty.
+        AsOfError: The archive cannot tell what it is made from, or it was not published then.
+        ProjectionError: Its query cannot be run.
+    """
+    project = platform.project
+    chain = chain_of(project, name)
+    bases = tuple(dict.fromkeys(each for view in chain for each in _bases(project, view)))
+    if to is not None and to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UsageError("the folder is not empty", detail=str(to), hint="--to a folder of its own")
+    if until is not None:
+        sql.moment(until)  # what is no moment is refused before anything is read
+    tables = project.home.root / "tables"
+    published = Published(tables, project.source.name)
+    _require_moving(platform, bases)
+    archived = _archived(project)
+    version = None
+    if compare:
+        version = boundary(published.all(), chain, archived, until, published.current)
+    as_of = _as_of(published, archived, until) if version is None else str(version.applied_through)
+    with FormerViews(platform) as former:
+        places = former.of_words(as_of, frozenset(bases))
+        reached = former.reached
+        assert reached is not None  # noqa: S101  # it has made them
+        if version is not None:
+            _require_same(version, places, published)
+        # what follows loads Spark, which no other command waits for
+        from projections.job.batch.replay_derived import replay_beside  # noqa: PLC0415
+
+        lsn = reached.commit if version is None else version.applied_through
+        root = next(iter(places.values())).parent
+        spec = job_spec(project, (), platform.source_dsn, platform.endpoints)
+        names = {view: path.name for view, path in places.items()}
+        replay = replay_beside(spec, root, names, reached.epoch, lsn.value)
+        rows, compared = replay.make(chain), None
+        if version is not None:
+            place = published.current(version.published_at_us).get(name, name)
+            compared = replay.compare(chain[-1], tables, place, version.views[place].version)
+        if to is not None:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            if to.exists():
+                to.rmdir()
+            shutil.move(root / name, to)
+    at = datetime.fromtimestamp(reached.at_us / 1_000_000, UTC)
+    number = None if version is None else version.number
+    return Replayed(name, lsn, at, bases, rows, number, compared)
+
+
+def chain_of(project: Project, name: str) -> list[DerivedView]:
+    """Returns a view with the derived views that it is made from, each after what it reads.
+
+    Raises:
+        UsageError: There is no such view, or it is not made from others.
+    """
+    views, derived = project.declarations.views, project.declarations.derived
+    if name in views:
+        raise UsageError(
+            f"view {name} is made from a table, and from no other view",
+            detail=f"it follows {views[name].table}",
+            hint=f"headwater view rebuild {name} makes it anew from the archive; headwater query"
+            " --as-of tells what it was",
+        )
+    if name not in derived:
+        near = difflib.get_close_matches(name, [*derived, *views], n=1)
+        hint = f"did you mean {near[0]}?" if near else "headwater view list"
+        raise UsageError(f"no view is named {name[:80]}", hint=hint)
+    wanted = {name}
+    for each in reversed(derived.values()):  # a view is declared after those that it reads
+        if each.name in wanted:
+            wanted |= {read for read in each.inputs if read in derived}
+    return [view for view in derived.values() if view.name in wanted]
+
+
+def boundary(
+    versions: Sequence[PublishedVersion],
+    chain: Sequence[DerivedView],
+    archived: Reached,
+    until: str | None = None,
+    shown: Callable[[int], Mapping[str, str]] = lambda _: {},
+) -> PublishedVersion:
+    """Returns the newest published version that a replay can be compared with.
+
+    Args:
+        versions: Those that can be read, the oldest first.
+        chain: The view, after the derived ones that it is made from.
+        archived: What the archive has come to.
+        until: The moment beyond which none is wanted; see `replay_view`.
+        shown: Tells where views were read at a time; see `Published.current`.
+
+    Raises:
+        AsOfError: There is none.
+    """
+    name = chain[-1].name
+    wanted = [version for version in versions if until is None or _by_then(version, until)]
+    if not wanted:
+        raise sql.AsOfError(
+            f"what readers saw of view {name} then cannot be read",
+            detail=f"{len(versions)} published versions are kept",
+            hint="headwater view versions",
+        )
+    there = [
+        version for version in wanted if _stands(version, chain, shown(version.published_at_us))
+    ]
+    if not there:
+        raise sql.AsOfError(
+            f"view {name} has not come to a boundary together with what it is made from",
+            detail=f"{len(wanted)} published versions were looked at",
+            hint=_BEHIND_HINT,
+        )
+    told = [
+        version
+        for version in there
+        if version.epoch == archived.epoch and version.applied_through <= archived.commit
+    ]
+    if not told:
+        raise sql.AsOfError(
+            "the archive has not come to a published version yet",
+            detail=f"it has come to {archived.commit}; view {name} to {there[0].applied_through}",
+            hint="while the job runs that takes seconds",
+        )
+    return told[-1]
+
+
+def _by_then(version: PublishedVersion, until: str) -> bool:
+    then = sql.moment(until)
+    if then is None:
+        return version.number == int(until)
+    if isinstance(then, Lsn):
+        return version.applied_through <= then
+    return version.published_at_us <= round(then.timestamp() * 1_000_000)
+
+
+def _stands(
+    version: PublishedVersion, chain: Sequence[DerivedView], shown: Mapping[str, str]
+) -> bool:
+    """Whether the views are at the boundary itself, by the queries that are declared."""
+    tables = [version.views.get(shown.get(view.name, view.name)) for view in chain]
+    return all(
+        table is not None
+        and (table.epoch, table.lsn) == (version.epoch, version.lsn)
+        and table.query in view.fingerprints
+        for table, view in zip(tables, chain, strict=True)
+    )
+
+
+def _require_same(
+    version: PublishedVersion, places: Mapping[str, Path], published: Published
+) -> None:
+    """Refuses a comparison with rows that were made by another definition of a mirror."""
+    shown = published.current(version.published_at_us)
+    moved = [view for view, path in places.items() if shown.get(view, view) != path.name]
+    if moved:
+        raise sql.AsOfError(
+            f"readers of view {moved[0]} have been moved to another version of it",
+            detail=f"it was read in {shown.get(moved[0], moved[0])}",
+            hint="compare again once the job has made the views from it: headwater view status",
+        )
+
+
+def _bases(project: Project, view: DerivedView) -> list[str]:
+    """The views of the source that a view reads."""
+    declared = project.declarations.views
+    return [name for name in view.inputs if name in declared]
+
+
+def _require_moving(platform: Platform, bases: Sequence[str]) -> None:
+    """Refuses what stands still, and a source that does not answer."""
+    try:
+        bound = platform.views.bound()
+    except (CdcError, HeadwaterError, psycopg.Error) as error:
+        raise sql.AsOfError(
+            "the source does not answer, which knows when its tables were read",
+            detail=getattr(error, "code", type(error).__name__),
+            hint="headwater up; then the archive tells what views were",
+        ) from None
+    for paused in bound.paused:
+        if paused.name in bases:
+            fault = paused.fault
+            raise sql.AsOfError(fault.message, detail=fault.detail, hint=fault.hint)
+
+
+def _archived(project: Project) -> Reached:
+    """The last commit that the archive names.
+
+    Raises:
+        AsOfError: There is no archive, or it names none.
+    """
+    from projections.archive.commits import Commits, Moment  # noqa: PLC0415
+    from projections.archive.scan import ArchiveScan  # noqa: PLC0415
+    from projections.common.table_pins import pinned  # noqa: PLC0415  # a second of import
+
+    archive = project.home.root / "archive" / project.source.name
+    try:
+        scan = ArchiveScan(archive, None)
+        with pinned(archive, scan.version):
+            return Commits(scan).reached(Moment())
+    except ReplayError as error:
+        raise sql.AsOfError(error.message, detail=error.detail, hint=error.hint) from None
+
+
+def _as_of(published: Published, archived: Reached, until: str | None) -> str:
+    """The position or time that is meant."""
+    if until is None:
+        return str(archived.commit)
+    if sql.moment(until) is not None:
+        return until
+    number = int(until)
+    found = [version for version in published.all() if version.number == number]
+    if not found:
+        raise sql.AsOfError(
+            "that version is not kept any more", detail=until[:80], hint="headwater view versions"
+        )
+    return str(found[0].applied_through)

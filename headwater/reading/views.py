@@ -1,0 +1,353 @@
+"""Views as an application reads them: by key, and with what it has just written.
+
+    views = Views.open()
+    token = views.token(store.handle(PlaceOrder(...)).token)     # or views.token() after a commit
+    views["orders"].read("42", at_least=token)
+
+Nothing is asked of Kafka or of the job: how far a view is stands in the source, and rows are read
+from where they are.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from uuid import UUID
+
+import psycopg
+
+from cdc.position_token import PositionToken
+from cdc.postgres import committed, session
+from cdc.postgres.errors import PostgresUnavailableError
+from cdc.table import ColumnKind
+from cdc.values import word_of
+from headwater.errors import UsageError
+from headwater.platform.platform import Platform
+from headwater.project.project import open_project, settings_file
+from headwater.reading import sql as query
+from projections.changes.documents import key_text
+from projections.definition.views import DerivedView, Store, kept_in
+from projections.publishing import lag
+from projections.publishing.read_barrier import TIMEOUT_S, BehindError, ReadBarrier
+from projections.stores.opensearch.searcher import SearchAnswer, Searcher
+from projections.stores.valkey.reader import CacheReader
+from projections.versions import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from cdc.values import Json
+    from eventstore.token import Token
+    from projections.definition.views import View
+    from projections.publishing.lag import Lag
+    from projections.stores.opensearch.query import SearchQuery
+
+__all__ = ["BehindError", "PositionToken", "ReadableView", "Views"]
+
+_BY_KEY: Final = (Store.CACHE, Store.SEARCH)
+_IDLE_MAX: Final = 8
+"""Sessions with the source that are kept open for the next who waits."""
+
+Other = TypeVar("Other")
+
+
+class Views:
+    """A project's views.
+
+    Threads may share one. Sessions with the source and the stores are opened when they are needed.
+
+    Args:
+        platform: The project, and where its servers are.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._declared: Mapping[str, View | DerivedView] = {
+            **platform.project.declarations.views,
+            **platform.project.declarations.derived,
+        }
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._readers: dict[str, CacheReader] = {}
+        self._searcher: Searcher | None = None
+        self._opening = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, config: Path | None = None, *, home: Path | None = None, profile: str | None = None
+    ) -> Self:
+        """Opens the views of a project; see `headwater.project.project.open_project`."""
+        project = open_project(config, home=home, profile=profile)
+        return cls(Platform(project, settings_file(config, home=home)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getitem__(self, name: str) -> ReadableView:
+        view = self._declared.get(name)
+        if view is None:
+            near = difflib.get_close_matches(name, self._declared, n=1)
+            there = "views: " + ", ".join(sorted(self._declared))
+            raise UsageError(
+                f"no view is named {name[:80]}",
+                hint=f"did you mean {near[0]}?" if near else there,
+            )
+        return ReadableView(self, view)
+
+    @property
+    def source(self) -> str:
+        """Name of the project's source."""
+        return self._platform.project.source.name
+
+    def token(self, written: Token | psycopg.Connection[Any] | None = None) -> PositionToken:
+        """Returns a token of what was committed.
+
+        Args:
+            written: What a command has returned; or the connection of a transaction that is
+                committed. Without it, the token is of everything so far, by whomever.
+
+        Raises:
+            TransactionOpenError: It is not committed yet.
+            TransactionAbortedError: It never will be.
+            NotCapturedError: Nobody captures the source.
+        """
+        if written is None:
+            with self.reading() as connection:
+                return committed.everything(connection, self.source)
+        if isinstance(written, psycopg.Connection):
+            return committed.everything(written, self.source)
+        with self.reading() as connection:
+            if written.transaction_id == 0:  # it wrote nothing: what it has read is meant
+                return committed.everything(connection, self.source)
+            return committed.of_transaction(connection, self.source, written.transaction_id)
+
+    def query(self, sql: str, *, at_least: PositionToken, timeout_s: float = TIMEOUT_S) -> pa.Table:
+        """Answers SQL over the views' tables once those it names have what was written.
+
+        Args:
+            sql: See `headwater.reading.sql.run`.
+            at_least: A token.
+            timeout_s: How long to wait for all of them at most, in seconds.
+
+        Raises:
+            BehindError: A table is behind after that time.
+            QueryError: The statement cannot be answered.
+        """
+        words, deadline = query.words(sql), time.monotonic() + timeout_s
+        for name, view in self._declared.items():
+            if name in words and Store.TABLE in kept_in(view):
+                left_s = max(0.0, deadline - time.monotonic())
+                self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=left_s)
+        root = self._platform.project.home.root
+        return query.run(sql, root / "tables", archive=root / "archive" / self.source)
+
+    def lag(self, names: Collection[str] = (), timeout_s: float = TIMEOUT_S) -> list[Lag]:
+        """Tells how long it takes until what is committed now is there, by view and store.
+
+        Args:
+            names: Which views; all if empty. Every version that the job keeps is looked at.
+            timeout_s: How long to wait for them at most, in seconds.
+
+        Raises:
+            UsageError: No view is named so.
+            NotCapturedError: Nobody captures the source.
+        """
+        for name in names:
+            self[name]  # refuses what there is not
+        plans, derived = self._platform.views.taken_over()
+        with self.reading() as connection:
+            places = registry.current_places(connection, self.source)
+            found = [ReadBarrier(self.source, plan.name, plan.to) for plan in plans]
+            found += [
+                ReadBarrier(
+                    self.source,
+                    view.name,
+                    kept_in(view),
+                    tuple(places.get(i, i) for i in view.inputs),
+                )
+                for view in derived
+            ]
+            wanted = [each for each in found if not names or each.view.partition(".")[0] in names]
+            return lag.measure(connection, self.token(), wanted, timeout_s)
+
+    def close(self) -> None:
+        """Closes all sessions."""
+        for connection in self._idle:
+            connection.close()
+        for reader in self._readers.values():
+            reader.close()
+        if self._searcher is not None:
+            self._searcher.close()
+        self._idle, self._readers, self._searcher = [], {}, None
+
+    def cached(self, view: str) -> CacheReader:
+        """Returns what reads a view in the cache."""
+        with self._opening:
+            if view not in self._readers:
+                url = self._platform.endpoints.cache_url
+                self._readers[view] = CacheReader(url, f"{self.source}:", view)
+            return self._readers[view]
+
+    @property
+    def searcher(self) -> Searcher:
+        """What searches in views."""
+        with self._opening:
+            if self._searcher is None:
+                self._searcher = Searcher(self._platform.endpoints.search_url)
+            return self._searcher
+
+    @contextmanager
+    def reading(self) -> Iterator[psycopg.Connection[Any]]:
+        """Lends a session with the source, in autocommit.
+
+        Raises:
+            PostgresError: The source does not answer.
+        """
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = session.connect(self._platform.source_dsn)
+        try:
+            yield connection
+        except psycopg.OperationalError as error:
+            connection.close()
+            raise PostgresUnavailableError(
+                "the source has ended a session", detail=type(error).__name__
+            ) from None
+        except BaseException:
+            connection.close()
+            raise
+        if len(self._idle) < _IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableView:
+    """One view.
+
+    Attributes:
+        views: The project's.
+        view: As it is declared.
+    """
+
+    views: Views
+    view: View | DerivedView
+
+    def wait_for(
+        self,
+        token: PositionToken,
+        *,
+        stores: Collection[Store] = (),
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Waits until the view has everything that was committed before a token.
+
+        Args:
+            token: See `Views.token`.
+            stores: Where; in all stores that the view lives in if left out. One that is made from
+                others has a table that SQL reads, wherever it lives.
+            timeout_s: How long at most, in seconds.
+
+        Raises:
+            BehindError: It is behind after that time; it says which stage, and by how much.
+            TokenError: The token is of another source, from before a restore, or from the future.
+            UsageError: The view does not live in one of the stores.
+        """
+        lives = kept_in(self.view)
+        if absent := sorted(set(stores) - lives):
+            raise UsageError(
+                f"view {self.view.name} does not live in {absent[0]}",
+                hint="it lives in " + ", ".join(sorted(lives)),
+            )
+        inputs = self.view.inputs if isinstance(self.view, DerivedView) else ()
+        with self.views.reading() as connection:
+            # what readers see may be another version of it, kept in a place of its own
+            places = registry.current_places(connection, self.views.source)
+            name, *read = (places.get(each, each) for each in (self.view.name, *inputs))
+            barrier = ReadBarrier(self.views.source, name, self.view.to, tuple(read))
+            barrier.wait(connection, token, stores=stores, timeout_s=timeout_s)
+
+    def read(
+        self,
+        *key: Json | UUID | Decimal | datetime,
+        at_least: PositionToken | None = None,
+        timeout_s: float = TIMEOUT_S,
+        otherwise: Callable[[], Other] | None = None,
+    ) -> Mapping[str, Any] | Other | None:
+        """Returns the row of a key from the cache or, of a view that is not there, from search.
+
+        Args:
+            key: A value for each column of the key, in its document form.
+            at_least: The row as it is there, or as of a later position.
+            timeout_s: How long to wait for that at most, in seconds.
+            otherwise: Called if the view is behind after that time, for instance to fold the
+                events of a stream; what it returns is returned.
+
+        Returns:
+            The row in its document form; None if there is none.
+
+        Raises:
+            BehindError: The view is behind, and nothing else was given to be called.
+            UsageError: The view lives in neither store.
+        """
+        store = next((s for s in _BY_KEY if s in self.view.to), None)
+        if store is None:
+            raise UsageError(
+                f"view {self.view.name} has no store that rows are read from by key",
+                hint="Views.query reads its table",
+            )
+        parts = list(map(_part, key))
+        if at_least is not None:
+            try:
+                self.wait_for(at_least, stores={store}, timeout_s=timeout_s)
+            except BehindError:
+                if otherwise is None:
+                    raise
+                return otherwise()
+        if store is Store.SEARCH:
+            return self.views.searcher.get(self.view.name, key_text(parts))
+        return self.views.cached(self.view.name).get(*parts)
+
+    def search(
+        self,
+        query: SearchQuery | str,
+        *,
+        at_least: PositionToken | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> SearchAnswer:
+        """Searches, and finds what was written before a token.
+
+        Args:
+            query: See `projections.stores.opensearch.searcher.Searcher.search`.
+            at_least: A token.
+            timeout_s: How long to wait for that at most, in seconds.
+
+        Raises:
+            BehindError: Search is behind after that time.
+            SearchError: The search cannot be answered.
+        """
+        if at_least is not None:
+            self.wait_for(at_least, stores={Store.SEARCH}, timeout_s=timeout_s)
+            self.views.searcher.refresh(self.view.name)
+        return self.views.searcher.search(self.view.name, query)
+
+
+def _part(value: Json | UUID | Decimal | datetime) -> Json:
+    """A part of a key in its document form."""
+    if isinstance(value, datetime):
+        kind = ColumnKind.TIMESTAMPTZ if value.tzinfo else ColumnKind.TIMESTAMP
+        return word_of(kind)(value.astimezone(UTC) if value.tzinfo else value)
+    return str(value) if isinstance(value, UUID | Decimal) else value

@@ -1,0 +1,12 @@
+"""The Java side of Headwater, locked: which jars, which bytes, which Java.
+
+Purpose: `python -m headwater.runtime.java fetch` brings the locked jars, `archive` makes the
+job's class archive, `lock` resolves anew.
+Entry points: `jars.ensure`, `lock` (the lock files of `kafka/`, `opensearch/` and `spark/`),
+`java.find_java`, `verified` (a file with the right digest), `progress`.
+Invariants: a jar is used only if its bytes have the locked digest. Nothing is fetched at run time
+that a lock file does not name.
+Tests: tests/unit/headwater/runtime, tests/integration/headwater/runtime.
+"""
+
+from __future__ import annotations

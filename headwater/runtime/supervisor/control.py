@@ -1,0 +1,268 @@
+"""Start, stop and look at the services of a home folder; what the command line calls."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from headwater.runtime.errors import (
+    ServiceFailedError,
+    SettingsDifferError,
+    StartTimeoutError,
+    StopTimeoutError,
+    SupervisorLostError,
+)
+from headwater.runtime.home import Home, read_json
+from headwater.runtime.preflight import make_plan
+from headwater.runtime.process import ProcessRecord, end_stale, tail
+from headwater.runtime.resolve import resolve_endpoints
+from headwater.runtime.status import RuntimeStatus, ServiceStatus, StatusEvent
+from headwater.runtime.supervisor.spawn import SupervisorHandle, spawn_supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from headwater.runtime.endpoints import Endpoints
+    from headwater.runtime.spec import RuntimeSpec
+
+_POLL_S: Final = 0.05
+UP_TIMEOUT_S: Final = 150.0
+DOWN_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """What a start waits for, until when, and whom it tells of the way there."""
+
+    on_event: Callable[[StatusEvent], None]
+    timeout_s: float
+    deadline: float
+    parts: frozenset[str]
+    commands: bool
+
+    def failed(self, found: RuntimeStatus) -> ServiceStatus | None:
+        """Says which part the caller asked for gave up, if any."""
+        return next((service for service in found.failed if service.name in self.parts), None)
+
+    def ready(self, found: RuntimeStatus) -> bool:
+        """Says whether every part that is waited for is ready."""
+        waited = [
+            service
+            for service in found.services
+            if service.name in self.parts and (self.commands or service.kind != "command")
+        ]
+        return found.running and all(service.ready for service in waited)
+
+
+def _ignore(event: StatusEvent) -> None:
+    del event
+
+
+def up(
+    spec: RuntimeSpec,
+    *,
+    on_event: Callable[[StatusEvent], None] = _ignore,
+    timeout_s: float = UP_TIMEOUT_S,
+    progress: bool = True,
+    await_commands: bool = True,
+) -> Endpoints:
+    """Start what the spec names, or join what already runs; return when everything is ready.
+
+    Nothing is left behind if it does not come to that, whatever the reason, Ctrl-C included.
+
+    Args:
+        spec: What shall run.
+        on_event: Called for every change of a service's state, in this thread.
+        timeout_s: Longest wait for all services, seconds; downloads of jars come on top.
+        progress: Show downloads on stderr.
+        await_commands: Wait for the commands too, not only for the services; a command that
+            needs the caller's next step to become ready must not be waited for here.
+
+    Raises:
+        SettingsDifferError: Other settings already run in this folder.
+        PortTakenError: A port that the spec names is in use.
+        DiskNearlyFullError: Too little room.
+        ExternalUnreachableError: A server that the spec names does not answer.
+        ServiceFailedError: A service could not be started.
+        StartTimeoutError: Not everything answered in time.
+        SupplyError: Java or a jar is missing or damaged.
+    """
+    home = Home(spec.home.resolve())
+    home.create()
+    deadline = time.monotonic() + timeout_s
+    awaited = _Awaited(
+        on_event, timeout_s, deadline, frozenset(spec.fingerprints()), commands=await_commands
+    )
+    while True:
+        with _exclusive(home) as lock:
+            if lock is not None:
+                handle = _spawn(home, spec, lock, progress=progress)
+                return _started(home, spec, handle, awaited)
+        found = status(home.root)
+        if found is not None and found.running:
+            return _join(home, spec, found, awaited)
+        # Somebody holds the lock and has not spoken yet: it starts, or it fails and lets go.
+        if time.monotonic() > deadline:
+            raise StartTimeoutError("another start in this folder does not finish")
+        time.sleep(_POLL_S)
+
+
+def down(home: Path, timeout_s: float = DOWN_TIMEOUT_S) -> bool:
+    """Stop everything in order, then whatever is left.
+
+    Args:
+        home: The ``.headwater`` folder.
+        timeout_s: Longest wait for an ordered stop, seconds.
+
+    Returns:
+        Whether anything had to be stopped.
+
+    Raises:
+        StopTimeoutError: Something still runs.
+    """
+    place = Home(home.resolve())
+    record = ProcessRecord.from_json(read_json(place.pid_file("supervisor")))
+    stopped = False
+    if record is not None and record.send(signal.SIGTERM):
+        stopped = True
+        if not record.wait_gone(timeout_s):
+            # Its children end with it: the kernel tells them.
+            record.send(signal.SIGKILL)
+            if not record.wait_gone(5.0):
+                raise StopTimeoutError("the supervisor does not end", detail=f"pid {record.pid}")
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(record.pid, os.WNOHANG)
+    for pid_file in _pid_files(place):
+        stopped = end_stale(pid_file) is not None or stopped
+    return stopped
+
+
+def status(home: Path) -> RuntimeStatus | None:
+    """What runs in a home folder; None if nothing ever did. Changes nothing."""
+    return RuntimeStatus.from_json(read_json(Home(home.resolve()).status))
+
+
+def endpoints(spec: RuntimeSpec) -> Endpoints:
+    """Where the services of a spec answer, once they were started. Changes nothing."""
+    return resolve_endpoints(spec)
+
+
+def log_path(home: Path, name: str) -> Path:
+    """Log file of a service, a command, or ``supervisor``."""
+    return Home(home.resolve()).log(name)
+
+
+def _pid_files(home: Home) -> list[Path]:
+    return sorted(home.run.glob("*.pid")) if home.run.is_dir() else []
+
+
+@contextmanager
+def _exclusive(home: Home) -> Iterator[int | None]:
+    """The home folder's lock as a file descriptor, or None while somebody else holds it."""
+    descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield descriptor
+    finally:
+        # The supervisor inherited the same open file, and with it the lock.
+        os.close(descriptor)
+
+
+def _spawn(home: Home, spec: RuntimeSpec, lock: int, *, progress: bool) -> SupervisorHandle:
+    for pid_file in _pid_files(home):
+        end_stale(pid_file)
+    home.status.unlink(missing_ok=True)
+    return spawn_supervisor(home, make_plan(home, spec, progress=progress), lock)
+
+
+def _started(
+    home: Home,
+    spec: RuntimeSpec,
+    handle: SupervisorHandle,
+    awaited: _Awaited,
+) -> Endpoints:
+    try:
+        _wait_ready(home, handle, awaited)
+    except BaseException:
+        handle.cut()
+        down(home.root)
+        raise
+    if not spec.lifeline:
+        handle.detach()
+    return resolve_endpoints(spec)
+
+
+def _join(
+    home: Home,
+    spec: RuntimeSpec,
+    running: RuntimeStatus,
+    awaited: _Awaited,
+) -> Endpoints:
+    wanted = spec.fingerprints()
+    # More may run than this caller asks for; what it asks for must run as asked.
+    differ = sorted(n for n, digest in wanted.items() if digest != running.settings.get(n))
+    if differ:
+        raise SettingsDifferError(
+            "services already run in this folder with other settings",
+            detail=f"{home.root}: {', '.join(differ)}",
+            hint="headwater down, then start again",
+        )
+    _wait_ready(home, None, awaited)
+    return resolve_endpoints(spec)
+
+
+def _wait_ready(
+    home: Home,
+    handle: SupervisorHandle | None,
+    awaited: _Awaited,
+) -> None:
+    began = time.monotonic()
+    shown: dict[str, ServiceStatus] = {}
+    while True:
+        found = status(home.root)
+        elapsed_s = time.monotonic() - began
+        for service in found.services if found else ():
+            before = shown.get(service.name)
+            shown[service.name] = service
+            if before is None or before.state is not service.state:
+                awaited.on_event(StatusEvent(service, elapsed_s))
+        if found is not None:
+            failed = awaited.failed(found)
+            if failed is not None:
+                raise _failure(home, failed)
+            if awaited.ready(found):
+                return
+        if (found is not None and not found.running) or (handle is not None and handle.ended()):
+            raise SupervisorLostError(
+                "the supervisor ended while services were starting",
+                detail=tail(home.log("supervisor"), 5),
+                hint=f"look at {home.log('supervisor')}",
+            )
+        if time.monotonic() > awaited.deadline:
+            slow = [s.name for s in shown.values() if s.state != "ready"]
+            raise StartTimeoutError(
+                f"not everything was ready within {awaited.timeout_s:.0f} s",
+                detail=", ".join(slow) or None,
+                hint=f"look into {home.logs}",
+            )
+        time.sleep(_POLL_S)
+
+
+def _failure(home: Home, service: ServiceStatus) -> ServiceFailedError:
+    last = tail(home.log(service.name), 8)
+    return ServiceFailedError(
+        f"{service.name} could not be started",
+        detail="\n".join(part for part in (service.last_error, last) if part),
+        hint=f"look at {home.log(service.name)}",
+    )

@@ -1,0 +1,83 @@
+"""Bring a supervisor into being, detached from terminal and starter, tied to them by one pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import headwater
+from headwater.runtime.supervisor.supervisor import DETACH
+
+if TYPE_CHECKING:
+    from headwater.runtime.home import Home
+    from headwater.runtime.plan import Plan
+
+# The caller may run from a source tree that is not installed, from any folder.
+_CODE: Final = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from headwater.runtime.supervisor.supervisor import main; main()"
+)
+_ROOT: Final = str(Path(headwater.__file__).parents[1])
+
+
+class SupervisorHandle:
+    """The starter's end of the lifeline."""
+
+    def __init__(self, pid: int, pipe: int) -> None:
+        self.pid = pid
+        self._pipe: int | None = pipe
+
+    def ended(self) -> bool:
+        """Whether the supervisor is gone."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True
+
+    def detach(self) -> None:
+        """Let it live on without us."""
+        if self._pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._pipe, DETACH)
+            self.cut()
+
+    def cut(self) -> None:
+        """Close the pipe; unless detached before, the supervisor stops everything."""
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+
+
+def spawn_supervisor(home: Home, plan: Plan, lock: int) -> SupervisorHandle:
+    """Start a supervisor that inherits the home folder's lock and reads its plan from a pipe.
+
+    Without :meth:`SupervisorHandle.detach` it lives as long as this process.
+    """
+    reader, writer = os.pipe()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    log = os.open(home.log("supervisor"), flags, 0o600)
+    try:
+        os.set_inheritable(lock, True)
+        # Not subprocess: its object would report a supervisor that outlives it as a leak.
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", _CODE, _ROOT, "headwater-supervisor", str(home.root)],
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, reader, 0),
+                (os.POSIX_SPAWN_DUP2, log, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.set_inheritable(lock, False)
+        os.close(reader)
+        os.close(log)
+    handle = SupervisorHandle(pid, writer)
+    with os.fdopen(os.dup(writer), "w", encoding="utf-8") as pipe:
+        pipe.write(plan.to_json() + "\n")
+    return handle

@@ -1,0 +1,103 @@
+"""Channels: how a message comes to whoever is to be told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import urllib3
+
+from cdc.broker.announcer import Announcer
+from cdc.broker.errors import BrokerError
+from projections.alerting.signature import signed
+from projections.definition.alert import Handler, Message, Topic, Webhook
+from projections.errors import AlertUndeliveredError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from projections.alerting.tables import Letter
+    from projections.definition.alert import Channel
+
+TIMEOUT_S: Final = 10.0
+_OK: Final = range(200, 300)
+
+
+class Post:
+    """Brings messages to channels.
+
+    Args:
+        bootstrap: Kafka, `host:port[,host:port]`.
+        secrets: What webhooks are signed with, by name.
+    """
+
+    def __init__(self, bootstrap: str, secrets: Mapping[str, str]) -> None:
+        self._secrets = secrets
+        self._announcer = Announcer(bootstrap)
+        # whoever is asked to send elsewhere would be given the message and its signature
+        self._pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(total=TIMEOUT_S), retries=False, maxsize=2
+        )
+
+    def bring(self, channel: Channel, letter: Letter) -> None:
+        """Brings a message.
+
+        Raises:
+            AlertUndeliveredError: It was not taken, or that is not known.
+        """
+        if isinstance(channel, Webhook):
+            self._posted(channel, letter)
+        elif isinstance(channel, Topic):
+            self._announced(channel, letter)
+        else:
+            _handled(channel, letter)
+
+    def close(self) -> None:
+        """Gives back the connections."""
+        self._announcer.close()
+        self._pool.clear()
+
+    def _posted(self, channel: Webhook, letter: Letter) -> None:
+        secret = self._secrets.get(channel.secret)
+        if secret is None:
+            raise AlertUndeliveredError(
+                f"{channel.name} has no secret to sign with",
+                detail="no secret",
+                hint=f"in the settings: alerts.secrets.{channel.secret}",
+            )
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": letter.id,
+            **signed(letter.id, letter.body, secret),
+        }
+        try:
+            answer = self._pool.request(
+                "POST", channel.url, body=letter.body, headers=headers, redirect=False
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise _untaken(channel, type(error).__name__) from None
+        if answer.status not in _OK:
+            raise _untaken(channel, f"HTTP {answer.status}")
+
+    def _announced(self, channel: Topic, letter: Letter) -> None:
+        key = f"{letter.alert}:{letter.key}".encode()
+        try:
+            self._announcer.send(channel.topic, key, letter.body, {"id": letter.id})
+        except BrokerError as error:
+            raise _untaken(channel, error.code) from None
+
+
+def message_of(letter: Letter) -> Message:
+    """Returns what a message says."""
+    return msgspec.json.decode(letter.body, type=Message)
+
+
+def _handled(channel: Handler, letter: Letter) -> None:
+    try:
+        channel.function(message_of(letter))
+    except Exception as error:  # noqa: BLE001  # whatever a program of others does
+        raise _untaken(channel, type(error).__name__) from None
+
+
+def _untaken(channel: Channel, why: str) -> AlertUndeliveredError:
+    return AlertUndeliveredError(f"{channel.name} has not taken a message", detail=why)

@@ -1,0 +1,199 @@
+"""Telling: messages are handed to couriers, one for each channel, and what became of them is noted.
+
+A channel that is slow, or never comes back, keeps nobody else waiting. One that does not take a
+message is left alone for a while, longer each time.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import structlog
+
+from projections.alerting import tables as alerting_tables
+from projections.errors import AlertUndeliveredError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from projections.alerting.channels import Post
+    from projections.alerting.tables import Letter
+    from projections.definition.alert import Alert, Channel
+
+Connection = psycopg.Connection[Any]
+
+_POLL_S: Final = 0.2
+_REST_MAX_S: Final = 300.0
+_DOUBLED_MAX: Final = 10
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """What became of a message."""
+
+    letter: Letter
+    error: AlertUndeliveredError | None
+
+
+class Courier:
+    """Brings the messages of one channel, in a thread that nobody waits for.
+
+    Args:
+        channels: By the name of the alert; all of them are one to whoever is told.
+        post: Brings a message.
+        done: Where what became of each is put.
+        stop: Has it bring no more.
+    """
+
+    def __init__(
+        self,
+        channels: Mapping[str, Channel],
+        post: Post,
+        done: SimpleQueue[_Brought],
+        stop: threading.Event,
+    ) -> None:
+        self._channels = channels
+        self._post = post
+        self._done = done
+        self._stop = stop
+        self._given: SimpleQueue[list[Letter] | None] = SimpleQueue()
+        self._left = 0
+        self._rests_until_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is on its way, or what became of it is not noted."""
+        return self._left > 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it takes messages now."""
+        return not self.busy and self._rests_until_s <= time.monotonic()
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether a message is of an alert that tells this channel."""
+        return letter.alert in self._channels
+
+    def give(self, letters: list[Letter]) -> None:
+        """Gives it messages, which it brings in their order until one is not taken."""
+        self._left = len(letters)
+        if self._thread is None:
+            name = f"alerts to {letters[0].channel}"
+            self._thread = threading.Thread(target=self._bring_on, name=name, daemon=True)
+            self._thread.start()
+        self._given.put(letters)
+
+    def took(self, brought: _Brought) -> None:
+        """Is told that what became of a message was noted, and rests if it was not taken."""
+        self._left = 0 if brought.error is not None else self._left - 1
+
+    def rest(self, seconds: float) -> None:
+        """Is left alone for a while."""
+        self._rests_until_s = time.monotonic() + seconds
+
+    def end(self) -> None:
+        """Ends it, once the message that is on its way has arrived."""
+        self._given.put(None)
+
+    def _bring_on(self) -> None:
+        while (letters := self._given.get()) is not None:
+            for letter in letters:
+                if self._stop.is_set():
+                    return
+                brought = self._bring(letter)
+                self._done.put(brought)
+                if brought.error is not None:
+                    break
+
+    def _bring(self, letter: Letter) -> _Brought:
+        try:
+            self._post.bring(self._channels[letter.alert], letter)
+        except AlertUndeliveredError as error:
+            return _Brought(letter, error)
+        except BaseException as error:  # noqa: BLE001  # a program of others may even exit
+            what, kind = f"{letter.channel} has not taken a message", type(error).__name__
+            return _Brought(letter, AlertUndeliveredError(what, detail=kind))
+        return _Brought(letter, None)
+
+
+class Messenger:
+    """Hands messages to couriers, and notes what became of them.
+
+    Args:
+        source: Name of the source.
+        alerts: Its alerts.
+        post: Brings a message to a channel.
+        stop: Ends it.
+    """
+
+    def __init__(
+        self, source: str, alerts: Iterable[Alert], post: Post, stop: threading.Event
+    ) -> None:
+        self._source = source
+        self._stop = stop
+        self._done: SimpleQueue[_Brought] = SimpleQueue()
+        channels: dict[str, dict[str, Channel]] = defaultdict(dict)
+        for alert in alerts:
+            for channel in alert.to:
+                channels[channel.name][alert.name] = channel
+        self._couriers = {
+            name: Courier(by_alert, post, self._done, stop) for name, by_alert in channels.items()
+        }
+
+    def tell_on(self, connection: Connection) -> None:
+        """Tells until it is stopped."""
+        while not self._stop.is_set():
+            self.tell(connection)
+
+    def close(self) -> None:
+        """Ends the couriers, and waits for none of them."""
+        for courier in self._couriers.values():
+            courier.end()
+
+    def tell(self, connection: Connection) -> int:
+        """Hands on what can be brought now; returns how many messages were taken meanwhile."""
+        idle = [name for name, courier in self._couriers.items() if courier.idle]
+        letters: dict[str, list[Letter]] = defaultdict(list)
+        for letter in alerting_tables.due(connection, self._source, idle):
+            if self._couriers[letter.channel].takes(letter):  # else declared no more
+                letters[letter.channel].append(letter)
+        for channel, given in letters.items():
+            self._couriers[channel].give(given)
+        taken, until_s = 0, time.monotonic() + _POLL_S
+        with suppress(Empty):
+            while (left_s := until_s - time.monotonic()) > 0:
+                brought = self._done.get(timeout=left_s)
+                self._note(connection, brought)
+                taken += brought.error is None
+                if not self.busy:
+                    break
+        return taken
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is on its way."""
+        return any(courier.busy for courier in self._couriers.values())
+
+    def _note(self, connection: Connection, brought: _Brought) -> None:
+        letter, courier = brought.letter, self._couriers[brought.letter.channel]
+        courier.took(brought)
+        if brought.error is None:
+            alerting_tables.told(connection, letter)
+            return
+        doubled = 2.0 ** min(letter.attempts, _DOUBLED_MAX)
+        wait_s = min(_REST_MAX_S, doubled) * random.uniform(0.5, 1)  # noqa: S311
+        courier.rest(wait_s)
+        why = brought.error.detail or brought.error.code
+        alerting_tables.failed(connection, letter, why, timedelta(seconds=wait_s))
+        _log.warning("an alert was not taken", channel=letter.channel, why=why)

@@ -1,0 +1,182 @@
+"""Which rows of a view meet an alert's condition, at the boundary that readers see now."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from projections.changes.documents import key_text
+from projections.definition.columns import VERSION_COLUMN
+from projections.errors import AlertConditionError
+from projections.publishing.published_versions import Published
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from pathlib import Path
+
+    from cdc.lsn import Lsn
+    from projections.definition.alert import Alert
+
+ROWS_MAX: Final = 100_000
+"""Rows that may meet an alert's condition: each of them is compared at every look."""
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """The rows that meet a condition.
+
+    Attributes:
+        position: The boundary at which the view was read.
+        until: Until when each row is recent, by the text of its key; None for ever.
+    """
+
+    position: Lsn
+    until: Mapping[str, datetime | None]
+    _alert: Alert
+    _answer: pa.Table = field(repr=False)
+
+    def rows(self, keys: Collection[str]) -> dict[str, Document]:
+        """Returns rows by their keys, in the form of documents; those that do not meet it are none.
+
+        Raises:
+            AlertConditionError: A row cannot be written.
+        """
+        wanted = {key: index for index, key in enumerate(self.until) if key in keys}
+        # not `take`: it has nothing for views of text, which is what the answer has for any text
+        parts = [self._answer.slice(index, 1) for index in wanted.values()]
+        rows = pa.concat_tables([self._answer.slice(0, 0), *parts])
+        return dict(zip(wanted, _documents(self._alert, rows), strict=True))
+
+
+def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: datetime) -> Met | None:
+    """Asks a view for the rows that meet an alert's condition.
+
+    Args:
+        tables: Folder of the views' tables.
+        source: Name of the source.
+        alert: The alert.
+        key: Columns that identify a row.
+        now: The time, by which rows are recent.
+
+    Returns:
+        None if the view has nothing that readers could see: that says nothing of its rows.
+
+    Raises:
+        AlertConditionError: The condition is wrong, too many rows meet it, or a key has two rows.
+    """
+    published = Published(tables, source)
+    latest = published.latest()
+    read = None if latest is None else latest.by_view(published.current()).get(alert.view)
+    if read is None:
+        return None
+    place, table = read
+    try:
+        found = DeltaTable(tables / place, version=table.version)
+        query = _query(alert, pa.schema(found.schema()), now)
+        answer = pa.table(QueryBuilder().register(alert.view, found).execute(query).read_all())
+    except TableNotFoundError:
+        return None  # it is being made anew
+    except DeltaError as error:
+        raise AlertConditionError(
+            f"the condition of alert {alert.name} cannot be asked",
+            detail=str(error).splitlines()[0][:200],
+            hint="where=... is SQL as `headwater query` takes it: ask there first",
+        ) from None
+    if len(answer) > ROWS_MAX:
+        raise AlertConditionError(
+            f"more than {ROWS_MAX:,} rows meet the condition of alert {alert.name}",
+            hint='a narrower condition, or of a view that only grows recent=Recent("at", "7 days")',
+        )
+    if lacking := [name for name in key if name not in answer.column_names]:
+        raise AlertConditionError(
+            f"view {alert.view} lacks columns of its key", detail=", ".join(lacking)
+        )
+    until = dict(zip(_keys(alert, answer, key), _until(alert, answer), strict=True))
+    if len(until) < len(answer):
+        raise AlertConditionError(
+            f"view {alert.view} has several rows for one key", detail=", ".join(key)
+        )
+    return Met(table.applied_through, until, alert, answer)
+
+
+def _query(alert: Alert, schema: pa.Schema, now: datetime) -> str:
+    condition = alert.where
+    if alert.recent is not None:
+        column = alert.recent.column
+        if column not in schema.names or not pa.types.is_timestamp(schema.field(column).type):
+            raise AlertConditionError(
+                f"view {alert.view} has no time {column} by which its rows could be recent",
+                detail=", ".join(f.name for f in schema if pa.types.is_timestamp(f.type)),
+                hint="one of these columns",
+            )
+        begin = now.astimezone(UTC) - alert.recent.length
+        recent = f"\"{column}\" > TIMESTAMP '{begin:%Y-%m-%dT%H:%M:%S.%f}Z'"
+        condition = f"({alert.where}) AND {recent}" if alert.where else recent
+    where = f" WHERE {condition}" if condition else ""
+    return f'SELECT * FROM "{alert.view}"{where} LIMIT {ROWS_MAX + 1}'  # noqa: S608
+
+
+def _keys(alert: Alert, answer: pa.Table, key: Sequence[str]) -> Iterator[str]:
+    rows = _documents(alert, answer.select(list(key)))
+    return (key_text([row[name] for name in key]) for row in rows)
+
+
+def _until(alert: Alert, answer: pa.Table) -> list[datetime | None]:
+    """Until when each row is recent."""
+    if alert.recent is None:
+        return [None] * len(answer)
+    with _written(alert):
+        times = answer[alert.recent.column].to_pylist()
+    return [_later(time, alert.recent.length) for time in times]
+
+
+def _later(time: datetime, length: timedelta) -> datetime | None:
+    try:
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)) + length
+    except OverflowError:
+        return None
+
+
+def _documents(alert: Alert, answer: pa.Table) -> list[Document]:
+    with _written(alert):
+        return [_document(row) for row in answer.to_pylist()]
+
+
+@contextmanager
+def _written(alert: Alert) -> Iterator[None]:
+    """Names what makes a row unwritable."""
+    try:
+        yield
+    except (ArithmeticError, ValueError, TypeError, pa.ArrowException) as error:
+        raise AlertConditionError(
+            f"a row that meets the condition of alert {alert.name} cannot be written",
+            detail=type(error).__name__,
+            hint="such as a time beyond year 9999: a condition that leaves it out",
+        ) from None
+
+
+def _document(row: Mapping[str, Any]) -> Document:
+    options = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+    document: Document = orjson.loads(orjson.dumps(row, default=_word, option=options))
+    document.pop(VERSION_COLUMN, None)
+    return document
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return str(value)

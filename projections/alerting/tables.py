@@ -1,0 +1,325 @@
+"""What is known of rows that meet a condition, and who is still to be told: two tables of ours.
+
+Whatever becomes of rows is noted in one transaction with the messages that tell it. So a process
+that is killed has noted all or nothing; a message goes only once its channel has taken it, and is
+sent again under the same id where that is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from psycopg.types.json import Jsonb
+
+from projections.alerting.episode import Episode, State
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from datetime import datetime, timedelta
+
+    import psycopg
+
+    from cdc.lsn import Lsn
+    from projections.alerting.episode import Step
+    from projections.definition.alert import Alert
+
+    Connection = psycopg.Connection[Any]
+
+CONDITION: Final = "condition"
+"""Where a channel's name stands if it is the view that cannot be asked, and nobody to be told."""
+
+LOOKING: Final = "headwater.alerts"
+TELLING: Final = "headwater.alert_messages"
+_LOCK: Final = "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))"
+_AT_ROWS: Final = "headwater.alert_rows"
+_LOOK: Final = "SELECT pg_advisory_xact_lock_shared(hashtext(%s), hashtext(%s))"
+_ALONE: Final = "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))"
+_WITHHOLD: Final = """
+UPDATE headwater.alert_messages AS m
+   SET body = convert_to((b.said || '{"row": null}')::text, 'UTF8')
+  FROM (SELECT number, convert_from(body, 'UTF8')::jsonb AS said
+          FROM headwater.alert_messages WHERE source = %s) AS b
+ WHERE b.number = m.number AND b.said ->> 'row' IS NOT NULL
+"""
+_VACUUM: Final = "VACUUM headwater.alert_messages"
+_NOW: Final = "SELECT clock_timestamp()"
+_KNOWN: Final = (
+    "SELECT key, state, since, ended, until FROM headwater.alert_episodes"
+    " WHERE source = %s AND alert = %s"
+)
+_KEEP: Final = """
+INSERT INTO headwater.alert_episodes AS e (source, alert, key, columns, state, since, ended, until)
+VALUES (%(source)s, %(alert)s, %(key)s, %(columns)s, %(state)s, %(since)s, %(ended)s, %(until)s)
+ON CONFLICT (source, alert, key) DO UPDATE
+   SET state = excluded.state, since = excluded.since, ended = excluded.ended,
+       until = excluded.until
+RETURNING number, columns
+"""
+_FORGET: Final = (
+    "DELETE FROM headwater.alert_episodes WHERE source = %(source)s AND alert = %(alert)s"
+    " AND key = %(key)s RETURNING number, columns"
+)
+_TELL: Final = """
+INSERT INTO headwater.alert_messages (source, alert, key, channel, id, body)
+SELECT %(source)s, %(alert)s, %(key)s, channel, %(id)s, %(body)s
+  FROM unnest(%(channels)s::text[]) AS channel
+"""
+# what is told of a row is told in its order
+_DUE: Final = """
+SELECT number, alert, key, channel, id, body, attempts FROM headwater.alert_messages AS m
+ WHERE source = %s AND next_at <= clock_timestamp() AND channel = ANY (%s)
+   AND NOT EXISTS (
+       SELECT FROM headwater.alert_messages AS e WHERE e.source = m.source AND e.alert = m.alert
+          AND e.key = m.key AND e.channel = m.channel AND e.number < m.number)
+ ORDER BY number LIMIT 100
+"""
+_TOLD: Final = "DELETE FROM headwater.alert_messages WHERE number = %s"
+_FAILED: Final = """
+UPDATE headwater.alert_messages
+   SET attempts = attempts + 1, next_at = clock_timestamp() + %s, code = %s WHERE number = %s
+"""
+_RETIRE_MESSAGES: Final = (
+    "DELETE FROM headwater.alert_messages WHERE source = %s"
+    " AND NOT (alert || ' ' || channel = ANY (%s))"
+)
+_RETIRE_EPISODES: Final = (
+    "DELETE FROM headwater.alert_episodes WHERE source = %s AND NOT (alert = ANY (%s))"
+)
+_STANDING: Final = """
+SELECT alert, key, state, since FROM headwater.alert_episodes WHERE source = %s
+ ORDER BY alert, since, key
+"""
+_WAITING: Final = """
+SELECT alert, channel, count(*) FILTER (WHERE next_at < 'infinity'), max(attempts), min(made_at),
+       max(code)
+  FROM headwater.alert_messages WHERE source = %s GROUP BY alert, channel ORDER BY alert, channel
+"""
+# a message to nobody, which never goes
+_UNLOOKED: Final = """
+INSERT INTO headwater.alert_messages AS m (source, alert, key, channel, id, body, code, next_at)
+VALUES (%(source)s, %(alert)s, '', %(channel)s, %(alert)s, '{}', %(why)s, 'infinity')
+ON CONFLICT (source, channel, id) DO UPDATE SET code = excluded.code WHERE m.code <> excluded.code
+"""
+_LOOKED: Final = (
+    "DELETE FROM headwater.alert_messages"
+    " WHERE source = %(source)s AND channel = %(channel)s AND id = %(alert)s"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message for one channel.
+
+    Attributes:
+        number: What the ledger calls it.
+        alert: Name of the alert.
+        key: Text of the row's key.
+        channel: Name of the channel.
+        id: The message's id.
+        body: The message, as JSON.
+        attempts: How often it was tried in vain.
+    """
+
+    number: int
+    alert: str
+    key: str
+    channel: str
+    id: str
+    body: bytes
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A row that meets an alert's condition, or has until a moment ago.
+
+    Attributes:
+        alert: Name of the alert.
+        key: Text of the row's key.
+        state: Where its episode is.
+        since: When it was first seen to meet it.
+    """
+
+    alert: str
+    key: str
+    state: State
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Messages that a channel has not taken yet, or why an alert is not looked at.
+
+    Attributes:
+        alert: Name of the alert.
+        channel: Name of the channel, or `CONDITION`.
+        messages: How many; none of `CONDITION`.
+        attempts: How often the most tried of them was.
+        since: When the oldest was made.
+        code: Why the last attempt failed; None if there was none.
+    """
+
+    alert: str
+    channel: str
+    messages: int
+    attempts: int
+    since: datetime
+    code: str | None
+
+
+def alone(connection: Connection, source: str, what: str) -> bool:
+    """Takes a part of the work for as long as the session lasts; False if another one has it.
+
+    Args:
+        connection: To the source.
+        source: Its name.
+        what: `LOOKING` or `TELLING`.
+    """
+    row = connection.execute(_LOCK, (what, source)).fetchone()
+    return bool(row and row[0])
+
+
+def now(connection: Connection) -> datetime:
+    """Returns the time of the source: episodes have no other clock."""
+    row: Any = connection.execute(_NOW).fetchone()
+    found: datetime = row[0]
+    return found
+
+
+def look(connection: Connection, source: str) -> None:
+    """Begins a look at views, in the transaction that runs: see `withhold`."""
+    connection.execute(_LOOK, (_AT_ROWS, source))
+
+
+def withhold(connection: Connection, source: str) -> int:
+    """Takes the rows out of all messages that wait; returns how many had one.
+
+    Whoever looks at a view meanwhile is waited for: what they have seen is taken out as well, and
+    whoever begins afterwards sees the view as it is published by then.
+    """
+    with connection.transaction():
+        connection.execute(_ALONE, (_AT_ROWS, source))
+        withheld = connection.execute(_WITHHOLD, (source,)).rowcount
+    connection.execute(_VACUUM)  # else they are in the table's file until it is reused
+    return withheld
+
+
+def known(connection: Connection, source: str, alert: str) -> dict[str, Episode]:
+    """Returns what is known of an alert's rows, by key."""
+    rows = connection.execute(_KNOWN, (source, alert)).fetchall()
+    return {key: Episode(State(state), *times) for key, state, *times in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Noting:
+    """Notes what becomes of an alert's rows.
+
+    Attributes:
+        source: Name of the source.
+        alert: The alert.
+        columns: Columns of the view's key.
+        position: The boundary at which the view was read.
+        rows: Rows that meet the condition, by key.
+        at: The time.
+    """
+
+    source: str
+    alert: Alert
+    columns: tuple[str, ...]
+    position: Lsn
+    rows: Mapping[str, Mapping[str, Any]]
+    at: datetime
+
+    def note(self, connection: Connection, step: Step, before: Episode | None) -> None:
+        """Notes a step, and the messages that tell it, in the transaction that runs."""
+        names: dict[str, Any] = {"source": self.source, "alert": self.alert.name, "key": step.key}
+        episode = step.episode
+        if episode is None:
+            found = connection.execute(_FORGET, names).fetchone()
+        else:
+            row = self.rows.get(step.key, {})
+            values = {
+                "state": episode.state,
+                "since": episode.since,
+                "ended": episode.ended,
+                "until": episode.until,
+                # of one that is known they stay as they are
+                "columns": Jsonb({name: row.get(name) for name in self.columns}),
+            }
+            found = connection.execute(_KEEP, names | values).fetchone()
+        if step.told is None or found is None:
+            return
+        number, columns = found
+        since = self.at if before is None else before.since
+        message_id = f"{self.source}.{self.alert.name}.{number}.{step.told}"
+        body = {
+            "id": message_id,
+            "alert": self.alert.name,
+            "event": step.told,
+            "view": self.alert.view,
+            "key": columns,
+            "since": since,
+            "at": self.at,
+            "position": str(self.position),
+            "row": self.rows.get(step.key),
+        }
+        channels = [each.name for each in self.alert.to]
+        written = orjson.dumps(body, option=orjson.OPT_UTC_Z)
+        told = {"id": message_id, "body": written, "channels": channels}
+        connection.execute(_TELL, names | told)
+
+
+def due(connection: Connection, source: str, channels: Collection[str]) -> list[Letter]:
+    """Returns messages that can be sent now; of one row and channel only the first.
+
+    Args:
+        connection: To the source.
+        source: Its name.
+        channels: Names of those that take any.
+    """
+    rows = connection.execute(_DUE, (source, list(channels))).fetchall()
+    return [Letter(*row) for row in rows]
+
+
+def told(connection: Connection, letter: Letter) -> None:
+    """Forgets a message that its channel has taken."""
+    connection.execute(_TOLD, (letter.number,))
+
+
+def failed(connection: Connection, letter: Letter, code: str, again_in: timedelta) -> None:
+    """Notes why a channel has not taken a message, and when it is tried again."""
+    connection.execute(_FAILED, (again_in, code, letter.number))
+
+
+def retire(connection: Connection, source: str, alerts: Collection[Alert]) -> None:
+    """Forgets what is known of alerts, and is to be told to channels, that are no more declared."""
+    channels = [f"{each.name} {channel.name}" for each in alerts for channel in each.to]
+    channels += [f"{each.name} {CONDITION}" for each in alerts]
+    connection.execute(_RETIRE_MESSAGES, (source, channels))
+    connection.execute(_RETIRE_EPISODES, (source, [each.name for each in alerts]))
+
+
+def unlooked(connection: Connection, source: str, alert: str, why: str) -> None:
+    """Notes why an alert is not looked at, for whoever lists alerts; that it is, if `why` is empty.
+
+    Args:
+        connection: To the source.
+        source: Its name.
+        alert: Name of the alert.
+        why: What is wrong, without what is in any row.
+    """
+    names = {"source": source, "alert": alert, "channel": CONDITION, "why": why}
+    connection.execute(_UNLOOKED if why else _LOOKED, names)
+
+
+def standing(connection: Connection, source: str) -> Iterator[Standing]:
+    """Yields the rows of which something is known."""
+    for alert, key, state, since in connection.execute(_STANDING, (source,)).fetchall():
+        yield Standing(alert, key, State(state), since)
+
+
+def waiting(connection: Connection, source: str) -> list[Waiting]:
+    """Returns what waits for channels, by alert and channel."""
+    return [Waiting(*row) for row in connection.execute(_WAITING, (source,)).fetchall()]

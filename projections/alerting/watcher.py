@@ -1,0 +1,235 @@
+"""Watching views for alerts, and telling: two loops, each in one process at a time.
+
+A view is looked at whenever another boundary is published, when a row has waited for long enough,
+and every few seconds, for a condition may ask for the time; the more there is to look at, the
+longer is the rest after it. What is to be told is noted before anybody is told.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import structlog
+
+from cdc.errors import CdcError
+from cdc.postgres import session
+from projections.alerting import evaluator
+from projections.alerting import tables as alerting_tables
+from projections.alerting.channels import Post
+from projections.alerting.dispatcher import Messenger
+from projections.alerting.episode import Patience, due_at, steps
+from projections.definition.alert import Event
+from projections.errors import AlertConditionError, AlertError, ProjectionError
+from projections.publishing.published_versions import Published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from projections.alerting.evaluator import Met
+    from projections.definition.alert import Alert
+
+Connection = psycopg.Connection[Any]
+
+EVERY_S: Final = 5.0
+"""How long a condition that asks for the time may be late."""
+
+_LEAST_S: Final = 0.5
+"""Between two looks, however often boundaries are published."""
+_REST: Final = 4
+"""How many times as long as a look lasted nobody looks again."""
+OPENED_MAX: Final = 10_000
+"""Rows told at one look: nobody is helped by being told of more at once."""
+_KEYS_EVERY_S: Final = 30.0
+_POLL_S: Final = 0.2
+_AGAIN_S: Final = 5.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSpec:
+    """The alerts of a source, and where everything is.
+
+    Attributes:
+        source: Name of the source.
+        dsn: The source database.
+        tables: Folder of the views' tables.
+        bootstrap: Kafka.
+        alerts: The alerts.
+        keys: Returns the columns of each view's key; asked for again where one is not known.
+        secrets: What webhooks are signed with, by name.
+    """
+
+    source: str
+    dsn: str = field(repr=False)
+    tables: Path
+    bootstrap: str
+    alerts: tuple[Alert, ...]
+    keys: Callable[[], Mapping[str, tuple[str, ...]]]
+    secrets: Mapping[str, str] = field(repr=False)
+
+
+def begin(spec: AlertSpec, stop: threading.Event) -> list[threading.Thread]:
+    """Begins to look at the views and to tell, each in a thread of its own; returns them."""
+    parts = {"alerts": _look, "alert messages": _tell}
+    threads = [
+        threading.Thread(target=run, args=(spec, stop), name=name, daemon=True)
+        for name, run in parts.items()
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _look(spec: AlertSpec, stop: threading.Event) -> None:
+    _run(spec, alerting_tables.LOOKING, stop, Lookout(spec, stop).look_on)
+
+
+def _tell(spec: AlertSpec, stop: threading.Event) -> None:
+    with (
+        closing(Post(spec.bootstrap, spec.secrets)) as post,
+        closing(Messenger(spec.source, spec.alerts, post, stop)) as messenger,
+    ):
+        _run(spec, alerting_tables.TELLING, stop, messenger.tell_on)
+
+
+class Lookout:
+    """Looks at the views and notes who is to be told what.
+
+    Args:
+        spec: The alerts.
+        stop: Ends it.
+    """
+
+    def __init__(self, spec: AlertSpec, stop: threading.Event) -> None:
+        self._spec = spec
+        self._stop = stop
+        self._keys: Mapping[str, tuple[str, ...]] = {}
+        self._doubted: set[str] = set()
+        self._ask_again_s = 0.0
+        self._due: dict[str, datetime] = {}
+        self._said: dict[str, str] = {}
+
+    def look_on(self, connection: Connection) -> None:
+        """Looks until it is stopped."""
+        alerting_tables.retire(connection, self._spec.source, self._spec.alerts)
+        published, seen = Published(self._spec.tables, self._spec.source), 0
+        looked_s, rested_s = -EVERY_S, 0.0
+        while not self._stop.wait(_POLL_S):
+            now_s = time.monotonic()
+            if now_s < rested_s:
+                continue
+            latest = published.latest()
+            number = 0 if latest is None else latest.number
+            moved = number not in {0, seen}
+            if moved or now_s - looked_s >= EVERY_S or self._overdue(connection):
+                seen, looked_s = number or seen, now_s
+                self.look(connection)
+                done_s = time.monotonic()
+                rested_s = max(now_s + _LEAST_S, done_s + _REST * (done_s - now_s))
+
+    def look(self, connection: Connection) -> None:
+        """Looks at all views once; an alert that cannot be asked keeps no other one waiting.
+
+        Why it cannot is logged once, and noted for `headwater alert list` until it can again.
+
+        Raises:
+            psycopg.OperationalError: The source does not answer: then none can be looked at.
+        """
+        for alert in self._spec.alerts:
+            try:
+                self._look_at(connection, alert)
+                why = ""
+            except psycopg.OperationalError:
+                raise
+            except (ProjectionError, CdcError) as error:
+                self._doubted.add(alert.view)  # it may have another key by now
+                why = f"{error.code}: {error.message}"
+            except Exception as error:  # noqa: BLE001  # whatever a view has, others are looked at
+                why = f"{AlertError.code}: {type(error).__name__}"
+            if why == self._said.get(alert.name):
+                continue
+            if why:
+                _log.warning("an alert is not looked at", alert=alert.name, why=why)
+            alerting_tables.unlooked(connection, self._spec.source, alert.name, why)
+            self._said[alert.name] = why
+
+    def _look_at(self, connection: Connection, alert: Alert) -> None:
+        self._due.pop(alert.name, None)  # of one that cannot be looked at nothing is due
+        key = self._key(alert.view)
+        if not key:
+            return  # its table is not bound yet
+        with connection.transaction():
+            alerting_tables.look(connection, self._spec.source)
+            now = alerting_tables.now(connection)
+            found = evaluator.met(self._spec.tables, self._spec.source, alert, key, now)
+            if found is None:
+                return
+            told = self._note(connection, alert, key, found, now)
+        if told:
+            counts = {str(event): rows for event, rows in sorted(told.items())}
+            _log.info("rows of an alert", alert=alert.name, **counts)
+
+    def _key(self, view: str) -> tuple[str, ...]:
+        """Columns of a view's key; none of one that stands still, asked for now and then."""
+        unsure = view not in self._keys or view in self._doubted
+        if unsure and time.monotonic() >= self._ask_again_s:
+            self._ask_again_s = time.monotonic() + _KEYS_EVERY_S
+            self._keys = self._spec.keys()
+            self._doubted.clear()
+        return self._keys.get(view, ())
+
+    def _note(
+        self,
+        connection: Connection,
+        alert: Alert,
+        key: tuple[str, ...],
+        found: Met,
+        now: datetime,
+    ) -> Counter[Event]:
+        patience = Patience(alert.hold, alert.quiet)
+        known = alerting_tables.known(connection, self._spec.source, alert.name)
+        taken = list(steps(known, found.until, now, patience))
+        told = Counter(step.told for step in taken if step.told is not None)
+        if told[Event.OPENED] > OPENED_MAX:
+            raise AlertConditionError(
+                f"alert {alert.name} would tell more than {OPENED_MAX:,} rows at once",
+                hint='a narrower condition, or recent=Recent("at", "7 days")',
+            )
+        rows = found.rows({step.key for step in taken})
+        noting = alerting_tables.Noting(self._spec.source, alert, key, found.position, rows, now)
+        for step in taken:
+            noting.note(connection, step, known.get(step.key))
+            if step.episode is None:
+                known.pop(step.key, None)
+            else:
+                known[step.key] = step.episode
+        if (due := due_at(known.values(), patience)) is not None:
+            self._due[alert.name] = due
+        return told
+
+    def _overdue(self, connection: Connection) -> bool:
+        return bool(self._due) and min(self._due.values()) <= alerting_tables.now(connection)
+
+
+def _run(
+    spec: AlertSpec, part: str, stop: threading.Event, work: Callable[[Connection], None]
+) -> None:
+    """Does a part of the work while nobody else does, whatever comes between."""
+    while not stop.is_set():
+        try:
+            with session.connect(spec.dsn) as connection:
+                if alerting_tables.alone(connection, spec.source, part):
+                    work(connection)
+        except (ProjectionError, CdcError) as error:
+            _log.warning("alerts are looked at later", code=error.code)
+        except Exception as error:  # noqa: BLE001  # nobody would notice a thread that has ended
+            _log.warning("alerts are looked at later", kind=type(error).__name__)
+        stop.wait(_AGAIN_S)

@@ -1,0 +1,246 @@
+"""Commits: which archived records belong to transactions that had committed by some moment.
+
+A record does not name its own transaction's commit; it names the one before. Commits are in one
+order, so with any commit that some record names, the transactions that come after an earlier one
+had committed by then, and those that come after it or a later one had not. A moment is therefore
+rounded down to the newest commit that the archive names and that is not beyond it. A moment by the
+clock ends before the first transaction, in the order of commits, that committed later.
+
+A row that was read may have in it what was committed while it was read. It counts once its record
+was sent before the last commit that counts, by the clocks of whoever read it and of the source,
+which may differ by `CLOCKS_APART_US`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.lsn import Lsn
+from projections.archive.survey import Taken, flags, integers, versions_of
+from projections.errors import MomentUnreadableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from projections.archive.fold import Flags, Integers
+    from projections.archive.scan import ArchiveScan
+
+CLOCKS_APART_US: Final = 1_000_000
+_COLUMNS: Final = ("epoch", "commit_lsn", "lsn", "committed_at", "recorded_at", "op", "topic")
+_ALIGNMENT: Final = 8
+_EVERY: Final[Mapping[str, int]] = MappingProxyType({})
+_LATER: Final = "a moment that the archive has reached; headwater query answers as of now"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time or a position.
+
+    Attributes:
+        lsn: A position in the log.
+        at_us: A time, microseconds since 1970, UTC; None with a position. With neither, it is the
+            last moment that the archive can tell of.
+        epoch: Incarnation of the source; None for the newest.
+    """
+
+    lsn: Lsn | None = None
+    at_us: int | None = None
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The commit that a moment comes to.
+
+    Attributes:
+        epoch: Incarnation of the source.
+        commit: The commit; everything up to it counts, and nothing later.
+        at_us: The latest time of one of these commits, microseconds since 1970, UTC.
+    """
+
+    epoch: int
+    commit: Lsn
+    at_us: int
+
+
+class Commits:
+    """The commits that an archive names, of all its topics.
+
+    Args:
+        scan: The archive, with every topic.
+    """
+
+    def __init__(self, scan: ArchiveScan) -> None:
+        self._scan = scan
+        self._of: dict[int, tuple[Integers, Integers, Integers]] = {}
+        self._sent: dict[tuple[str, int, int], int] = {}
+        found: dict[int, list[Integers]] = {}
+        for _, batch in scan.read(_COLUMNS):
+            streamed = flags(batch.column("op").is_valid()) & ~was_read(batch)
+            self._note_reads(batch)
+            epochs, before = integers(batch.column("epoch")), integers(batch.column("commit_lsn"))
+            at_us = integers(batch.column("committed_at").cast(pa.int64()))
+            for epoch in np.unique(epochs[streamed]).tolist():
+                own = streamed & (epochs == epoch)
+                pairs = np.unique(np.stack([before[own], at_us[own]]), axis=1)
+                found.setdefault(epoch, []).append(pairs)
+        for epoch, parts in found.items():
+            commits, at_us = np.unique(np.concatenate(parts, axis=1), axis=1)
+            names, starts = np.unique(commits, return_index=True)
+            # of the transaction after each commit; of an earlier one up to here
+            latest = np.maximum.reduceat(at_us, starts)
+            self._of[epoch] = names, latest, np.maximum.accumulate(latest)
+
+    @property
+    def newest_epoch(self) -> int:
+        """The newest incarnation of which there is a commit; 0 if there is none."""
+        return max(self._of, default=0)
+
+    def reached(self, moment: Moment) -> Reached:
+        """Returns the commit that a moment comes to.
+
+        Raises:
+            MomentUnreadableError: The archive names none by then, or has not come there.
+        """
+        epoch = self.newest_epoch if moment.epoch is None else moment.epoch
+        names, latest, so_far = self._of.get(epoch, (_NONE, _NONE, _NONE))
+        if not len(names) or names[-1] == 0:
+            raise MomentUnreadableError("the archive names no commit yet", hint=_LATER)
+        place = len(names) - 1
+        if moment.lsn is not None:
+            place = int(np.searchsorted(names, moment.lsn.value, side="right")) - 1
+            if moment.lsn.value > names[-1]:
+                raise self._not_reached(epoch)
+        elif moment.at_us is not None:
+            later = np.flatnonzero(latest > moment.at_us)
+            if not len(later):
+                raise self._not_reached(epoch)
+            place = int(later[0])
+        if place <= 0 or names[place] == 0:
+            raise self.too_early(epoch, int(so_far[0]))
+        return Reached(epoch, Lsn(int(names[place])), int(so_far[place - 1]))
+
+    def too_early(self, epoch: int, since_us: int) -> MomentUnreadableError:
+        """Returns the error of a moment before the first that can be told.
+
+        Args:
+            epoch: Incarnation of the source.
+            since_us: Time of the last change that has to be counted.
+        """
+        names, _, so_far = self._of.get(epoch, (_NONE, _NONE, _NONE))
+        place = int(np.searchsorted(so_far, since_us, side="left")) + 1
+        known = place < len(names)
+        first = f"the first is {_told(names[place], so_far[place - 1])}" if known else "none yet"
+        return MomentUnreadableError(
+            "the archive cannot tell what rows were then",
+            detail=first,
+            hint="rows that were read have in them what was committed while they were read: what"
+            " was before the end of the first read is not known",
+        )
+
+    def read_until_us(self, topic: str, epoch: int, lsn: int | None) -> int | None:
+        """Returns when the last row of a read was sent; None if none was.
+
+        Args:
+            topic: The topic.
+            epoch: Incarnation of the source.
+            lsn: Position of the read; None for the first of the incarnation.
+        """
+        of_topic = {
+            place: sent
+            for (name, era, place), sent in self._sent.items()
+            if (name, era) == (topic, epoch)
+        }
+        return of_topic.get(min(of_topic, default=0) if lsn is None else lsn)
+
+    def _note_reads(self, batch: pa.RecordBatch) -> None:
+        own = batch.filter(pa.array(was_read(batch) & flags(pc.equal(batch.column("op"), "r"))))
+        if not own.num_rows:
+            return
+        table = pa.Table.from_batches([own]).select(["topic", "epoch", "lsn", "recorded_at"])
+        table = table.set_column(0, "topic", table.column("topic").cast(pa.string()))
+        sent = table.group_by(["topic", "epoch", "lsn"]).aggregate([("recorded_at", "max")])
+        for row in sent.to_pylist():
+            place = row["topic"], row["epoch"], row["lsn"]
+            at_us = _microseconds(row["recorded_at_max"])
+            self._sent[place] = max(at_us, self._sent.get(place, 0))
+
+    def _not_reached(self, epoch: int) -> MomentUnreadableError:
+        names, _, so_far = self._of[epoch]
+        last = max(len(names) - 2, 0)
+        return MomentUnreadableError(
+            "the archive has not come there yet",
+            detail=f"it has come to {_told(names[-1], so_far[last])}",
+            hint=_LATER,
+        )
+
+
+class CommittedBy(Taken):
+    """Takes what belongs to transactions that had committed by then.
+
+    Args:
+        reached: By when.
+        last_reads: By topic, the version of the newest read of which the rows are taken; of others
+            those of every read are.
+    """
+
+    def __init__(self, reached: Reached, last_reads: Mapping[str, int] = _EVERY) -> None:
+        super().__init__()
+        self._reached = reached
+        self._last_reads = last_reads
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that it looks at beside offset and key."""
+        return ("commit_lsn", "recorded_at")
+
+    def there(self, topic: str, batch: pa.RecordBatch) -> Flags:
+        """Whether the records are those of such transactions."""
+        reached = self._reached
+        epochs, before = integers(batch.column("epoch")), integers(batch.column("commit_lsn"))
+        sent_us = integers(batch.column("recorded_at").cast(pa.int64()))
+        seen = sent_us + CLOCKS_APART_US <= reached.at_us
+        whole = seen & self._of_whole_read(topic, batch)
+        counts = np.where(was_read(batch), whole, before < reached.commit.value)
+        # what cannot be read has no place: it counts from when it was sent
+        counts = np.where(flags(batch.column("op").is_null()), seen, counts)
+        found: Flags = (epochs < reached.epoch) & (epochs > 0) | (
+            (epochs == reached.epoch) | (epochs == 0)
+        ) & counts
+        return found
+
+    def _of_whole_read(self, topic: str, batch: pa.RecordBatch) -> Flags | bool:
+        last = self._last_reads.get(topic)
+        if last is None:
+            return True
+        found: Flags = versions_of(batch) <= last
+        return found
+
+    def within(self, batch: pa.RecordBatch) -> Flags:
+        """All that is there."""
+        return np.ones(batch.num_rows, np.bool_)
+
+
+def was_read(batch: pa.RecordBatch) -> Flags:
+    """Whether records are of rows that were read: no record of the log lies there."""
+    found: Flags = integers(batch.column("lsn")) % _ALIGNMENT != 0
+    return found
+
+
+_NONE: Final = np.empty(0, np.int64)
+
+
+def _told(lsn: int, at_us: int) -> str:
+    at = datetime.fromtimestamp(int(at_us) / 1e6, UTC)
+    return f"{Lsn(int(lsn))}, {at.isoformat(timespec='seconds')}"
+
+
+def _microseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1_000_000)

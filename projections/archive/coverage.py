@@ -1,0 +1,196 @@
+"""Reach: whether an archive goes back to the first change of a topic, asked before a replay.
+
+`completeness` proves that of each record, in the first pass of a replay. Here it is asked of a few
+columns, which takes about as long as counting the records, so that a plan can tell. Where it is
+told that the archive reaches back, the replay may still find that it does not, as rows of a read
+are counted and not told apart; not the other way round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from cdc.broker import extent
+from cdc.broker import topics as broker_topics
+from cdc.broker.errors import BrokerError
+from cdc.position import ChangePosition
+from projections.archive import completeness
+from projections.archive.fold import VERSION_LSN_BITS
+from projections.archive.scan import ArchiveScan
+from projections.archive.survey import TopicSurvey
+from projections.archive.table import Archive
+from projections.definition.views import EVENT_TABLES, MirrorView
+from projections.errors import ArchiveIncompleteError, RebuildRefusedError
+from projections.planning import view_schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    import psycopg
+
+    from cdc.snapshot.reads import Read
+    from cdc.table import TableName
+    from projections.common.offsets import Offsets
+    from projections.definition.views import View
+    from projections.planning.job_spec import JobSpec
+
+_FIRSTS: Final = """
+SELECT topic, "partition", count(*) AS n, min("offset") AS first
+  FROM archive WHERE topic IN ({topics}) GROUP BY topic, "partition"
+"""
+_LSN: Final = (1 << VERSION_LSN_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What an archive has of some topics.
+
+    Attributes:
+        records: Their records.
+        lacking: What it lacks of them; None if it goes back to the first change.
+    """
+
+    records: int
+    lacking: str | None = None
+
+
+def of_view(
+    connection: psycopg.Connection[Any],
+    spec: JobSpec,
+    view: View,
+    place: str,
+    whole: Mapping[str, Read],
+) -> Reach:
+    """Tells what the archive has of a view's topics; see `reach`.
+
+    Args:
+        connection: To the source.
+        spec: The job.
+        view: The view.
+        place: Where what readers see of it is kept.
+        whole: The newest whole read of each table that is done, by topic.
+
+    Raises:
+        RebuildRefusedError: The archive cannot be read.
+    """
+    tables = {*tables_of(view)}
+    if isinstance(view, MirrorView) and view_schemas.ready(connection):
+        shape = view_schemas.read(connection, spec.source).get(place)
+        if shape is not None and view.table in shape.tables:
+            tables.update(shape.tables)  # the names that it had before
+    topics = frozenset(table.topic(spec.source) for table in tables)
+    try:
+        had = archived(spec, topics)
+    except BrokerError:
+        had = {}  # of a partition that was emptied, nobody says that it had anything
+    return reach(spec.archive, topics, had, whole)
+
+
+def tables_of(view: View) -> tuple[TableName, ...]:
+    """Returns the tables that a view is made from."""
+    return (view.table,) if isinstance(view, MirrorView) else EVENT_TABLES
+
+
+def instead(view: View) -> str:
+    """Says what to do about a view that cannot be filled from the archive."""
+    past = isinstance(view, MirrorView) and view.history is not None
+    loses = ", which has no state but the present ones" if past else " instead"
+    return f"headwater view rebuild {view.name} --from-source reads its table{loses}"
+
+
+def archived(spec: JobSpec, topics: frozenset[str], version: int | None = None) -> Offsets:
+    """Returns how far the archive says that it has had each partition of some topics.
+
+    Args:
+        spec: The job.
+        topics: The topics.
+        version: As of which version of the archive; None for the newest.
+
+    Raises:
+        BrokerError: The broker does not answer.
+        SinkUnavailableError: The archive cannot be read.
+    """
+    if not DeltaTable.is_deltatable(str(spec.archive)):
+        return {}
+    identities = broker_topics.identities(spec.bootstrap, topics)
+    places = extent.bounds(spec.bootstrap, topics)
+    known = {place: identities.get(place[0], "") for place in places}
+    return Archive(spec.archive).ends(known, version)
+
+
+def reach(
+    archive: Path, topics: Collection[str], archived: Offsets, whole: Mapping[str, Read]
+) -> Reach:
+    """Tells what an archive has of some topics; reads little of it and writes nothing.
+
+    Args:
+        archive: Folder of the archive.
+        topics: The topics.
+        archived: How far it says that it has had each partition; see `Archive.ends`.
+        whole: The newest whole read of each table that is done, by topic.
+
+    Raises:
+        RebuildRefusedError: The archive cannot be read.
+    """
+    if not DeltaTable.is_deltatable(str(archive)):
+        return Reach(0, "the source has no archive yet")
+    try:
+        engine = QueryBuilder().register("archive", DeltaTable(str(archive)))
+        rows = _rows(engine, _FIRSTS.format(topics=", ".join(map(_text, topics))))
+        scan = ArchiveScan(archive, topics)
+        lacking = None
+        for topic in sorted(topics):
+            firsts = {row["partition"]: row["first"] for row in rows if row["topic"] == topic}
+            read = whole.get(topic)
+            try:
+                completeness.check(scan, topic, TopicSurvey(firsts=firsts), archived, {})
+            except ArchiveIncompleteError as error:
+                if read is None or not _has(engine, topic, firsts, read):
+                    lacking = lacking or f"{error.message}: {error.detail}"
+    except (DeltaError, OSError) as error:
+        raise RebuildRefusedError(
+            "the archive cannot be read", detail=type(error).__name__
+        ) from None
+    return Reach(sum(row["n"] for row in rows), lacking)
+
+
+def _has(engine: QueryBuilder, topic: str, firsts: Mapping[int, int], read: Read) -> bool:
+    """Whether all rows of a read are there, and every change since; see `completeness`."""
+    if read.read_lsn is None:
+        return False
+    version = ChangePosition.of_read(read.epoch, read.read_lsn).version
+    epoch, lsn = version >> VERSION_LSN_BITS, version & _LSN
+    places = " OR ".join(
+        f'("partition" = {number} AND "offset" = {first})' for number, first in firsts.items()
+    )
+    older = (
+        f"(coalesce(epoch, 0) < {epoch}"
+        f" OR coalesce(epoch, 0) = {epoch} AND coalesce(lsn, 0) < {lsn})"
+    )
+    own = f"topic = {_text(topic)}"
+    before = _rows(
+        engine,
+        f'SELECT DISTINCT "partition" FROM archive WHERE {own} AND ({places or "false"})'  # noqa: S608
+        f" AND {older}",
+    )
+    (found,) = _rows(
+        engine,
+        f"SELECT count(*) AS n FROM archive WHERE {own} AND op = 'r'"  # noqa: S608
+        f" AND epoch = {epoch} AND lsn = {lsn}",
+    )
+    return {row["partition"] for row in before} == firsts.keys() and found["n"] >= read.rows_read
+
+
+def _rows(engine: QueryBuilder, query: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.table(engine.execute(query).read_all()).to_pylist()
+    return found
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,163 @@
+"""The records of a topic in their order, whatever order they have in the archive.
+
+Compaction puts files together in an order of its own. Where the records lie in their order they are
+read as they lie; otherwise they are first sorted out into parts on the disk, each for some of the
+offsets of a partition, so that never more than one of those is in memory.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.archive.records import COLUMNS
+from projections.archive.survey import SAMPLED_EVERY, by_topic, versions_of
+from projections.archive.table import SCHEMA
+from projections.common.spill_file import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from projections.archive.fold import Flags, Integers
+    from projections.archive.scan import ArchiveScan
+    from projections.archive.survey import TopicSurvey
+
+    Choose = Callable[[pa.RecordBatch, Integers], Flags]
+
+_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in COLUMNS])
+
+BUCKETS_MAX: Final = 200
+"""Parts into which records are sorted out, about."""
+
+
+class OrderedRecords:
+    """Reads the records of a topic in the order of their offsets.
+
+    Args:
+        scan: The archive.
+        topic: The topic.
+        survey: How its records lie.
+        choose: Which of them are wanted, by the rows and their numbers.
+        scratch: Folder for what has to be sorted.
+        rows: About how many records come together.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  # what a pass needs
+        self,
+        scan: ArchiveScan,
+        topic: str,
+        survey: TopicSurvey,
+        choose: Choose,
+        scratch: Path | None,
+        rows: int,
+    ) -> None:
+        self._scan = scan
+        self._topic = topic
+        self._survey = survey
+        self._choose = choose
+        self._scratch = scratch
+        self._rows = rows
+
+    @property
+    def in_order(self) -> bool:
+        """Whether they lie in their order already."""
+        last: dict[int, int] = {}
+        for piece in self._survey.pieces:
+            if not piece.rising or piece.first <= last.get(piece.partition, -1):
+                return False
+            last[piece.partition] = piece.last
+        return True
+
+    def parts(self) -> Iterator[pa.Table]:
+        """Yields them; changes at one place in the log are never parted.
+
+        So the delete of a row that came under another key is with the row.
+        """
+        if self.in_order:
+            yield from _parted(self._rows, self._read())
+            return
+        with closing(Spool(_SCHEMA, self._scratch)) as spool:
+            for run in self._sorted_out(spool):
+                yield from _parted(self._rows, run)
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        blocks = self._scan.blocks
+        for number in sorted({piece.block for piece in self._survey.pieces}):
+            for first, batch in self._scan.read(COLUMNS, [blocks[number]]):
+                for _, chosen in by_topic(batch, [self._topic]):
+                    rows = np.arange(first, first + batch.num_rows)
+                    own = batch if chosen is None else batch.filter(pa.array(chosen))
+                    wanted = self._choose(own, rows if chosen is None else rows[chosen])
+                    if wanted.any():
+                        yield own if wanted.all() else own.filter(pa.array(wanted))
+
+    def _sorted_out(self, spool: Spool) -> Iterator[Iterator[pa.RecordBatch]]:
+        bounds = self._bounds()
+        for batch in self._read():
+            _sort_out(batch, bounds, spool)
+        for partition, cuts in sorted(bounds.items()):
+            yield chain.from_iterable(
+                _sorted(spool.read((partition, number))) for number in range(len(cuts) + 1)
+            )
+
+    def _bounds(self) -> dict[int, Integers]:
+        """Offsets at which each partition is cut."""
+        rows = max(self._rows, -(-self._survey.rows // BUCKETS_MAX))
+        step = max(1, rows // SAMPLED_EVERY)
+        return {
+            partition: np.sort(np.concatenate(samples))[step::step]
+            for partition, samples in self._survey.samples.items()
+        }
+
+
+def _sort_out(batch: pa.RecordBatch, bounds: dict[int, Integers], spool: Spool) -> None:
+    partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+    offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+    plain = batch.cast(_SCHEMA)  # of a dictionary a spool has none
+    for partition in np.unique(partitions).tolist():
+        own = partitions == partition
+        numbers = np.searchsorted(bounds[partition], offsets, side="right")
+        for number in np.unique(numbers[own]).tolist():
+            spool.add((partition, number), plain.filter(pa.array(own & (numbers == number))))
+
+
+def _sorted(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    order = pc.sort_indices(table, [("offset", "ascending")])
+    yield from table.take(order).to_batches()
+
+
+def _parted(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        if count < rows:
+            continue
+        table = pa.Table.from_batches(waiting)
+        end = _cut(table)
+        if end:
+            yield table.slice(0, end)
+        waiting = table.slice(end).to_batches()
+        count = sum(batch.num_rows for batch in waiting)
+    if count:
+        yield pa.Table.from_batches(waiting)
+
+
+def _cut(table: pa.Table) -> int:
+    """Where to cut records so that those of the last place in the log stay together."""
+    versions = versions_of(table.select(["epoch", "lsn"]).combine_chunks().to_batches()[0])
+    placed = np.flatnonzero(versions)
+    if not len(placed):
+        return 0
+    partitions = table.column("partition").to_numpy()
+    last = placed[-1]
+    same = (versions == 0) | ((versions == versions[last]) & (partitions == partitions[last]))
+    others = np.flatnonzero(~same)
+    return int(others[-1]) + 1 if len(others) else 0

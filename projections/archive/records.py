@@ -1,0 +1,101 @@
+"""Archived records as the reducers take them: bytes as they were in the topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.change_event import EPOCH_HEADER
+from projections.changes.record import OLD_KEY_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COLUMNS: Final = (
+    "topic",
+    "partition",
+    "offset",
+    "epoch",
+    "lsn",
+    "commit_lsn",
+    "committed_at",
+    "recorded_at",
+    "op",
+    "key",
+    "before",
+    "after",
+    "source",
+    "rest",
+    "headers",
+    "raw_key",
+    "raw_value",
+)
+"""Columns that a record is made of, and by which its place in the log is told."""
+
+_BEFORE, _AFTER, _SOURCE = (
+    pa.scalar(text, pa.large_string()) for text in ('{"before":', ',"after":', ',"source":')
+)
+_NOTHING: Final = pa.scalar("", pa.large_string())
+
+
+def records(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Returns the records of archived rows, in the form of `Record`."""
+    epochs, olds = _headers(batch)
+    return list(
+        zip(
+            _bytes(batch.column("key"), batch.column("raw_key")),
+            _values(batch),
+            epochs,
+            batch.column("partition").to_pylist(),
+            batch.column("offset").to_pylist(),
+            olds,
+            batch.column("recorded_at").cast(pa.int64()).to_pylist(),
+            strict=True,
+        )
+    )
+
+
+def _values(batch: pa.RecordBatch) -> list[bytes | None]:
+    parts = {
+        name: batch.column(name).cast(pa.large_string())
+        for name in ("before", "after", "source", "rest")
+    }
+    before, after = (pc.fill_null(parts[name], "null") for name in ("before", "after"))
+    made = pc.binary_join_element_wise(
+        _BEFORE, before, _AFTER, after, _SOURCE, parts["source"], parts["rest"], _NOTHING
+    )
+    return _bytes(made, batch.column("raw_value"))
+
+
+def _bytes(text: pa.Array, raw: pa.Array) -> list[bytes | None]:
+    """Values as bytes: those of the text, or the raw ones where there is none."""
+    found = text.cast(pa.large_binary())
+    if found.null_count and raw.null_count < len(raw):
+        found = pc.coalesce(found, raw.cast(pa.large_binary()))
+    values: list[bytes | None] = found.to_pylist()
+    return values
+
+
+def _headers(batch: pa.RecordBatch) -> tuple[list[str | None], Sequence[bytes | None]]:
+    """What the headers say of each record: the source's incarnation, and the key it had before."""
+    column, rows = batch.column("headers"), batch.num_rows
+    inner, parents = column.flatten(), pc.list_parent_indices(column)
+    epochs: list[str | None] = [None] * rows
+    olds: list[bytes | None] = [None] * rows
+    if not len(inner):
+        return epochs, olds
+    names, values = inner.field("key"), inner.field("value")
+    ours = pc.equal(names, EPOCH_HEADER)
+    for row, value in zip(
+        parents.filter(ours).to_pylist(), values.filter(ours).to_pylist(), strict=True
+    ):
+        epochs[row] = None if value is None else value.decode()
+    moved = pc.equal(names, OLD_KEY_HEADER)
+    if pc.any(moved).as_py():
+        for row, value in zip(
+            parents.filter(moved).to_pylist(), values.filter(moved).to_pylist(), strict=True
+        ):
+            olds[row] = value
+    return epochs, olds

@@ -1,0 +1,482 @@
+"""Replay: views filled from the archive of their source, at once and in bulk.
+
+What comes of it is what live delivery would make of the same records. For a mirror that is the
+newest record of each key, so only that one is decoded and written; a key of which one record is not
+enough, and views of which every record counts, go the way of live delivery, in the topics' order.
+
+All writes are guarded by the stores as any others, so it does no harm to do a part twice: a replay
+that was killed goes on at the part it was at. The live stream goes on from `Replayed.ends`, or from
+any earlier place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.snapshot.reads import WholeRead
+from cdc.table import ColumnKind
+from projections.archive import completeness
+from projections.archive.ordered import OrderedRecords
+from projections.archive.progress import Meter, rest
+from projections.archive.records import COLUMNS, records
+from projections.archive.scan import ArchiveScan
+from projections.archive.selection import select
+from projections.archive.survey import Survey, Taken, flags
+from projections.archive.task import USUAL, Had, Replayed, ReplayOptions, ReplayState, Swept, Target
+from projections.changes import sweeps
+from projections.changes.applier import Delivery
+from projections.common.table_pins import pinned
+from projections.common.throttle import Throttle
+from projections.errors import ArchiveMissingError, ReplayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from projections.archive.fold import Flags, Fold, Integers
+    from projections.archive.survey import FoldKey, TopicSurvey
+    from projections.changes.applier import ViewCount, Waiting
+    from projections.changes.sink import Sink
+    from projections.common.offsets import Offsets
+    from projections.planning.view_plan import ViewPlan
+
+PART_RECORDS: Final = 100_000
+"""Records after which everything is written and where a replay goes on is noted."""
+
+_TAKEN_AT_ONCE: Final = 8_192
+
+
+def replay(archive: Path, targets: Iterable[Target], options: ReplayOptions = USUAL) -> Replayed:
+    """Fills views from the archive.
+
+    The version of the archive that is read stays as it is meanwhile, whatever its upkeep does.
+
+    Args:
+        archive: Folder of the archive.
+        targets: What is filled.
+        options: How.
+
+    Returns:
+        What it came to.
+
+    Raises:
+        ArchiveMissingError: There is no archive, or its files are gone.
+        ArchiveIncompleteError: It lacks records that the views are made from.
+        ReplayStoppedError: It was told to stop.
+        BoundsError: The bounds are not those of the views.
+        SinkError: A store refuses everything or cannot be reached.
+        ViewHaltedError: A view has to stand still.
+    """
+    targets = list(targets)
+    plans = [plan for target in targets for plan in target.plans]
+    topics = {topic for plan in plans for topic in plan.topics}
+    scan, state, had = _opened(archive, topics, options)
+    with pinned(archive, scan.version):
+        run = _Run(archive, scan, targets, options, state, had)
+        try:
+            return run.run()
+        except FileNotFoundError:
+            raise ArchiveMissingError(
+                "files of the archive are gone",
+                detail=f"version {scan.version}",
+                hint="begin the replay anew",
+            ) from None
+        finally:
+            run.close()
+
+
+def _opened(
+    archive: Path, topics: set[str], options: ReplayOptions
+) -> tuple[ArchiveScan, ReplayState | None, Had | None]:
+    """Opens the version that a replay was at, or the newest if that is gone."""
+    state, had = options.resume, options.had
+    if state is not None:
+        try:
+            beyond = None if state.had is None else state.had.mark
+            scan = ArchiveScan(archive, topics, version=state.archive_version, beyond=beyond)
+            if scan.rows >= 0:  # opens every file
+                return scan, state, state.had
+        except (ArchiveMissingError, FileNotFoundError):
+            pass  # all that was done is there, and does no harm when it comes again
+    if had is not None and had.mark is not None:
+        try:
+            scan = ArchiveScan(archive, topics, version=options.version, beyond=had.mark)
+        except ArchiveMissingError:  # nobody can tell any more which files have nothing new
+            had = Had(had.ends)
+        else:
+            return scan, None, had
+    return ArchiveScan(archive, topics, version=options.version), None, had
+
+
+class _Lane:
+    """Views of one target that take the same records."""
+
+    def __init__(self, number: int, target: Target, plans: list[ViewPlan], sink: _Opened) -> None:
+        self.number = number
+        self.target = target
+        self.plans = plans
+        self.delivery = Delivery(
+            plans,
+            sink.get,
+            target.held,
+            changes_per_write=target.changes_per_write,
+            overlapped=True,
+        )
+
+    def reads(self, topic: str) -> bool:
+        return any(topic in plan.topics for plan in self.plans)
+
+    @property
+    def filtered(self) -> int:
+        return sum(count.filtered for count in self.delivery.counts.values())
+
+    @property
+    def written(self) -> int:
+        every = (count.changes for count in self.delivery.counts.values())
+        return sum(applied.upserted + applied.deleted for applied in every)
+
+
+class _Opened:
+    """A target's store, opened when it is needed."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._sink: Sink | None = None
+
+    def get(self) -> Sink:
+        if self._sink is None:
+            self._sink = self._target.open_sink()
+        return self._sink
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One pass over a topic, for some lanes.
+
+    Attributes:
+        topic: The topic.
+        fold: What is folded, of mirrors; None where every record counts.
+        chains: Whether it is the pass over those keys of which one record is not enough.
+        lanes: Who takes the records.
+    """
+
+    topic: str
+    fold: FoldKey | None
+    chains: bool
+    lanes: tuple[_Lane, ...]
+
+
+class _Run:
+    """One run of a replay."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  # what a run is made of
+        self,
+        archive: Path,
+        scan: ArchiveScan,
+        targets: list[Target],
+        options: ReplayOptions,
+        state: ReplayState | None,
+        had: Had | None,
+    ) -> None:
+        self._archive = archive
+        self._had = had
+        self._scan = scan
+        self._targets = targets
+        self._options = options
+        self._state = state
+        self._sinks = [_Opened(target) for target in targets]
+        self._lanes = list(self._made_lanes())
+        self._steps = list(self._made_steps())
+        self._throttle = Throttle(options.share, options.stopped, error=ReplayError)
+        self._meter = Meter(options.progress)
+        through = options.through
+        if state is not None:
+            through = {(topic, partition): end for topic, partition, end in state.ends}
+        self._through = through
+        self._taken = options.taken or Taken(through, since=None if had is None else had.offsets)
+        self._left_keys: dict[FoldKey, set[str]] = {}
+        self._aside: list[list[Waiting]] = [[] for _ in targets]
+        self._truncated: list[dict[str, int]] = [{} for _ in targets]
+
+    def run(self) -> Replayed:
+        scan, meter = self._scan, self._meter
+        chosen = self._selected()
+        meter.rows += scan.rows
+        folds = {step.fold for step in self._steps if step.fold is not None}
+        self._survey = survey = Survey(scan, folds, self._taken, self._keeping())
+        survey.run(self._looked_at)
+        for topic, found in survey.topics.items():
+            self._check(topic, found)
+        meter.to_deliver = sum(map(self._records_of, self._steps))
+        for target, sink in zip(self._targets, self._sinks, strict=True):
+            for plan in target.plans:
+                sink.get().prepare(plan)
+        ends = survey.ends() if self._state is None else self._ends_of(self._state)
+        if self._options.copied is not None:
+            ends = dict(self._options.copied)
+        elif self._had is not None and self._state is None:
+            ends = self._had.offsets | ends
+        begin = self._state or ReplayState(
+            scan.version, [(*p, end) for p, end in ends.items()], had=self._had
+        )
+        for number, step in enumerate(self._steps):
+            if number < begin.step:
+                meter.skip(self._records_of(step))
+                continue
+            self._do(step, msgspec.structs.replace(begin, step=number, part=0), begin)
+        meter.tell(now=True)
+        return Replayed(
+            ends,
+            scan.mark,
+            sum(found.rows for found in survey.topics.values()),
+            self._counts(),
+            self._aside,
+            self._truncated,
+            self._swept(ends),
+            chosen,
+        )
+
+    def _check(self, topic: str, found: TopicSurvey) -> None:
+        archived = self._options.archived
+        if self._options.copied is not None:  # compaction has taken some: whoever copied knows more
+            return
+        if self._had is None:
+            completeness.check(self._scan, topic, found, archived, self._options.whole)
+            return
+        since = {number: end for (name, number), end in self._had.offsets.items() if name == topic}
+        completeness.check_since(self._archive, self._scan, topic, found, archived, since)
+
+    def _looked_at(self, rows: int) -> None:
+        self._meter.looked_at += rows
+        self._meter.tell()
+        rest(self._throttle)
+
+    def _selected(self) -> int | None:
+        """Finds the rows that are within bounds, and takes no others; returns how many there are.
+
+        Raises:
+            BoundsError: A view has no such bounds.
+        """
+        bounds = self._options.bounds
+        if bounds is None:
+            return None
+        plans = [plan for target in self._targets for plan in target.plans]
+        for plan in plans:
+            bounds.check(plan)
+        self._meter.rows += self._scan.rows
+        found = select(self._scan, plans[0], bounds, self._taken, self._looked_at)
+        self._taken = Taken(self._through, found.keys)
+        return len(found.keys)
+
+    def close(self) -> None:
+        for lane in self._lanes:
+            lane.delivery.close()
+        for sink in self._sinks:
+            sink.close()
+
+    def _do(self, step: _Step, at: ReplayState, begin: ReplayState) -> None:
+        first = begin.part if begin.step == at.step else 0
+        self._options.note(msgspec.structs.replace(at, part=first))
+        for number, part in enumerate(self._parts(step, first), start=first):
+            self._take(step, part)
+            left = step.fold is not None and bool(self._left_keys.get(step.fold))
+            # which keys are left to their other records is not noted: they would be found again
+            here = msgspec.structs.replace(at, part=0 if left else number + 1)
+            if step.chains and left:
+                here = msgspec.structs.replace(here, step=at.step - 1)
+            self._options.note(here)
+
+    def _parts(self, step: _Step, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
+        """The parts of a step from one on, each a number of batches."""
+        if step.fold is None or step.chains:
+            ordered = self._ordered(step)
+            for number, part in enumerate(ordered):
+                if number >= first:
+                    yield [part]
+                else:
+                    self._meter.skip(part.num_rows)
+                    rest(self._throttle)
+            return
+        fold = self._survey.folds[step.fold]
+        if fold.truncate_row >= 0 and not first:
+            yield self._chosen(np.array([fold.truncate_row]))
+            first = 1
+        begun = int(fold.truncate_row >= 0)
+        rows = fold.rows(fold.chained())
+        self._meter.skip(min(len(rows), max(first - begun, 0) * PART_RECORDS))
+        for start in range(max(first - begun, 0) * PART_RECORDS, len(rows), PART_RECORDS):
+            yield self._chosen(rows[start : start + PART_RECORDS])
+
+    def _chosen(self, rows: Integers) -> Iterator[pa.RecordBatch]:
+        return (batch for _, batch in self._scan.chosen(COLUMNS, rows))
+
+    def _ordered(self, step: _Step) -> Iterator[pa.Table]:
+        choose = self._every(step.topic)
+        if step.fold is not None:
+            fold = self._survey.folds[step.fold]
+            keys = fold.chained() | self._left_keys.get(step.fold, set())
+            if not keys and not fold.loose_rows:
+                return
+            choose = self._of_keys(step.topic, keys, fold)
+        survey = self._survey.topics[step.topic]
+        yield from OrderedRecords(
+            self._scan, step.topic, survey, choose, self._options.scratch, PART_RECORDS
+        ).parts()
+
+    def _every(self, topic: str) -> Callable[[pa.RecordBatch, Integers], Flags]:
+        taken = self._taken
+        return lambda batch, _: taken.there(topic, batch) & taken.within(batch)
+
+    def _of_keys(
+        self, topic: str, keys: set[str], fold: Fold
+    ) -> Callable[[pa.RecordBatch, Integers], Flags]:
+        taken = self._taken
+        names = pa.array(sorted(keys), pa.string())
+        loose = np.array(sorted(fold.loose_rows), np.int64)
+
+        def chosen(batch: pa.RecordBatch, rows: Integers) -> Flags:
+            wanted = flags(pc.is_in(batch.column("key"), value_set=names)) | np.isin(rows, loose)
+            if fold.truncated:
+                wanted |= rows == fold.truncate_row
+            # rows of other keys had these later than what is taken
+            return wanted & taken.there(topic, batch) & taken.within(batch)
+
+        return chosen
+
+    def _take(self, step: _Step, part: Iterable[pa.RecordBatch | pa.Table]) -> None:
+        before = [lane.filtered for lane in step.lanes]
+        keys: list[pa.Array] = []
+        for batch in part:
+            for start in range(0, batch.num_rows, _TAKEN_AT_ONCE):
+                piece = _whole(batch.slice(start, _TAKEN_AT_ONCE))
+                made = records(piece)
+                for lane in step.lanes:
+                    lane.delivery.take(step.topic, made)
+                keys.append(piece.column("key"))
+                self._meter.delivered += piece.num_rows
+                self._meter.tell()
+                rest(self._throttle)
+        for lane in step.lanes:
+            lane.delivery.finish()
+            self._set_aside(lane)
+        self._meter.written = sum(lane.written for lane in self._lanes)
+        passed_over = before != [lane.filtered for lane in step.lanes]
+        if step.fold is not None and not step.chains and passed_over:
+            # the newest record of a key says nothing by itself: only a read can tell
+            left = self._left_keys.setdefault(step.fold, set())
+            left.update(chain.from_iterable(each.to_pylist() for each in keys))
+        rest(self._throttle)
+
+    def _set_aside(self, lane: _Lane) -> None:
+        delivery, target = lane.delivery, lane.target
+        if delivery.waiting or delivery.truncated:
+            if target.set_aside is not None:
+                target.set_aside(list(delivery.waiting), dict(delivery.truncated))
+            else:
+                self._aside[lane.number] += delivery.waiting
+            self._truncated[lane.number] |= delivery.truncated
+        delivery.waiting.clear()
+        delivery.truncated.clear()
+        for count in delivery.counts.values():
+            count.lags_us.clear()
+
+    def _made_lanes(self) -> Iterator[_Lane]:
+        for number, (target, sink) in enumerate(zip(self._targets, self._sinks, strict=True)):
+            groups: dict[tuple[bool, int], list[ViewPlan]] = {}
+            for plan in target.plans:
+                folded = _folded(plan)
+                groups.setdefault((folded, plan.left_to_read if folded else 0), []).append(plan)
+            for group in groups.values():
+                yield _Lane(number, target, group, sink)
+
+    def _made_steps(self) -> Iterator[_Step]:
+        for topic in _in_turn(plan for lane in self._lanes for plan in lane.plans):
+            lanes = [lane for lane in self._lanes if lane.reads(topic)]
+            folded = [lane for lane in lanes if _folded(lane.plans[0])]
+            for ahead in sorted({lane.plans[0].left_to_read for lane in folded}):
+                own = tuple(lane for lane in folded if lane.plans[0].left_to_read == ahead)
+                yield _Step(topic, (topic, ahead), chains=False, lanes=own)
+                yield _Step(topic, (topic, ahead), chains=True, lanes=own)
+            ordered = tuple(lane for lane in lanes if lane not in folded)
+            if ordered:
+                yield _Step(topic, None, chains=False, lanes=ordered)
+
+    def _keeping(self) -> set[str]:
+        """Topics of mirrors whose records may keep values."""
+        return {step.topic for step in self._steps if step.fold is not None}
+
+    def _records_of(self, step: _Step) -> int:
+        if step.fold is None:
+            return self._survey.topics[step.topic].rows
+        if step.chains:
+            return 0  # rather few, and known only when they come
+        fold = self._survey.folds[step.fold]
+        return len(fold.rows(fold.chained()))
+
+    def _counts(self) -> list[dict[str, ViewCount]]:
+        found: list[dict[str, ViewCount]] = [{} for _ in self._targets]
+        for lane in self._lanes:
+            found[lane.number] |= lane.delivery.counts
+        return found
+
+    def _swept(self, ends: Offsets) -> list[Swept]:
+        """Removes what the newest whole reads have not found; not of a part of a view."""
+        if self._options.bounds is not None:
+            return []
+        whole = {
+            topic: WholeRead(read.id, read.epoch, read.read_lsn, read.end_offsets or {})
+            for topic, read in self._options.whole.items()
+            if read.read_lsn is not None
+        }
+        found = []
+        for number, (target, sink) in enumerate(zip(self._targets, self._sinks, strict=True)):
+            for plan in target.plans:
+                sweep = None if plan.behind else sweeps.due(plan, whole)
+                if sweep is not None and sweep.covered_by(ends):
+                    removed = sink.get().sweep(plan, sweep.below_version, self._options.spans)
+                    found.append(Swept(number, plan.name, sweep, removed))
+        return found
+
+    @staticmethod
+    def _ends_of(state: ReplayState) -> Offsets:
+        return {(topic, partition): end for topic, partition, end in state.ends}
+
+
+def _folded(plan: ViewPlan) -> bool:
+    """Whether of a view's records only the newest of each key counts.
+
+    Keys of some types may be equal and written in different ways.
+    """
+    if plan.events is not None or plan.history is not None or plan.append_only:
+        return False
+    if plan.inserted_at:
+        return False  # when a row was inserted, an older one says
+    by_name = plan.schema.by_name
+    return not any(by_name[name].kind in _MANY_FORMS for name in plan.schema.key)
+
+
+_MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
+
+
+def _in_turn(plans: Iterable[ViewPlan]) -> list[str]:
+    """The topics of views, those of former names first: later rows may build on theirs."""
+    found: dict[str, None] = {}
+    for plan in plans:
+        for topic in reversed([*plan.topics]):
+            found.setdefault(topic)
+    return list(found)
+
+
+def _whole(part: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    return part.combine_chunks().to_batches()[0] if isinstance(part, pa.Table) else part

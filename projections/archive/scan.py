@@ -1,0 +1,286 @@
+"""ArchiveScan: one version of an archive, read file by file in bounded memory.
+
+Only files that may have one of the wanted topics are opened, which the statistics of the table
+tell, and only the columns that are asked for are read. Rows have numbers, the same in every pass
+over the same version, so that what one pass has chosen another can read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from projections.archive.table import DAY, SCHEMA
+from projections.errors import ArchiveMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from datetime import date
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+BATCH_ROWS: Final = 32_768
+_FEW_WORDS: Final = ("topic", "op")
+
+
+class ArchiveMark(NamedTuple):
+    """A version of an archive, to know it again.
+
+    Attributes:
+        version: Number of the version.
+        files: What tells its files from those of any other version: of an archive that was put back
+            to an earlier state, numbers come again.
+    """
+
+    version: int
+    files: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows that lie together in a file: a row group.
+
+    Attributes:
+        path: The file.
+        group: Number of the row group in it.
+        first: Number of its first row.
+        rows: How many it has.
+    """
+
+    path: Path
+    group: int
+    first: int
+    rows: int
+
+
+class ArchiveScan:
+    """Reads one version of an archive.
+
+    Args:
+        archive: Folder of the archive.
+        topics: Topics whose records are wanted; None for all.
+        version: Version of the table; None for the newest.
+        since: First day on which wanted records came; None for all.
+        beyond: A version whose files are passed over; None for none. A file never changes, so what
+            came since lies in others, with older records among it where files were put together.
+
+    Raises:
+        ArchiveMissingError: There is none, or not in that version; or not the one to be beyond.
+    """
+
+    def __init__(
+        self,
+        archive: Path,
+        topics: Collection[str] | None,
+        *,
+        version: int | None = None,
+        since: date | None = None,
+        beyond: ArchiveMark | None = None,
+    ) -> None:
+        path = str(archive)
+        try:
+            if not DeltaTable.is_deltatable(path):
+                raise ArchiveMissingError(
+                    "the source has no archive", hint="headwater up begins one"
+                )
+            table = DeltaTable(path, version=version)
+            actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            known = _paths(path, beyond)
+        except (DeltaError, OSError) as error:
+            raise ArchiveMissingError(
+                "the archive cannot be read", detail=type(error).__name__
+            ) from None
+        self.version = table.version()
+        self.topics = frozenset(topics or ())
+        self._paths = [action["path"] for action in actions]
+        wanted = [
+            action
+            for action in actions
+            if action["path"] not in known and _may_have(action, topics, since)
+        ]
+        wanted.sort(key=lambda action: (action[f"partition.{DAY}"], *_age(action)))
+        self._files = [archive / unquote(action["path"]) for action in wanted]
+        self._known_blocks: list[Block] | None = None
+
+    @property
+    def mark(self) -> ArchiveMark:
+        """What it is known by again."""
+        return ArchiveMark(self.version, _digest(self._paths))
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Its row groups, in the order in which their files were added."""
+        if self._known_blocks is None:
+            self._known_blocks, first = [], 0
+            for path in self._files:
+                with _opened(path) as file:
+                    for group in range(file.metadata.num_row_groups):
+                        rows = file.metadata.row_group(group).num_rows
+                        self._known_blocks.append(Block(path, group, first, rows))
+                        first += rows
+        return self._known_blocks
+
+    @property
+    def rows(self) -> int:
+        """How many rows its files have, those of other topics among them."""
+        return sum(block.rows for block in self.blocks)
+
+    def read(
+        self, columns: Sequence[str], blocks: Sequence[Block] | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yields batches of rows, each with the number of its first row.
+
+        Args:
+            columns: What is read of them.
+            blocks: Which; None for all.
+        """
+        for block in self.blocks if blocks is None else blocks:
+            first = block.first
+            with _opened(block.path) as file:
+                for batch in file.iter_batches(
+                    BATCH_ROWS, row_groups=[block.group], columns=list(columns)
+                ):
+                    yield first, _plain(batch)
+                    first += batch.num_rows
+
+    def records(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yields the records of its topics, without those that lie between them.
+
+        They are chosen here and not by whoever reads the file: a file that was rewritten has texts
+        of a type for which pyarrow's datasets have no comparisons.
+
+        Args:
+            columns: What is read of them.
+        """
+        wanted = pa.array(sorted(self.topics), pa.string())
+        names = list(dict.fromkeys(("topic", *columns)))
+        for _, batch in self.read(names):
+            own = pc.is_in(_undone(batch.column("topic")), wanted)
+            if pc.any(own).as_py():
+                found = batch.filter(own).select(list(columns))
+                yield pa.RecordBatch.from_arrays(
+                    [_undone(column) for column in found.columns], names=list(columns)
+                )
+
+    def chosen(
+        self, columns: Sequence[str], rows: NDArray[np.int64]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yields the rows of some numbers; blocks without any are not read.
+
+        Args:
+            columns: What is read of them.
+            rows: Their numbers, rising.
+
+        Yields:
+            How many blocks are done, and rows.
+        """
+        for number, block in enumerate(self.blocks):
+            start, end = np.searchsorted(rows, (block.first, block.first + block.rows))
+            if start == end:
+                continue
+            for first, batch in self.read(columns, [block]):
+                low, high = np.searchsorted(rows, (first, first + batch.num_rows))
+                if low < high:
+                    yield number, batch.take(pa.array(rows[low:high] - first))
+
+    def only_tombstones(self, block: Block) -> bool:
+        """Whether every row of a block that has no operation is a tombstone, by what its file says.
+
+        A tombstone has neither an operation nor a source nor a raw value. Where no row has a raw
+        value, each that has an operation has a source.
+        """
+        with _opened(block.path) as file:
+            nulls = _nulls(file.metadata.row_group(block.group), ("op", "source", "raw_value"))
+        if nulls.get("op") == 0:
+            return True
+        return nulls.get("raw_value") == block.rows and nulls.get("op") == nulls.get("source", -1)
+
+
+def newest_version(archive: Path) -> int:
+    """Returns the number of an archive's newest version.
+
+    Raises:
+        ArchiveMissingError: There is none, or it cannot be read.
+    """
+    try:
+        return int(DeltaTable(str(archive)).version())
+    except (DeltaError, OSError) as error:
+        raise ArchiveMissingError(
+            "the archive cannot be read", detail=type(error).__name__
+        ) from None
+
+
+def _paths(archive: str, mark: ArchiveMark | None) -> frozenset[str]:
+    """The files of a version.
+
+    Raises:
+        ArchiveMissingError: It is another one by now.
+    """
+    if mark is None:
+        return frozenset()
+    actions = pa.table(DeltaTable(archive, version=mark.version).get_add_actions(flatten=True))
+    paths: list[str] = actions.column("path").to_pylist()
+    if _digest(paths) != mark.files:
+        raise ArchiveMissingError(
+            "the archive is not the one that was read before", detail=f"version {mark.version}"
+        )
+    return frozenset(paths)
+
+
+def _digest(paths: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()
+
+
+def _nulls(group: Any, names: Collection[str]) -> dict[str, int]:
+    found = {}
+    for place in range(group.num_columns):
+        column = group.column(place)
+        said = column.statistics if column.path_in_schema in names else None
+        if said is not None and said.has_null_count:
+            found[column.path_in_schema] = said.null_count
+    return found
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    return pq.ParquetFile(path, read_dictionary=list(_FEW_WORDS), pre_buffer=False)
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in the archive's own types: a file that was rewritten bears its engine's."""
+    names, columns = batch.schema.names, list(batch.columns)
+    foreign = [
+        place for place, column in enumerate(columns) if not pa.types.is_dictionary(column.type)
+    ]
+    for place in foreign:
+        columns[place] = columns[place].cast(SCHEMA.field(names[place]).type)
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _undone(column: pa.Array) -> pa.Array:
+    """A column of which each value is told, however it was read."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _may_have(action: dict[str, Any], topics: Collection[str] | None, since: date | None) -> bool:
+    day = action[f"partition.{DAY}"]
+    if since is not None and day < since:
+        return False
+    least, most = action.get("min.topic"), action.get("max.topic")
+    if topics is None or least is None or most is None:
+        return True
+    # a long text's statistics may be cut
+    return any(least <= topic and topic[: len(most)] <= most for topic in topics)
+
+
+def _age(action: dict[str, Any]) -> tuple[Any, ...]:
+    return action["modification_time"], action.get("min.offset") or 0, action["path"]

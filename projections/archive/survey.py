@@ -1,0 +1,321 @@
+"""Survey: the first pass over an archive, which decodes nothing.
+
+It tells where the records of each topic begin and end and how they lie, and folds the keys of those
+topics of which only the newest record of a key counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.values import UNCHANGED_MARKS
+from projections.archive.fold import VERSION_LSN_BITS, Changes, Fold, old_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from projections.archive.fold import Flags, Integers
+    from projections.archive.scan import ArchiveScan
+    from projections.common.offsets import Offsets
+
+SAMPLED_EVERY: Final = 1024
+"""Of the offsets of a topic, as many are kept as tell where to cut it."""
+
+_COLUMNS: Final = ("topic", "partition", "offset", "op", "epoch", "lsn", "key")
+_KEYED: Final = ("c", "u", "r", "d")
+_NULL_KEY: Final = "null"
+_LSN_END: Final = 1 << VERSION_LSN_BITS
+
+FoldKey = tuple[str, int]
+"""A topic, and the version before which records of it do not count."""
+
+
+class Piece(NamedTuple):
+    """Records of one partition of a topic in one block.
+
+    Attributes:
+        block: Number of the block.
+        partition: The partition.
+        first: Least offset.
+        last: Greatest one.
+        rising: Whether they lie in their order.
+        rows: How many there are.
+    """
+
+    block: int
+    partition: int
+    first: int
+    last: int
+    rising: bool
+    rows: int
+
+
+@dataclass(slots=True)
+class TopicSurvey:
+    """What an archive has of a topic.
+
+    Attributes:
+        pieces: How its records lie.
+        samples: Some of its offsets, by partition.
+        firsts: The first offset of each partition that has records, taken or not.
+    """
+
+    pieces: list[Piece] = field(default_factory=list)
+    samples: dict[int, list[Integers]] = field(default_factory=dict)
+    firsts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """How many records there are."""
+        return sum(piece.rows for piece in self.pieces)
+
+    def begin(self, batch: pa.RecordBatch) -> None:
+        """Notes where partitions begin."""
+        partitions, offsets = integers(batch.column("partition")), integers(batch.column("offset"))
+        for partition in np.unique(partitions).tolist():
+            first = int(offsets[partitions == partition].min())
+            self.firsts[partition] = min(first, self.firsts.get(partition, first))
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The offset after the last record that is taken of each partition that has any."""
+        found: dict[int, int] = {}
+        for piece in self.pieces:
+            found[piece.partition] = max(piece.last + 1, found.get(piece.partition, 0))
+        return found
+
+
+class Taken:
+    """Tells which records are taken.
+
+    Args:
+        through: Offsets below which they are, by topic and partition; all of those not named.
+        keys: Keys of the rows that are made, as records have them; None for all.
+        since: Offsets from which on they are, by topic and partition; all of those not named.
+    """
+
+    def __init__(
+        self,
+        through: Offsets | None = None,
+        keys: pa.Array | None = None,
+        *,
+        since: Offsets | None = None,
+    ) -> None:
+        self._through = through or {}
+        self._keys = keys
+        self._since = since or {}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that it looks at beside offset and key."""
+        return ()
+
+    def there(self, topic: str, batch: pa.RecordBatch) -> Flags:
+        """Whether the records of a topic are among those that are looked at at all."""
+        offsets = integers(batch.column("offset"))
+        found = np.ones(batch.num_rows, np.bool_)
+        if not self._through and not self._since:
+            return found
+        partitions = integers(batch.column("partition"))
+        for partition in np.unique(partitions).tolist():
+            end = self._through.get((topic, partition))
+            if end is not None:
+                found &= (partitions != partition) | (offsets < end)
+            begin = self._since.get((topic, partition))
+            if begin is not None:
+                found &= (partitions != partition) | (offsets >= begin)
+        return found
+
+    def within(self, batch: pa.RecordBatch) -> Flags:
+        """Whether records are of the rows that are made."""
+        if self._keys is None:
+            return np.ones(batch.num_rows, np.bool_)
+        found = flags(pc.is_in(batch.column("key"), value_set=self._keys))
+        # a truncate has no key, and ends whatever is older
+        return found | flags(pc.equal(batch.column("op"), "t"))
+
+
+class Survey:
+    """Looks through an archive.
+
+    Args:
+        scan: The archive.
+        folds: What is folded: topics, each with the version before which records do not count.
+        taken: Which records are taken.
+        kept: Topics whose records may keep values.
+    """
+
+    def __init__(
+        self,
+        scan: ArchiveScan,
+        folds: Collection[FoldKey],
+        taken: Taken,
+        kept: Collection[str] = (),
+    ) -> None:
+        self._scan = scan
+        self._taken = taken
+        self._kept = frozenset(kept)
+        self.folds = {key: Fold() for key in folds}
+        self.topics = {topic: TopicSurvey() for topic in scan.topics}
+
+    def run(self, done: Callable[[int], None] = lambda _: None) -> None:
+        """Does it.
+
+        Args:
+            done: Told how many rows were looked at.
+        """
+        names = [*_COLUMNS, *self._taken.columns, *(["after"] if self._kept else [])]
+        for number, block in enumerate(self._scan.blocks):
+            extra = [] if self._scan.only_tombstones(block) else ["source", "raw_value"]
+            for first, batch in self._scan.read([*names, *extra], [block]):
+                for topic, chosen in by_topic(batch, self._scan.topics):
+                    self._take(topic, number, first, batch, chosen)
+                done(batch.num_rows)
+        for topic in {topic for topic, _ in self.folds}:
+            self._follow_moves(topic)
+
+    def ends(self) -> Offsets:
+        """Returns the offset after the last record of each partition that has any."""
+        return {
+            (topic, partition): end
+            for topic, survey in self.topics.items()
+            for partition, end in survey.ends.items()
+        }
+
+    def _take(
+        self, topic: str, number: int, first: int, batch: pa.RecordBatch, chosen: Flags | None
+    ) -> None:
+        rows = np.arange(first, first + batch.num_rows)
+        if chosen is not None:
+            batch, rows = batch.filter(pa.array(chosen)), rows[chosen]
+        self.topics[topic].begin(batch)
+        there = self._taken.there(topic, batch)
+        if not there.all():
+            batch, rows = batch.filter(pa.array(there)), rows[there]
+        if not batch.num_rows:
+            return
+        self._lay_out(self.topics[topic], number, batch)
+        folds = {ahead: fold for (name, ahead), fold in self.folds.items() if name == topic}
+        if not folds:
+            return
+        within = self._taken.within(batch)
+        if not within.all():
+            batch, rows = batch.filter(pa.array(within)), rows[within]
+        for ahead, fold in folds.items():
+            self._fold(fold, ahead, batch, rows, kept=topic in self._kept)
+
+    @staticmethod
+    def _lay_out(survey: TopicSurvey, number: int, batch: pa.RecordBatch) -> None:
+        partitions, offsets = integers(batch.column("partition")), integers(batch.column("offset"))
+        for partition in np.unique(partitions).tolist():
+            own = offsets[partitions == partition]
+            rising = bool((np.diff(own) > 0).all())
+            survey.samples.setdefault(partition, []).append(own[::SAMPLED_EVERY])
+            piece = Piece(number, partition, int(own.min()), int(own.max()), rising, len(own))
+            last = next((p for p in reversed(survey.pieces) if p.partition == partition), None)
+            if last is not None and last.block == number:
+                rising = last.rising and rising and last.last < piece.first
+                survey.pieces.remove(last)
+                piece = Piece(
+                    number,
+                    partition,
+                    min(last.first, piece.first),
+                    max(last.last, piece.last),
+                    rising,
+                    last.rows + piece.rows,
+                )
+            survey.pieces.append(piece)
+
+    @staticmethod
+    def _fold(
+        fold: Fold, left_to_read: int, batch: pa.RecordBatch, rows: Integers, *, kept: bool
+    ) -> None:
+        op, key = batch.column("op"), batch.column("key")
+        versions = versions_of(batch)
+        keyed = flags(pc.is_in(op, value_set=pa.array(_KEYED)))
+        keyed &= integers(batch.column("lsn")) < _LSN_END
+        named = flags(pc.and_(key.is_valid(), pc.not_equal(key, _NULL_KEY)))
+        truncates = flags(pc.equal(op, "t"))
+        fold.add_truncates(versions[truncates], rows[truncates])
+        unread = ~keyed & ~truncates & ~_tombstones(batch)
+        fold.unread_keys.update(key.filter(pa.array(unread & named)).to_pylist())
+        fold.loose_rows += rows[(unread | keyed) & ~named].tolist()
+        taken = keyed & named & (versions >= left_to_read)
+        if not taken.any():
+            return
+        keeps = np.zeros(len(rows), np.bool_)
+        if kept:
+            for mark in UNCHANGED_MARKS:
+                keeps |= flags(pc.match_substring(batch.column("after"), mark.decode()))
+        fold.add(
+            Changes(
+                key.filter(pa.array(taken)).cast(pa.large_string()),
+                versions[taken],
+                integers(batch.column("offset"))[taken],
+                rows[taken],
+                keeps[taken],
+            )
+        )
+
+    def _follow_moves(self, topic: str) -> None:
+        """Looks up under which keys rows were before, where a row may have its values from one."""
+        folds = [fold for (name, _), fold in self.folds.items() if name == topic]
+        if not any(fold.chained() for fold in folds):
+            return
+        blocks = [
+            self._scan.blocks[n] for n in {piece.block for piece in self.topics[topic].pieces}
+        ]
+        for _, batch in self._scan.read(["topic", "key", "headers"], blocks):
+            for name, chosen in by_topic(batch, [topic]):
+                own = batch if chosen is None else batch.filter(pa.array(chosen))
+                if name == topic:
+                    found = old_keys(own.column("headers"), own.column("key"))
+                    for fold in folds:
+                        for new, olds in found.items():
+                            fold.moved.setdefault(new, set()).update(olds)
+
+
+def by_topic(batch: pa.RecordBatch, topics: Collection[str]) -> list[tuple[str, Flags | None]]:
+    """Tells which rows of a batch are of which topic; None for all of them."""
+    column = batch.column("topic")
+    names = column.dictionary.to_pylist()
+    codes = column.indices.to_numpy(zero_copy_only=False)
+    found: list[tuple[str, Flags | None]] = []
+    for code in np.unique(codes).tolist():
+        if names[code] in topics:
+            own = codes == code
+            found.append((names[code], None if own.all() else own))
+    return found
+
+
+def versions_of(batch: pa.RecordBatch) -> Integers:
+    """Versions of records; 0 of those that have none."""
+    return integers(batch.column("epoch")) << VERSION_LSN_BITS | integers(batch.column("lsn"))
+
+
+def integers(column: pa.Array) -> Integers:
+    """A column of whole numbers, 0 for NULL."""
+    if column.null_count:
+        column = column.fill_null(0)
+    found: Integers = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return found
+
+
+def flags(column: pa.Array) -> Flags:
+    """A column of answers, no for NULL."""
+    if column.null_count:
+        column = column.fill_null(False)
+    found: Flags = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _tombstones(batch: pa.RecordBatch) -> Flags:
+    none = flags(batch.column("op").is_null())
+    if "source" in batch.schema.names:
+        none &= flags(batch.column("source").is_null()) & flags(batch.column("raw_value").is_null())
+    return none

@@ -1,0 +1,370 @@
+"""Archive: every record of a source's topics, kept as a table of change events.
+
+It is one Delta table, partitioned by the day on which records came, to which is only ever added. A
+commit has the records of a batch and, for each partition of a topic, the offset after the last of
+them, as an application transaction of Delta's own. So each record is there exactly once, whatever
+is killed and whichever checkpoint is lost: what lies before that offset is passed over.
+
+Records stay what they were. An envelope is kept in its parts, which put together again are the
+record byte for byte; whatever is no envelope is kept as it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from cdc.change_event import ChangeEvent
+from cdc.errors import EnvelopeError
+from projections.common.file_lock import WriterLock
+from projections.common.table_pins import pinned_versions
+from projections.errors import SinkUnavailableError
+from projections.publishing.published_versions import KEPT_HOURS
+from projections.stores.delta.table_sink import CONFIGURATION, HOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import date
+    from pathlib import Path
+
+    from projections.common.offsets import Offsets
+
+COMMITS_PER_UPKEEP: Final = 50
+COMPACTED_BYTES: Final = 128 << 20
+"""Size of a compacted file: nothing is ever rewritten here but by compaction."""
+
+DAY: Final = "ingested_on"
+
+SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("recorded_at", pa.timestamp("us", "UTC")),
+        ("source_table", pa.string()),
+        ("op", pa.string()),
+        ("epoch", pa.int32()),
+        ("commit_lsn", pa.int64()),
+        ("lsn", pa.int64()),
+        ("total_order", pa.int64()),
+        ("transaction_id", pa.int64()),
+        ("committed_at", pa.timestamp("us", "UTC")),
+        ("key", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+        ("source", pa.string()),
+        ("rest", pa.string()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("raw_key", pa.binary()),
+        ("raw_value", pa.binary()),
+        (DAY, pa.date32()),
+    ]
+)
+"""Columns: where a record lies and since when; what changed, and its place in the source's log (of
+the transaction before, its own, its number in the transaction); the parts of the envelope, as JSON;
+and what is none. A row's key is `raw_key` if it is no text, its value `raw_value` if `op` is NULL
+or the record is not put together as the connector does it."""
+
+GIVEN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "epoch", "headers")
+"""Columns of a batch that is archived; `epoch` is what the record's header says."""
+
+_KEPT: Final = ("topic", "partition", "offset", "recorded_at", "headers", DAY)
+_DECODED: Final = tuple(name for name in SCHEMA.names if name not in _KEPT)
+
+BLANK: Final = tuple(name for name in _DECODED if name not in {"key", "raw_key"})
+"""Columns that a record without a value has not."""
+
+_STATISTICS: Final = SCHEMA.names[: SCHEMA.get_field_index("before")]
+_HEAD, _AFTER, _SOURCE, _NULL = b'{"before":', b',"after":', b',"source":', b"null"
+_PROPERTIES: Final = {
+    **CONFIGURATION,
+    # those by which files are passed over; of values there is nothing to be had
+    "delta.dataSkippingStatsColumns": ",".join(_STATISTICS),
+}
+
+
+class _Parts(msgspec.Struct):
+    before: msgspec.Raw = msgspec.Raw(_NULL)
+    after: msgspec.Raw = msgspec.Raw(_NULL)
+    source: msgspec.Raw = msgspec.Raw(_NULL)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long the archive keeps records.
+
+    Attributes:
+        days: Whole days; None keeps all for good.
+    """
+
+    days: int | None = None
+
+    def first_day(self, today: date) -> date | None:
+        """Returns the first day whose records are kept; None if all are."""
+        return None if self.days is None else today - timedelta(days=self.days)
+
+
+class Archive:
+    """The archive of one source.
+
+    There is one writer, and whoever has to forget something: each commit is made under a lock.
+
+    Args:
+        folder: Folder of its table.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ends(self, places: Mapping[tuple[str, int], str], version: int | None = None) -> Offsets:
+        """Returns the offset after the last archived record of each partition that has any.
+
+        Args:
+            places: Identity of the topic of each partition.
+            version: As of which version of the table; None for the newest.
+
+        Raises:
+            SinkUnavailableError: It cannot be read.
+        """
+        try:
+            table = self._table() if version is None else DeltaTable(str(self._folder), version)
+            found = {
+                place: table.transaction_version(application(place, identity))
+                for place, identity in places.items()
+            }
+        except (DeltaError, OSError) as error:
+            raise _unavailable(error) from None
+        return {place: offset for place, offset in found.items() if offset is not None}
+
+    def append(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        ends: Offsets,
+        identities: Mapping[str, str],
+        retention: Retention = Retention(),
+    ) -> int:
+        """Adds those of a batch's records that are not there yet, in one commit.
+
+        Args:
+            batches: The records, with the columns `GIVEN`.
+            ends: Offset after the last record of each partition that the batch has.
+            identities: Of each topic, what tells it from others that had its name.
+            retention: How long records are kept.
+
+        Returns:
+            How many were added.
+
+        Raises:
+            SinkUnavailableError: The table cannot be read or written.
+        """
+        names = {place: identities.get(place[0], "") for place in ends}
+        there = self.ends(names)
+        if all(there.get(place, 0) >= end for place, end in ends.items()):
+            return 0
+        today = datetime.now(UTC).date()
+        added = 0
+        failure: list[Exception] = []
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            nonlocal added
+            try:
+                for batch in batches:
+                    made = _rows(batch, there, today)
+                    added += made.num_rows
+                    yield made
+            except Exception as error:  # what comes back through the library has lost its kind
+                failure.append(error)
+                raise
+
+        marks = [
+            Transaction(application(place, names[place]), end)
+            for place, end in ends.items()
+            if end > there.get(place, 0)
+        ]
+        try:
+            with archive_lock(self._folder):
+                table = self._table()
+                properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
+                write_deltalake(
+                    table,
+                    pa.RecordBatchReader.from_batches(SCHEMA, rows()),
+                    mode="append",
+                    commit_properties=properties,
+                    post_commithook_properties=HOOKS,
+                )
+                if table.version() % COMMITS_PER_UPKEEP == 0:
+                    self.maintain(retention, today)
+        except (DeltaError, OSError) as error:
+            if failure:
+                raise failure[0] from None
+            raise _unavailable(error) from None
+        return added
+
+    def maintain(self, retention: Retention, today: date) -> None:
+        """Makes large files of small ones, and removes days that are not kept any more.
+
+        Raises:
+            DeltaError: The table cannot be written.
+        """
+        table = self._table()
+        first = retention.first_day(today)
+        if first is not None:
+            table.delete(f"\"{DAY}\" < DATE '{first.isoformat()}'")
+        # what is older was made large when it was new
+        since = (today - timedelta(days=1)).isoformat()
+        table.optimize.compact(target_size=COMPACTED_BYTES, partition_filters=[(DAY, ">=", since)])
+        try:
+            table.vacuum(
+                retention_hours=KEPT_HOURS,
+                enforce_retention_duration=False,
+                dry_run=False,
+                keep_versions=pinned_versions(self._folder) or None,
+            )
+        except DeltaError as error:
+            # rather too many files than one that somebody reads
+            _log.warning("archive is not vacuumed: %s", type(error).__name__)
+
+    def _table(self) -> DeltaTable:
+        path = str(self._folder)
+        if DeltaTable.is_deltatable(path):
+            table = DeltaTable(path)
+            if "raw_value" in {field.name for field in table.schema().fields}:
+                return table
+            # one of records that were not taken apart, of a version before this
+            self._folder.rename(self._folder.with_name(f"{self._folder.name}.before"))
+        return DeltaTable.create(path, SCHEMA, partition_by=[DAY], configuration=_PROPERTIES)
+
+
+def archive_lock(folder: Path) -> WriterLock:
+    """Returns the lock of whoever writes to an archive.
+
+    Args:
+        folder: Folder of the archive.
+    """
+    return WriterLock(folder.with_name(f".{folder.name}.lock"), wait=True)
+
+
+def record_value(row: Mapping[str, Any]) -> bytes | None:
+    """Returns the value of an archived record, byte for byte; None of a tombstone.
+
+    Args:
+        row: At least `before`, `after`, `source`, `rest` and `raw_value`.
+    """
+    if row["source"] is None:
+        value: bytes | None = row["raw_value"]
+        return value
+    before, after = (
+        _NULL if row[name] is None else row[name].encode() for name in ("before", "after")
+    )
+    source, rest = row["source"].encode(), row["rest"].encode()
+    return b"".join((_HEAD, before, _AFTER, after, _SOURCE, source, rest))
+
+
+def record_key(row: Mapping[str, Any]) -> bytes | None:
+    """Returns the key of an archived record, byte for byte; see `record_value`."""
+    key: bytes | None = row["raw_key"] if row["key"] is None else row["key"].encode()
+    return key
+
+
+def _rows(batch: pa.RecordBatch, there: Offsets, today: date) -> pa.RecordBatch:
+    """Takes records apart, but for those that are there already."""
+    places = zip(*(batch.column(name).to_pylist() for name in GIVEN[:3]), strict=True)
+    new = [offset >= there.get((topic, number), 0) for topic, number, offset in places]
+    if not all(new):
+        batch = batch.filter(pa.array(new))
+    columns: dict[str, list[Any]] = {name: [] for name in _DECODED}
+    given = (batch.column(name).to_pylist() for name in ("key", "value", "epoch"))
+    for key, value, epoch in zip(*given, strict=True):
+        for name, found in _record(key, value, epoch).items():
+            columns[name].append(found)
+    kept = {name: batch.column(name) for name in ("topic", "partition", "offset", "headers")}
+    kept["recorded_at"] = batch.column("timestamp")
+    kept[DAY] = pa.array([today] * batch.num_rows, pa.date32())
+    arrays = [
+        kept[field.name].cast(field.type)
+        if field.name in kept
+        else pa.array(columns[field.name], field.type)
+        for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _record(key: bytes | None, value: bytes | None, epoch: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = dict.fromkeys(_DECODED)
+    found["key"] = _text(key)
+    if found["key"] is None:
+        found["raw_key"] = key
+    parts = None if value is None else _parts(value)
+    if parts is None:
+        found["raw_value"] = value
+    else:
+        found |= parts
+    if value is None or epoch is None or not epoch.isdigit():
+        return found
+    try:
+        event = ChangeEvent.parse(key, value, int(epoch))
+    except EnvelopeError:
+        return found
+    at = event.position
+    found |= {
+        "source_table": str(event.table),
+        "op": str(event.operation),
+        "epoch": at.epoch,
+        "commit_lsn": at.commit_lsn.value,
+        "lsn": at.lsn.value,
+        "total_order": at.order,
+        "transaction_id": event.transaction_id,
+        "committed_at": event.committed_at_us,
+    }
+    return found
+
+
+def _parts(value: bytes) -> dict[str, str | None] | None:
+    """Cuts an envelope; None of a value that would not be the same again."""
+    try:
+        parts = _DECODER.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    before, after, source = bytes(parts.before), bytes(parts.after), bytes(parts.source)
+    front = b"".join((_HEAD, before, _AFTER, after, _SOURCE, source))
+    if not value.startswith(front) or source == _NULL:
+        return None
+    try:
+        return {
+            "before": None if before == _NULL else before.decode(),
+            "after": None if after == _NULL else after.decode(),
+            "source": source.decode(),
+            "rest": value[len(front) :].decode(),
+        }
+    except UnicodeDecodeError:
+        return None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Parts)
+_log: Final = logging.getLogger(__name__)
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def application(place: tuple[str, int], identity: str) -> str:
+    """Name under which a table keeps how far it has a partition of a topic."""
+    topic, partition = place
+    return f"headwater/{topic}@{identity}/{partition}"
+
+
+def _unavailable(error: Exception) -> SinkUnavailableError:
+    return SinkUnavailableError(
+        "the archive cannot be read or written", detail=type(error).__name__
+    )

@@ -1,0 +1,518 @@
+"""Delivery: records of change topics, taken into the views of one store.
+
+A record that cannot be read or applied is set apart with its cause, and so is every later one of
+its key; all others are applied. What is set apart is handed to the caller, who keeps it safe before
+the batch counts as done. Whatever a store has something newer for needs no keeping: it counts as
+applied, whether or not it could have been.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from projections.changes.history_reducer import EveryChangeReducer
+from projections.changes.record import RecordFailure, canonical, key_text
+from projections.changes.reducer import TopicReducer, missing_values
+from projections.changes.row_change import Applied, RowChange
+from projections.definition.expectations.expectation import OnFail
+from projections.definition.views import ARCHIVED_EVENTS, ChangeTime
+from projections.errors import (
+    EventUnreadableError,
+    RowUnexpectedError,
+    ViewHaltedError,
+    WaitsBehindError,
+)
+from projections.planning.view_plan import facts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from cdc.errors import CdcError
+    from projections.changes.record import Record
+    from projections.changes.reducer import Reduced
+    from projections.changes.sink import Sink
+    from projections.definition.expectations.checker import Inspection
+    from projections.definition.expectations.expectation import Expectation
+    from projections.errors import ProjectionError
+    from projections.planning.view_plan import EventsPlan, ViewPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A record that waits.
+
+    Attributes:
+        view: The view it waits for.
+        key: Under which text its changes wait for each other.
+        topic: Where it lies, with the record's own partition and offset.
+        record: It.
+        version: Its place in the log; None if it cannot be read.
+        error: Why it waits.
+    """
+
+    view: str
+    key: str
+    topic: str
+    record: Record
+    version: int | None
+    error: CdcError | ProjectionError
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What of a view waits or was given up, as far as a delivery has to know.
+
+    Attributes:
+        keys: Keys of which something waits: what comes later waits behind it.
+        given_up: Keys of which something was given up, with its version: what the store has of
+            them is not whole up to there.
+    """
+
+    keys: frozenset[str] = frozenset()
+    given_up: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ViewCount:
+    """What became of the records of a view: `records == applied + quarantined + filtered`.
+
+    Attributes:
+        records: Records of its topics.
+        applied: Those that the store has taken, or has something newer for.
+        quarantined: Those that wait.
+        filtered: Those that are nothing to the view: tombstones, events of other types.
+        changes: What the store said of the changes that the records came to.
+        lags_us: Time from commit to store, microseconds, of each change.
+        failed: Rows that did not meet an expectation of the view, by its name.
+    """
+
+    records: int = 0
+    applied: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    changes: Applied = field(default_factory=Applied)
+    lags_us: list[int] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Reader:
+    topic: str
+    plans: list[ViewPlan]
+    made: TopicReducer | None = None
+
+    @property
+    def reducer(self) -> TopicReducer:
+        """Made when the first record comes: of many topics most are idle."""
+        if self.made is None:
+            self.made = reducer(self.plans, self.topic)
+        return self.made
+
+
+class Delivery:
+    """Takes records into views; one for each task of a batch.
+
+    Args:
+        plans: The views of the store.
+        sink: Opens the store when it is needed.
+        held: What waits already, by view.
+        changes_per_write: Changes of a topic after which they are written.
+        overlapped: Whether what comes next is read while that is being written.
+    """
+
+    def __init__(
+        self,
+        plans: Iterable[ViewPlan],
+        sink: Callable[[], Sink],
+        held: Mapping[str, Held] | None = None,
+        *,
+        changes_per_write: int = 100_000,
+        overlapped: bool = False,
+    ) -> None:
+        plans = list(plans)
+        self._readers = _readers(plans)
+        self._inspections = {p.name: p.inspection() for p in plans if p.expectations}
+        self._sink = sink
+        self._held = held or {}
+        self._limit = changes_per_write
+        # one thread: writes keep their order, and the sink its one caller at a time
+        self._pool = ThreadPoolExecutor(1, "delivery") if overlapped else None
+        self._under_way: Future[None] | None = None
+        self._apart: dict[str, set[str]] = defaultdict(set)
+        self.counts: dict[str, ViewCount] = defaultdict(ViewCount)
+        self.waiting: list[Waiting] = []
+        self.truncated: dict[str, int] = {}
+        self.halted: str | None = None
+
+    def take(self, topic: str, records: Iterable[Record | tuple[Any, ...]]) -> None:
+        """Takes records of one topic in their order; those of others' topics are passed over.
+
+        Raises:
+            CdcError: A record cannot be read, and that is no matter of one key.
+            SinkError: The store refuses everything or cannot be reached.
+            ViewHaltedError: The view `halted` has to stand still.
+        """
+        for reader in self._readers.get(topic, ()):
+            reader.reducer.add(records)
+            if len(reader.reducer) >= self._limit:
+                self._flush(reader)
+
+    def pass_over(self, topic: str, record: Record) -> None:
+        """Takes note of a record that nobody can read and that nothing waits for any more."""
+        for reader in self._readers.get(topic, ()):
+            reader.reducer.pass_over(record)
+
+    def finish(self) -> None:
+        """Writes what is left; afterwards `counts` and `waiting` are complete.
+
+        Raises:
+            SinkError: The store refuses everything or cannot be reached.
+            ViewHaltedError: The view `halted` has to stand still.
+        """
+        for reader in chain.from_iterable(self._readers.values()):
+            if reader.made is not None and reader.made.records:
+                self._flush(reader)
+        self._settle()
+
+    def close(self) -> None:
+        """Waits for a write that is under way, whatever comes of it."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _flush(self, reader: _Reader) -> None:
+        reduced = reader.reducer.reduced()
+        if self._pool is None:
+            self._write(reader, reduced)
+            return
+        self._settle()
+        self._under_way = self._pool.submit(self._write, reader, reduced)
+
+    def _settle(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def _write(self, reader: _Reader, reduced: Reduced) -> None:
+        for plan in reader.plans:
+            _ViewDelivery(self, plan, reader.topic, reduced).run()
+
+    def held(self, plan: ViewPlan) -> Held:
+        """What waits of a view, with what this delivery has set apart."""
+        held = self._held.get(plan.name, _NOTHING)
+        apart = self._apart.get(plan.name)
+        return Held(held.keys | apart, held.given_up) if apart else held
+
+    def inspection(self, plan: ViewPlan) -> Inspection | None:
+        """Tells which expectations rows of a view do not meet; None if it has none."""
+        return self._inspections.get(plan.name)
+
+    def open(self) -> Sink:
+        """The store."""
+        return self._sink()
+
+    def set_apart(self, waiting: Sequence[Waiting]) -> None:
+        """Takes records that wait, for the rest of this delivery too."""
+        self.waiting += waiting
+        for each in waiting:
+            self._apart[each.view].add(each.key)
+
+
+class _ViewDelivery:
+    """One view's part of a write."""
+
+    def __init__(self, delivery: Delivery, plan: ViewPlan, topic: str, reduced: Reduced) -> None:
+        self._delivery = delivery
+        self._plan = plan
+        self._topic = topic
+        self._reduced = reduced
+        self._names = None if plan.events is None else plan.events.form.names
+        self._failures = [failure for failure in reduced.failures if self._mine(failure.kind)]
+        self._behind: list[RecordFailure] = []
+
+    def run(self) -> None:
+        plan, reduced = self._plan, self._reduced
+        changes = self._of_view()
+        sink = self._delivery.open()
+        if reduced.truncated:
+            sink.sweep(plan, reduced.truncated)
+            self._delivery.truncated[plan.name] = reduced.truncated
+        applied = Applied()
+        below = self._inspected(self._ready(reduced.below), passing=True)
+        ready = self._inspected(self._ready(changes))
+        for part in (below, ready):
+            if part:
+                applied += sink.apply(plan, part)
+        if plan.inserted_at and reduced.begun:
+            sink.apply(plan, reduced.begun)  # of records that count as filtered
+        for refused in applied.refused:
+            self._fail(refused.change, refused.error)
+        self._count(self._set_apart(sink), applied, ready)
+
+    def _mine(self, kind: str | None) -> bool:
+        """Whether an event of a type is one of the view's; no type says nothing against it."""
+        return self._names is None or kind is None or kind in self._names
+
+    def _of_view(self) -> list[RowChange]:
+        changes, events = self._timed(), self._plan.events
+        if events is None:
+            return changes
+        try:
+            return of_events(events, changes)
+        except EventUnreadableError:
+            readable: list[RowChange] = []
+        for change in changes:
+            try:
+                readable += of_events(events, [change])
+            except EventUnreadableError as error:
+                self._fail(change, error)
+        return readable
+
+    def _timed(self) -> list[RowChange]:
+        """The changes with those of their times that the view asks for."""
+        changes, asked = self._reduced.changes, {which for _, which in self._plan.times}
+        if ChangeTime.BROKER in asked:
+            sent = (raw.own.sent_at_us for raw in self._reduced.raws)
+            pairs = zip(changes, sent, strict=True)
+            changes = [structs.replace(change, sent_at_us=at_us) for change, at_us in pairs]
+        if ChangeTime.COMMIT in asked and self._topic.endswith(str(ARCHIVED_EVENTS)):
+            # that is when the event was moved, not when it came to be
+            changes = [structs.replace(change, committed_at_us=0) for change in changes]
+        return changes
+
+    def _inspected(self, changes: list[RowChange], *, passing: bool = False) -> list[RowChange]:
+        """Puts a delete in the place of each row that the view is not to have.
+
+        It bears the row's own version, so that every store, every replay and every order of
+        batches comes to the same: the view has the newest row of a key, or none.
+
+        Args:
+            changes: What is ready to be written.
+            passing: They are rows that others in the same write take the place of.
+        """
+        inspection = self._delivery.inspection(self._plan)
+        if inspection is None:
+            return changes
+        found: list[RowChange] = []
+        for change in changes:
+            row = change.row
+            if row is not None and change.kept:
+                if not inspection.columns.isdisjoint(change.kept):
+                    # what decides is not known: the row is read, as for any value that is lacking
+                    self._fail(change, missing_values(self._plan.schema, change.kept))
+                    continue
+                row = {name: value for name, value in row.items() if name not in change.kept}
+            unmet = None if row is None else inspection.unmet(row, counts=not passing)
+            found += [change] if unmet is None else self._withheld(change, unmet, passing=passing)
+        return found
+
+    def _withheld(self, change: RowChange, unmet: Expectation, *, passing: bool) -> list[RowChange]:
+        version = change.version
+        if unmet.on_fail is OnFail.FAIL and not passing and not self._outdated(change):
+            raise self._halted(change, unmet)
+        if unmet.on_fail is OnFail.QUARANTINE and not passing:
+            self._fail(
+                change,
+                RowUnexpectedError(
+                    f"a row of view {self._plan.name} is not as expected",
+                    detail=f"expectation {unmet.name}",
+                    hint="correct the row; or change the expectation, and retry",
+                ),
+            )
+            # right before it, so that the row itself can still come when it is tried again
+            version -= 1
+        if self._plan.append_only:
+            return []  # there was no row of that key before
+        return [
+            RowChange(
+                change.key,
+                version,
+                None,
+                change.committed_at_us,
+                read_at_us=change.read_at_us,
+                begun=change.begun,
+                begun_at_us=change.begun_at_us,
+            )
+        ]
+
+    def _outdated(self, change: RowChange) -> bool:
+        if self._plan.history is not None:
+            return False
+        asked = RowChange(change.key, 0, None, 0)
+        return self._delivery.open().versions(self._plan, [asked])[0] >= change.version
+
+    def _halted(self, change: RowChange, unmet: Expectation) -> ViewHaltedError:
+        self._delivery.halted = name = self._plan.name
+        own = self._sources[change.key, change.version].own
+        return ViewHaltedError(
+            f"view {name} stands still: a row is not as expected",
+            detail=f"expectation {unmet.name}; topic {self._topic}, partition {own.partition},"
+            f" offset {own.offset}",
+            hint=f"correct the row or change the expectation, then headwater view resume {name}",
+        )
+
+    def _ready(self, changes: list[RowChange]) -> list[RowChange]:
+        """Leaves out what has to wait; nearly always there is nothing."""
+        held, unread = self._delivery.held(self._plan), self._unread()
+        keys = held.keys | unread.keys() if unread else held.keys
+        if not keys and not held.given_up:
+            return changes
+        ready = []
+        for change in changes:
+            raw = self._sources[change.key, change.version]
+            own = raw.own
+            key = key_text(self._topic, own)
+            if key in held.keys or (own.partition, own.offset) > unread.get(key, _NO_PLACE):
+                self._behind.append(RecordFailure(raw.records, _BEHIND, raw.version, change.key))
+            elif change.kept and self._unfounded(change, raw.base, key, held, keys):
+                self._fail(change, missing_values(self._plan.schema, change.kept))
+            else:
+                ready.append(change)
+        return ready
+
+    def _unread(self) -> dict[str, tuple[int, int]]:
+        """Where the first record is that could not be read, by key; what lies before it flows."""
+        first: dict[str, tuple[int, int]] = {}
+        for failure in self._failures:
+            own = failure.records[-1]
+            key, place = key_text(self._topic, own), (own.partition, own.offset)
+            first[key] = min(place, first.get(key, place))
+        return first
+
+    def _unfounded(
+        self, change: RowChange, base: bytes | None, key: str, held: Held, keys: frozenset[str]
+    ) -> bool:
+        """Whether the row that has a change's kept values waits itself, or was given up."""
+        base_key = key if base is None else (canonical(base) or base).decode()
+        if base is not None and base_key in keys:
+            return True
+        if base_key not in held.given_up:
+            return False
+        given_up = held.given_up[base_key]
+        asked = RowChange(change.base or change.key, 0, None, 0)
+        (stored,) = self._delivery.open().versions(self._plan, [asked])
+        return given_up is None or stored < given_up
+
+    @cached_property
+    def _sources(self) -> Mapping[tuple[tuple[object, ...], int], Any]:
+        # only what has to wait is asked for
+        return self._reduced.sources()
+
+    def _fail(self, change: RowChange, error: CdcError | ProjectionError) -> None:
+        raw = self._sources[change.key, change.version]
+        self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
+
+    def _set_apart(self, sink: Sink) -> list[Waiting]:
+        """Hands over what waits: all that failed, except where the store has something newer."""
+        failures = self._failures + self._behind
+        if not failures:
+            return []
+        # of a history every change counts, whatever came after it
+        whole = self._plan.history is None
+        known = [failure for failure in failures if whole and failure.key is not None]
+        asked = [RowChange(failure.key or (), 0, None, 0) for failure in known]
+        stored = sink.versions(self._plan, asked) if asked else []
+        done = {id(failure): version for failure, version in zip(known, stored, strict=True)}
+        waiting: dict[tuple[int, int], Waiting] = {}
+        for failure in failures:
+            if failure.version is not None and done.get(id(failure), 0) >= failure.version:
+                continue
+            *others, own = failure.records
+            key = key_text(self._topic, own)
+            for record in others:
+                place = record.partition, record.offset
+                each = Waiting(self._plan.name, key, self._topic, record, None, _BEHIND)
+                waiting.setdefault(place, each)
+            place = own.partition, own.offset
+            waiting[place] = Waiting(
+                self._plan.name, key, self._topic, own, failure.version, failure.error
+            )
+        self._delivery.set_apart(list(waiting.values()))
+        return list(waiting.values())
+
+    def _count(
+        self, waiting: Sequence[Waiting], applied: Applied, changes: Sequence[RowChange]
+    ) -> None:
+        reduced, count = self._reduced, self._delivery.counts[self._plan.name]
+        others = sum(n for kind, n in reduced.kinds.items() if not self._mine(kind))
+        unread = sum(failure.version is None for failure in self._failures)
+        count.records += reduced.records
+        count.filtered += reduced.filtered + others
+        count.quarantined += len(waiting)
+        count.applied += reduced.accepted - others - (len(waiting) - unread)
+        count.changes += applied
+        if (inspection := self._delivery.inspection(self._plan)) is not None:
+            count.failed = inspection.failed
+        now_us = time.time_ns() // 1000
+        count.lags_us += [now_us - c.committed_at_us for c in changes if c.committed_at_us]
+
+
+_NO_PLACE: Final = (1 << 31, 0)
+_NOTHING: Final = Held()
+_BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
+
+
+def of_events(events: EventsPlan, stored: Sequence[RowChange]) -> list[RowChange]:
+    """Returns the changes of a view of events that changes of the log's tables come to.
+
+    Raises:
+        EventUnreadableError: An event cannot be read.
+    """
+    found = []
+    for change in stored:
+        row = change.row
+        if row is None:
+            found.append(change)
+        elif row["type"] in events.form.names:
+            found.append(structs.replace(change, row=events.form.row(row)))
+    return found
+
+
+def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:
+    """Returns a reducer of a topic for views that read it alike."""
+    plan = plans[0]
+    kind = TopicReducer if plan.history is None else EveryChangeReducer
+    return kind(
+        plan.topics[topic],
+        facts_of(plans, topic),
+        shapes=plan.shapes.get(topic),
+        left_out=plan.unread,
+        left_to_read=plan.left_to_read,
+        begun=any(each.inserted_at for each in plans),
+    )
+
+
+def _readers(plans: Iterable[ViewPlan]) -> dict[str, list[_Reader]]:
+    """Who reads each topic: mirrors of its table, and views of the events in it."""
+    groups: dict[str, list[list[ViewPlan]]] = defaultdict(list)
+    for plan in plans:
+        for topic in plan.topics:
+            alike = (group for group in groups[topic] if _alike(group[0], plan, topic))
+            group = next(alike, None)
+            if group is None:
+                groups[topic].append([plan])
+            else:
+                group.append(plan)
+    return {
+        topic: [_Reader(topic, group) for group in of_topic] for topic, of_topic in groups.items()
+    }
+
+
+def _alike(one: ViewPlan, other: ViewPlan, topic: str) -> bool:
+    """Whether two views read the records of a topic in the same way."""
+    return (
+        (one.events is None) == (other.events is None)
+        and (one.history is None) == (other.history is None)
+        and one.left_to_read == other.left_to_read
+        and one.topics[topic] == other.topics[topic]
+        and one.unread == other.unread
+        and one.shapes.get(topic) == other.shapes.get(topic)
+    )

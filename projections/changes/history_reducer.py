@@ -1,0 +1,81 @@
+"""EveryChangeReducer: all changes of a topic, for the histories of its table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from msgspec.structs import replace
+
+from projections.changes.raw_change import RawChange
+from projections.changes.record import canonical
+from projections.changes.reducer import Reduced, TopicReducer
+from projections.changes.row_change import RowChange
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class EveryChangeReducer(TopicReducer):
+    """Keeps every change of every key of one table; see `TopicReducer`.
+
+    A truncate is a change of the key `()`. Rows that were read come with the time of the read. What
+    is in a batch twice comes twice: a history knows what it has.
+
+    No change is given the values that it kept. What comes before it in a batch need not be what
+    came before it in the log, as where records are tried again of which later ones were applied.
+    The history knows that, too.
+    """
+
+    _every = True
+
+    def __len__(self) -> int:
+        return len(self._newest) + len(self._passed)
+
+    def reduced(self) -> Reduced:
+        """Decodes and returns what the records come to, and forgets them."""
+        done = super().reduced()
+        changes = [
+            replace(change, inserted=raw.inserted)
+            if change.committed_at_us
+            else replace(change, read_at_us=_read_at_us(raw))
+            for change, raw in zip(done.changes, done.raws, strict=True)
+        ]
+        return done._replace(changes=changes)
+
+    def _upsert(self, raw: RawChange, value: bytes, operation: str) -> RawChange | None:
+        upsert = super()._upsert(raw, value, operation)
+        return None if upsert is None else replace(upsert, inserted=operation == "c")
+
+    def _items(self) -> list[tuple[bytes | str, RawChange]]:
+        raws = [*self._passed, *self._newest.values()]
+        # a row that a read has sent twice has one place in the log: the first of the topic counts
+        raws.sort(key=lambda raw: (raw.own.partition, raw.own.offset))
+        return [(raw.key or b"", raw) for raw in raws]
+
+    def _after(self, older: RawChange, newer: RawChange) -> RawChange:
+        return replace(newer, lost=True) if newer.kept and older.cut else newer
+
+    def _before(self, older: RawChange, newer: RawChange) -> RawChange:  # noqa: ARG002
+        return newer
+
+    def _change(
+        self, identity: bytes | str, raw: RawChange, row: dict[str, object] | None = None
+    ) -> RowChange:
+        if raw.key is None:
+            return RowChange((), raw.version, None, raw.committed_at_us)
+        return super()._change(identity, raw, row)
+
+    def _moved(self, raw: RawChange) -> RawChange:
+        old_key = canonical(raw.own.old_key)
+        if old_key is None:
+            return replace(raw, lost=True)
+        return replace(raw, base=old_key, moved_at=raw.version)
+
+    def _truncate(self, version: int, at_us: int, record: Any) -> None:
+        self._passed.append(RawChange(version, None, None, at_us, (), record))
+
+
+def _read_at_us(raw: RawChange) -> int:
+    about: Mapping[str, int] = orjson.loads(raw.own.value or b"null")["source"]
+    return about.get("ts_us") or about["ts_ms"] * 1000

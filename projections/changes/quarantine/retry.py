@@ -1,0 +1,197 @@
+"""Trying again what waits: the same way as records of a batch, for the keys that are due."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from cdc.errors import CdcError
+from projections.changes.applier import Delivery, Held, reducer
+from projections.changes.quarantine.table import Verdict
+from projections.changes.record import key_text
+from projections.changes.row_change import RowChange
+from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from projections.changes.quarantine.table import Case
+    from projections.changes.reducer import Reading, TopicReducer
+    from projections.changes.sink import Sink
+    from projections.planning.view_plan import ViewPlan
+
+
+def try_again(
+    plan: ViewPlan,
+    cases: Sequence[Case],
+    sink: Callable[[], Sink],
+    given_up: Mapping[str, int | None],
+) -> list[Verdict]:
+    """Applies what waits of some keys of a view; returns a verdict on each record.
+
+    A key is tried as a whole: the newest of its changes counts, made whole by those before it. A
+    record that still cannot be read keeps the others waiting, unless one of them came after it and
+    needs nothing of it: a change that follows it in its partition, or a row that was read from the
+    table later than the record was seen.
+
+    Args:
+        plan: The view.
+        cases: All that waits of these keys, in the order of the log.
+        sink: Opens the store.
+        given_up: Keys of which something was given up; see `Held`.
+
+    Raises:
+        SinkError: The store refuses everything or cannot be reached; nothing is decided.
+    """
+    reducers = {topic: reducer([plan], topic) for topic in plan.topics}
+    by_key: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        by_key[case.key].append(case)
+    decided = {
+        id(verdict.case): verdict
+        for of_key in by_key.values()
+        for verdict in _read(reducers, of_key, every=plan.history is not None)
+    }
+    # rows move from key to key, so that what one of them has depends on the order of all
+    waiting = [case for case in cases if id(case) not in decided or decided[id(case)].superseded]
+    lending = _lending(plan, reducers, waiting, decided.keys(), sink, given_up)
+    verdicts = _apply(plan, lending, decided.keys(), sink, given_up)
+    if plan.history is not None:
+        verdicts = _without_lost_values(reducers, verdicts)
+    kept = set(map(id, lending))
+    return [*decided.values(), *verdicts, *(Verdict(c) for c in waiting if id(c) not in kept)]
+
+
+def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of it
+    plan: ViewPlan,
+    reducers: Mapping[str, TopicReducer],
+    cases: Sequence[Case],
+    decided: Container[int],
+    sink: Callable[[], Sink],
+    given_up: Mapping[str, int | None],
+) -> list[Case]:
+    """Leaves out records that were kept to lend values, of keys that have something newer by now.
+
+    Such a record is there for a change that waits, of its own key or of the one that its row moved
+    to. What came after it under its own key was applied meanwhile, or given up, and is not among
+    the cases. So to those that are it would be the one right before them, and lend them values that
+    the row had no more; the store's row is the one that has them.
+    """
+    if plan.append_only or plan.events is not None or plan.history is not None:
+        return list(cases)  # none is kept for what another has
+    lenders = {
+        id(case): reading
+        for case in cases
+        if case.version is None
+        and id(case) not in decided
+        and (reading := _reading(reducers, case)).key is not None
+    }
+    if not lenders:
+        return list(cases)
+    asked = [RowChange(reading.key or (), 0, None, 0) for reading in lenders.values()]
+    stored = dict(zip(lenders, sink().versions(plan, asked), strict=True))
+
+    def overtaken(case: Case) -> bool:
+        reading = lenders.get(id(case))
+        if reading is None:
+            return False
+        key = key_text(case.topic, case.record)
+        newest = given_up.get(key, 0)
+        return newest is None or max(newest, stored[id(case)]) > reading.version
+
+    return [case for case in cases if not overtaken(case)]
+
+
+def _without_lost_values(
+    reducers: Mapping[str, TopicReducer], verdicts: Sequence[Verdict]
+) -> list[Verdict]:
+    """Leaves out states of a history that lack values which nobody has, once their row was read."""
+    whole = [
+        (verdict.case, reading)
+        for verdict in verdicts
+        if verdict.error is None and (reading := _reading(reducers, verdict.case)).whole
+    ]
+    return [
+        Verdict(verdict.case, superseded=True)
+        if isinstance(verdict.error, NoStoredRowError)
+        and any(
+            later.key == verdict.case.key and _after(later, reading, verdict.case)
+            for later, reading in whole
+        )
+        else verdict
+        for verdict in verdicts
+    ]
+
+
+def _apply(
+    plan: ViewPlan,
+    cases: Sequence[Case],
+    superseded: Container[int],
+    sink: Callable[[], Sink],
+    given_up: Mapping[str, int | None],
+) -> list[Verdict]:
+    delivery = Delivery([plan], sink, {plan.name: Held(frozenset(), given_up)})
+    for case in cases:
+        if id(case) in superseded:
+            delivery.pass_over(case.topic, case.record)
+        else:
+            delivery.take(case.topic, [case.record])
+    delivery.finish()
+    failed = {
+        (each.topic, each.record.partition, each.record.offset): each for each in delivery.waiting
+    }
+    verdicts = []
+    for case in (case for case in cases if id(case) not in superseded):
+        waiting = failed.get((case.topic, case.record.partition, case.record.offset))
+        if waiting is None:
+            verdicts.append(Verdict(case))
+        else:
+            verdicts.append(Verdict(case, waiting.error, version=waiting.version))
+    return verdicts
+
+
+def _read(
+    reducers: Mapping[str, TopicReducer], cases: Iterable[Case], *, every: bool
+) -> list[Verdict]:
+    """Returns what of a key is decided without the store."""
+    readings: dict[int, Reading] = {}
+    unread: list[tuple[Case, CdcError | ProjectionError]] = []
+    cases = list(cases)
+    for case in cases:
+        try:
+            readings[id(case)] = _reading(reducers, case)
+        except (CdcError, ProjectionError) as error:
+            unread.append((case, error))
+    whole = [(case, readings[id(case)]) for case in cases if id(case) in readings]
+    whole = [(case, reading) for case, reading in whole if reading.whole]
+    verdicts = []
+    for case, cause in unread:
+        # a history cannot do without what came between
+        if not every and any(_after(later, reading, case) for later, reading in whole):
+            verdicts.append(Verdict(case, superseded=True))
+        else:
+            verdicts.append(Verdict(case, cause))
+    if all(verdict.superseded for verdict in verdicts):
+        return verdicts
+    return verdicts + [Verdict(case, _BEHIND) for case in cases if id(case) in readings]
+
+
+def _reading(reducers: Mapping[str, TopicReducer], case: Case) -> Reading:
+    reducer = reducers.get(case.topic)
+    if reducer is None:
+        raise WaitsBehindError("no view reads this topic any more", hint="drop it")
+    return reducer.reading(case.record)
+
+
+def _after(later: Case, reading: Reading, case: Case) -> bool:
+    if reading.lsn >= case.seen_lsn > 0:
+        return True
+    return (
+        reading.streamed
+        and later.topic == case.topic
+        and later.record.partition == case.record.partition
+        and later.record.offset > case.record.offset
+    )
+
+
+_BEHIND = WaitsBehindError("waits behind an earlier change of its key")

@@ -1,0 +1,391 @@
+"""The ledger of what waits: `headwater.quarantine`, as the job uses it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from cdc.errors import SchemaMismatchError
+from cdc.postgres import session
+from cdc.postgres.errors import PostgresError
+from projections.changes.applier import Held
+from projections.changes.record import Record
+from projections.errors import (
+    NoStoredRowError,
+    QuarantineDownError,
+    QuarantineFullError,
+    RowUnexpectedError,
+    UnknownShapeError,
+    WaitsBehindError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from cdc.errors import CdcError
+    from projections.changes.applier import Waiting
+    from projections.definition.views import Store
+    from projections.errors import ProjectionError
+    from projections.planning.job_spec import LedgerAddress
+
+    Connection = psycopg.Connection[Any]
+
+UNRESOLVED: Final = NoStoredRowError.code
+"""Cause of a change that lacks a value; it waits for a row, not for a person."""
+
+BEHIND: Final = WaitsBehindError.code
+UNEXPECTED: Final = RowUnexpectedError.code
+"""Cause of a row that its view does not want as it is; it waits until it is another."""
+
+KEYS_AT_ONCE: Final = 1_000
+BYTES_AT_ONCE: Final = 32 << 20
+"""Bounds of what is tried together: it has to fit the driver's memory beside its batches."""
+
+_HELD: Final = """
+SELECT view, key, bool_or(state <> 'dropped'), bool_or(state = 'dropped'),
+       bool_or(state = 'dropped' AND version IS NULL), max(version) FILTER (WHERE state = 'dropped')
+  FROM headwater.quarantine
+ WHERE source = %s AND store = %s AND state <> 'superseded'
+ GROUP BY view, key
+"""
+# Its place can have another record by now: the topic was made anew.
+_CLEAR: Final = """
+DELETE FROM headwater.quarantine
+ WHERE view = %(view)s AND store = %(store)s AND topic = %(topic)s AND partition = %(partition)s
+   AND record_offset = %(offset)s AND digest <> %(digest)s
+"""
+_PUT: Final = """
+INSERT INTO headwater.quarantine (view, store, topic, partition, record_offset, source, key,
+       version, code, message, detail, hint, attempts, record_key, record_value, epoch, old_key,
+       digest)
+VALUES (%(view)s, %(store)s, %(topic)s, %(partition)s, %(offset)s, %(source)s, %(key)s,
+       %(version)s, %(code)s, %(message)s, %(detail)s, %(hint)s, %(tried)s, %(record_key)s,
+       %(record_value)s, %(epoch)s, %(old_key)s, %(digest)s)
+ON CONFLICT (view, store, topic, partition, record_offset)
+DO UPDATE SET last_seen_at = clock_timestamp()
+"""
+# What waits for a value may have it now; behind something that is gone nothing has to wait.
+_WAKE: Final = """
+UPDATE headwater.quarantine AS q SET state = 'retry'
+ WHERE source = %(source)s AND store = %(store)s AND view = %(view)s AND key = ANY(%(keys)s)
+   AND state = 'waiting'
+   AND NOT EXISTS (SELECT FROM headwater.quarantine AS first
+                    WHERE first.source = q.source AND first.store = q.store
+                      AND first.view = q.view AND first.key = q.key AND first.state = 'waiting'
+                      AND first.code <> ALL(%(own_way)s) AND first.read_asked_at IS NULL)
+"""
+_OBSOLETE: Final = """
+UPDATE headwater.quarantine SET state = 'retry'
+ WHERE source = %s AND store = %s AND view = %s AND state = 'waiting' AND version < %s
+"""
+_SHAPED_ANEW: Final = """
+UPDATE headwater.quarantine SET state = 'retry'
+ WHERE source = %s AND view = ANY(%s) AND state = 'waiting' AND code = ANY(%s)
+"""
+_COUNT: Final = """
+SELECT view, count(*) FROM headwater.quarantine
+ WHERE source = %s AND store = %s AND view = ANY(%s) AND state IN ('waiting', 'retry')
+ GROUP BY view HAVING count(*) > %s
+"""
+_DUE_STORES: Final = """
+SELECT DISTINCT store FROM headwater.quarantine WHERE source = %s AND state = 'retry'
+"""
+_DUE: Final = """
+WITH marked AS (
+    SELECT DISTINCT view, key FROM headwater.quarantine
+     WHERE source = %(source)s AND store = %(store)s AND state = 'retry' AND view = ANY(%(views)s)
+     ORDER BY view, key LIMIT %(keys)s
+), waiting AS (
+    SELECT q.* FROM headwater.quarantine AS q JOIN marked USING (view, key)
+     WHERE q.source = %(source)s AND q.store = %(store)s AND q.state IN ('waiting', 'retry')
+), sizes AS (
+    SELECT view, key, sum(octet_length(record_value)) AS bytes FROM waiting GROUP BY view, key
+), due AS (
+    SELECT view, key, sum(bytes) OVER (ORDER BY view, key) - bytes AS before FROM sizes
+)
+SELECT view, key, topic, partition, record_offset, record_key, record_value, epoch, old_key,
+       version, (seen_lsn - '0/0')::bigint
+  FROM waiting JOIN due USING (view, key)
+ WHERE coalesce(before, 0) < %(bytes)s
+ ORDER BY topic, partition, record_offset
+"""
+_ERASE: Final = """
+DELETE FROM headwater.quarantine
+ WHERE source = %s AND topic = %s AND key = ANY(%s) AND (version IS NULL OR version <= %s)
+"""
+_VACUUM: Final = "VACUUM headwater.quarantine"
+_DONE: Final = """
+DELETE FROM headwater.quarantine
+ WHERE view = %(view)s AND store = %(store)s AND topic = %(topic)s AND partition = %(partition)s
+   AND record_offset = %(offset)s AND state <> 'dropped'
+"""
+_SUPERSEDED: Final = """
+UPDATE headwater.quarantine
+   SET state = 'superseded', record_key = NULL, record_value = NULL, old_key = NULL,
+       settled_at = clock_timestamp()
+ WHERE view = %(view)s AND store = %(store)s AND topic = %(topic)s AND partition = %(partition)s
+   AND record_offset = %(offset)s AND state <> 'dropped'
+"""
+_FAILED: Final = """
+UPDATE headwater.quarantine
+   SET state = 'waiting', code = %(code)s, message = %(message)s, detail = %(detail)s,
+       hint = %(hint)s, version = coalesce(%(version)s, version),
+       attempts = attempts + %(tried)s, tried_at = clock_timestamp()
+ WHERE view = %(view)s AND store = %(store)s AND topic = %(topic)s AND partition = %(partition)s
+   AND record_offset = %(offset)s AND state <> 'dropped'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A record that waits, as it is tried again.
+
+    Attributes:
+        view: The view it waits for.
+        key: Under which text its changes wait for each other.
+        topic: Where it lies.
+        record: It.
+        version: Its place in the log; None if it could not be read.
+        seen_lsn: Where the log ended when it was first seen; its own position is before that.
+    """
+
+    view: str
+    key: str
+    topic: str
+    record: Record
+    version: int | None
+    seen_lsn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of trying a record again.
+
+    Attributes:
+        case: The record.
+        error: Why it failed; None if it is applied, or is needed no more.
+        superseded: Whether it still cannot be read, but a later change took its place.
+        version: Its place in the log, if that could be read by now.
+    """
+
+    case: Case
+    error: CdcError | ProjectionError | None = None
+    superseded: bool = False
+    version: int | None = None
+
+
+@contextmanager
+def told_apart() -> Iterator[None]:
+    """Turns the driver's errors into ours; never shows a value.
+
+    Raises:
+        QuarantineDownError: The database does not answer, or refuses.
+    """
+    try:
+        yield
+    except (psycopg.Error, PostgresError) as error:
+        told = error.code if isinstance(error, PostgresError) else error.sqlstate
+        raise QuarantineDownError(
+            "what waits cannot be written down or read",
+            detail=told or type(error).__name__,
+            hint="headwater source status shows whether the source answers",
+        ) from None
+
+
+def connect(address: LedgerAddress) -> Connection:
+    """Opens a connection in autocommit.
+
+    Raises:
+        QuarantineDownError: The database does not answer.
+    """
+    with told_apart():
+        return session.connect(address.dsn)
+
+
+def write(
+    address: LedgerAddress, store: Store, waiting: Sequence[Waiting], swept: Mapping[str, int]
+) -> None:
+    """Writes down what waits, and by view what it has swept; see `put` and `obsolete`.
+
+    Raises:
+        QuarantineFullError: More would wait of one view than may wait.
+        QuarantineDownError: It cannot be written.
+    """
+    with connect(address) as connection:
+        if waiting:
+            put(connection, address.source, store, waiting, address.rows_max)
+        obsolete(connection, address.source, store, swept)
+
+
+def held(connection: Connection, source: str, store: Store) -> dict[str, Held]:
+    """Returns which keys of each view of a store wait, or were given up."""
+    keys: dict[str, set[str]] = defaultdict(set)
+    given_up: dict[str, dict[str, int | None]] = defaultdict(dict)
+    with told_apart():
+        rows = connection.execute(_HELD, (source, store)).fetchall()
+    for view, key, waits, dropped, unread, version in rows:
+        if waits:
+            keys[view].add(key)
+        if dropped:
+            given_up[view][key] = None if unread else version
+    views = keys.keys() | given_up.keys()
+    return {view: Held(frozenset(keys[view]), given_up[view]) for view in views}
+
+
+def put(
+    connection: Connection,
+    source: str,
+    store: Store,
+    waiting: Sequence[Waiting],
+    rows_max: int,
+) -> None:
+    """Writes down what waits; nothing happens if it is there.
+
+    Raises:
+        QuarantineFullError: More would wait of one view than may wait.
+        QuarantineDownError: It cannot be written.
+    """
+    places = [{"store": store, "source": source, **_fields(each)} for each in waiting]
+    views = sorted({each.view for each in waiting})
+    behind: dict[str, list[str]] = defaultdict(list)
+    for each in waiting:
+        if each.error.code == BEHIND:
+            behind[each.view].append(each.key)
+    with told_apart(), connection.transaction(), connection.cursor() as cursor:
+        cursor.executemany(_CLEAR, places)
+        cursor.executemany(_PUT, places)
+        for view, of_view in behind.items():
+            place = {"source": source, "store": store, "view": view}
+            own_way = [UNRESOLVED, BEHIND, UNEXPECTED]
+            cursor.execute(_WAKE, {**place, "keys": of_view, "own_way": own_way})
+        full = cursor.execute(_COUNT, (source, store, views, rows_max)).fetchone()
+        if full is not None:
+            view, count = full
+            raise QuarantineFullError(
+                f"view {view}: too many records wait in {store}",
+                detail=f"{count}, and {rows_max} may",
+                hint="headwater quarantine list shows the causes; quarantine.rows_max allows more",
+            )
+
+
+def obsolete(connection: Connection, source: str, store: Store, below: Mapping[str, int]) -> None:
+    """Has what a view has swept looked at again: nothing older than that is needed any more."""
+    with told_apart():
+        for view, version in below.items():
+            connection.execute(_OBSOLETE, (source, store, view, version))
+
+
+def shaped_anew(connection: Connection, source: str, views: Iterable[str]) -> None:
+    """Has records tried again whose columns views did not expect: they may have others by now."""
+    codes = [UnknownShapeError.code, SchemaMismatchError.code]
+    with told_apart():
+        connection.execute(_SHAPED_ANEW, (source, sorted(views), codes))
+
+
+def due_stores(connection: Connection, source: str) -> list[str]:
+    """Returns the stores in which something is to be tried again."""
+    with told_apart():
+        return [store for (store,) in connection.execute(_DUE_STORES, (source,)).fetchall()]
+
+
+def due(connection: Connection, source: str, store: Store, views: Iterable[str]) -> list[Case]:
+    """Returns all that waits of some keys that are to be tried again, in the order of the log."""
+    bounds = {"keys": KEYS_AT_ONCE, "bytes": BYTES_AT_ONCE}
+    place = {"source": source, "store": store, "views": sorted(views)}
+    with told_apart():
+        rows = connection.execute(_DUE, place | bounds).fetchall()
+    return [
+        Case(view, key, topic, Record(record_key, value, epoch, part, offset, old_key), *rest)
+        for view, key, topic, part, offset, record_key, value, epoch, old_key, *rest in rows
+    ]
+
+
+def settle(connection: Connection, store: Store, verdicts: Iterable[Verdict]) -> None:
+    """Notes what came of trying records again."""
+    done, superseded, failed = [], [], []
+    for verdict in verdicts:
+        place = {
+            "store": store,
+            **_place(verdict.case.view, verdict.case.topic, verdict.case.record),
+        }
+        if verdict.error is not None:
+            failed.append({**place, "version": verdict.version, **_cause(verdict.error)})
+        elif verdict.superseded:
+            superseded.append(place)
+        else:
+            done.append(place)
+    with told_apart(), connection.transaction(), connection.cursor() as cursor:
+        for statement, places in ((_DONE, done), (_SUPERSEDED, superseded), (_FAILED, failed)):
+            if places:
+                cursor.executemany(statement, places)
+
+
+def _fields(waiting: Waiting) -> dict[str, Any]:
+    record = waiting.record
+    return {
+        **_place(waiting.view, waiting.topic, record),
+        **_cause(waiting.error),
+        "key": waiting.key,
+        "version": waiting.version,
+        "record_key": record.key,
+        "record_value": record.value,
+        "epoch": record.epoch,
+        "old_key": record.old_key,
+        "digest": _digest(record),
+    }
+
+
+def _place(view: str, topic: str, record: Record) -> dict[str, Any]:
+    return {
+        "view": view,
+        "topic": topic,
+        "partition": record.partition,
+        "offset": record.offset,
+    }
+
+
+def _cause(error: CdcError | ProjectionError) -> dict[str, Any]:
+    return {
+        "tried": int(error.code != BEHIND),
+        "code": error.code,
+        "message": error.message,
+        "detail": error.detail,
+        "hint": error.hint,
+    }
+
+
+def _digest(record: Record) -> bytes:
+    parts = (record.key or b"", record.value or b"", (record.epoch or "").encode())
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+def erase(
+    connection: Connection, source: str, topic: str, keys: Iterable[str], through: int
+) -> int:
+    """Removes all that is kept of keys up to a version, and what the database keeps of it.
+
+    Args:
+        connection: To the database, in autocommit.
+        source: Name of the source.
+        topic: Where the records lie.
+        keys: Their keys.
+        through: The version.
+
+    Returns:
+        How many records were removed.
+
+    Raises:
+        QuarantineDownError: The database does not answer.
+    """
+    with told_apart():
+        removed = connection.execute(_ERASE, (source, topic, sorted(keys), through)).rowcount
+        connection.execute(_VACUUM)  # else they are in the table's file until it is reused
+    return removed

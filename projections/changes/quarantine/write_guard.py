@@ -1,0 +1,106 @@
+"""What the job's driver knows of one store's quarantine, and the lock under which it is tended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from projections.changes.quarantine import table as quarantine_table
+from projections.common import store_lock
+from projections.errors import QuarantineDownError
+from projections.planning.job_spec import writing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from projections.changes.applier import Held
+    from projections.changes.quarantine.table import Connection
+    from projections.common.driver_lock import Tenure
+    from projections.definition.views import Store
+    from projections.planning.job_spec import LedgerAddress
+
+_PAUSE_S: Final = 5.0
+"""Between two tries to reach a database that does not answer."""
+
+
+class StoreGuard:
+    """Knows which keys wait, and lets one batch or retry of the store be at work at a time.
+
+    Only the job itself adds to the ledger. So while the database is away, what was read last is
+    still enough for batches that set nothing apart: at worst a key waits that was given up.
+
+    Args:
+        address: Where the ledger is.
+        store: The store.
+        tenure: The driver's right to write.
+    """
+
+    def __init__(self, address: LedgerAddress, store: Store, tenure: Tenure | None = None) -> None:
+        self._lock = threading.Lock()
+        self._tenure = tenure
+        self._address = address
+        self._store = store
+        self._connection: Connection | None = None
+        self._known: Mapping[str, Held] | None = None
+        self._again_at = 0.0
+        self._away_until = 0.0
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Waits until nothing else is written to the store, and keeps all others out meanwhile.
+
+        Raises:
+            WriterFencedError: Another driver has taken over.
+        """
+        with self._lock, self._turn(), writing(self._tenure):
+            yield
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Keeps readers where they are meanwhile; without the database nobody can move them."""
+        with ExitStack() as turn:
+            if self._connection is not None or time.monotonic() >= self._away_until:
+                try:
+                    given = self._connected(), self._address.source, self._store
+                    turn.enter_context(store_lock.shared(*given))
+                except (QuarantineDownError, psycopg.Error):
+                    self.close()
+                    self._away_until = time.monotonic() + _PAUSE_S
+            yield
+
+    def held(self) -> Mapping[str, Held]:
+        """Returns what waits, by view.
+
+        Raises:
+            QuarantineDownError: It cannot be read, and nothing certain is known.
+        """
+        if self._known is not None and time.monotonic() < self._again_at:
+            return self._known
+        try:
+            connection = self._connected()
+            self._known = quarantine_table.held(connection, self._address.source, self._store)
+        except QuarantineDownError:
+            self.close()
+            self._again_at = time.monotonic() + _PAUSE_S
+            if self._known is None:
+                raise
+        return self._known
+
+    def changed(self) -> None:
+        """Notes that more may wait than is known."""
+        self._known = None
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = quarantine_table.connect(self._address)
+        return self._connection
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,66 @@
+"""Rows of a view in their document form, some thousand at a time, and no dict for each of them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from projections.changes.documents import key_text, text_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from projections.planning.view_plan import ViewPlan
+
+ROWS_AT_ONCE: Final = 5000
+
+
+class RowPart(NamedTuple):
+    """Some rows of a view.
+
+    Attributes:
+        names: Columns that the view shows.
+        rows: Of each row the values of these columns, in their document form.
+    """
+
+    names: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]]
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows as documents."""
+        for row in self.rows:
+            yield dict(zip(self.names, row, strict=True))
+
+    def keys(self, key: Sequence[str]) -> list[str]:
+        """Returns the text of each row's key.
+
+        Args:
+            key: Columns that identify a row.
+        """
+        if len(key) == 1:
+            (name,) = key
+            values = list(map(itemgetter(self.names.index(name)), self.rows))
+            kinds = set(map(type, values))
+            if kinds == {int}:  # as most keys are, and a call for each is what takes long
+                return list(map(str, values))
+            if kinds == {str}:
+                return list(map(text_alone, values))
+            return [key_text((value,)) for value in values]
+        parts = itemgetter(*map(self.names.index, key))
+        return [key_text(parts(row)) for row in self.rows]
+
+
+def shown(plan: ViewPlan) -> tuple[str, ...]:
+    """Returns the columns that a view shows, in their order."""
+    return tuple(c.name for c in plan.schema.columns if c.name not in plan.absent)
+
+
+def parts(plan: ViewPlan, documents: Iterable[Mapping[str, object]]) -> Iterator[RowPart]:
+    """Yields documents of a view as parts.
+
+    A row as old as a column without a default need not show it.
+    """
+    names, left = shown(plan), iter(documents)
+    while some := list(islice(left, ROWS_AT_ONCE)):
+        yield RowPart(names, [tuple(map(document.get, names)) for document in some])

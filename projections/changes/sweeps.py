@@ -1,0 +1,134 @@
+"""Sweeps: rows that a view still has although a whole read of their table has not found them.
+
+Such a row was deleted while nobody looked: its delete is in no topic. The read sent every row that
+there was with one position. So once a view has applied all of the read, whatever it has with an
+older version is a row that was gone by then. A view of several tables may be swept up to the
+oldest of their newest reads: every row of each table has been sent with that version or a newer
+one. Until then the view has rows too many, and says of no position that it has reached it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.position import ChangePosition
+from cdc.snapshot import reads
+from projections.changes.row_change import ReadSpan
+from projections.definition.views import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import psycopg
+
+    from cdc.snapshot.reads import WholeRead
+    from projections.common.offsets import Offsets
+    from projections.planning.view_plan import ViewPlan
+
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_DONE: Final = "SELECT view, store, max(below_version) FROM headwater.sweeps GROUP BY view, store"
+_NOTE: Final = """
+INSERT INTO headwater.sweeps (view, store, below_version, removed) VALUES (%s, %s, %s, %s)
+ON CONFLICT (view, store, below_version) DO UPDATE
+SET removed = headwater.sweeps.removed + excluded.removed, swept_at = clock_timestamp()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is to be removed from a view, and when.
+
+    Attributes:
+        below_version: Rows of older versions are gone at the source.
+        ends: Offsets below which everything must have been applied.
+    """
+
+    below_version: int
+    ends: Mapping[tuple[str, int], int]
+
+    def covered_by(self, applied: Offsets) -> bool:
+        """Tells whether a store that has all below some offsets may be swept."""
+        return all(not end or applied.get(place, 0) >= end for place, end in self.ends.items())
+
+
+def applied(committed: Offsets, waiting: Offsets) -> Offsets:
+    """Returns the offsets below which a store has every record.
+
+    A batch of the tables that is finished may have put records off to the next: those beyond its
+    boundary. Swept before they are there, a history would have its rows end and begin anew.
+
+    Args:
+        committed: The offsets that the store's query has finished.
+        waiting: The first record of each partition that waits; looked at after those.
+    """
+    return {place: min(end, waiting.get(place, end)) for place, end in committed.items()}
+
+
+def due(plan: ViewPlan, whole: Mapping[str, WholeRead]) -> Sweep | None:
+    """Returns what the newest whole reads allow to be swept; None without them.
+
+    Args:
+        plan: The view.
+        whole: The newest whole read that is done, by topic.
+    """
+    topics = [plan.topic] if plan.events is None else list(plan.topics)
+    if not all(topic in whole for topic in topics):
+        return None
+    versions = [ChangePosition.of_read(whole[t].epoch, whole[t].read_lsn).version for t in topics]
+    ends = {
+        (topic, partition): end
+        for topic in topics
+        for partition, end in whole[topic].end_offsets.items()
+    }
+    return Sweep(min(versions), ends)
+
+
+def pending(
+    plan: ViewPlan,
+    store: Store,
+    whole: Mapping[str, WholeRead],
+    done: Mapping[tuple[str, Store], int],
+) -> Sweep | None:
+    """Returns what a view has still to get rid of in a store; None if there is nothing.
+
+    Args:
+        plan: The view.
+        store: The store.
+        whole: The newest whole read that is done, by topic.
+        done: The version up to which each view was swept, by view and store.
+    """
+    # where rows of a new shape wait, what a read has sent is not in the view
+    sweep = None if plan.behind else due(plan, whole)
+    if sweep is None or done.get((plan.name, store), 0) >= sweep.below_version:
+        return None
+    return sweep
+
+
+def spans(connection: psycopg.Connection[Any], plan: ViewPlan) -> tuple[ReadSpan, ...]:
+    """Returns what a history is told of the whole reads of its table; nothing of other views."""
+    if plan.history is None:
+        return ()
+    found = reads.whole_spans(connection, plan.source, plan.topics)
+    return tuple(span(place, begun, ended) for place, begun, ended in found)
+
+
+def span(place: ChangePosition, begun: datetime, ended: datetime) -> ReadSpan:
+    """Returns what a history is told of a whole read: its place in the log, and when it was."""
+    at_us, until_us = ((at - _BEGINNING) // _MICROSECOND for at in (begun, ended))
+    return ReadSpan(place.version, at_us, until_us)
+
+
+def done(connection: psycopg.Connection[Any]) -> dict[tuple[str, Store], int]:
+    """Returns the version up to which each view was swept in each store."""
+    rows = connection.execute(_DONE).fetchall()
+    return {(view, Store(store)): version for view, store, version in rows}
+
+
+def note(
+    connection: psycopg.Connection[Any], view: str, store: Store, sweep: Sweep, removed: int
+) -> None:
+    """Notes that a view was swept, for good."""
+    connection.execute(_NOTE, (view, store, sweep.below_version, removed))

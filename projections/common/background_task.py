@@ -1,0 +1,95 @@
+"""Attendant: a thread of the job that tends something beside its queries, as long as a turn lasts.
+
+Others wait for what it does: a view claims no position that nobody publishes, and keeps rows that
+nobody sweeps. So none of them ends unseen. What each of them knows to be wrong it tries again by
+itself; after anything else it is begun anew, and one that cannot go on ends the job, which says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import asdict
+from typing import Any, Final
+
+import structlog
+
+from projections.common.fault import Fault, kind_and_place
+from projections.errors import AttendantFailedError
+
+FAILURES_MAX: Final = 5
+"""Failures that nobody foresaw, within `CALM_S`, after which it is given up."""
+
+CALM_S: Final = 120.0
+PAUSE_S: Final = 2.0
+_HINT: Final = "headwater logs projections"
+_log = structlog.get_logger(__name__)
+
+
+class Attendant(threading.Thread, ABC):
+    """A thread that works until it is stopped.
+
+    Attributes:
+        fault: Why it is given up; None while it is not.
+        error: What it was last begun anew after; None once it has come around again.
+
+    Args:
+        name: What it is called in the log and in the job's status.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.fault: Fault | None = None
+        self.error: Fault | None = None
+        self._failures: deque[float] = deque(maxlen=FAILURES_MAX)
+        self._around_at = 0.0
+        self._rounds = 0  # since it was begun anew
+        self._stopped = threading.Event()
+
+    @abstractmethod
+    def attend(self) -> None:
+        """Works, and comes to `rested` between two rounds, until that says to end."""
+
+    def run(self) -> None:
+        """Attends until stopped or given up."""
+        while not self._stopped.is_set() and self.fault is None:
+            try:
+                self.attend()
+            except Exception as error:  # noqa: BLE001  # the edge of the thread
+                self._begin_anew(error)
+
+    def stop(self) -> None:
+        """Ends the thread after what it is at."""
+        self._stopped.set()
+
+    def rested(self, rest_s: float) -> bool:
+        """Rests between two rounds; tells whether there is to be no other."""
+        self._around_at = time.time()
+        if self._rounds:  # it has come around
+            self.error = None
+        self._rounds += 1
+        return self._stopped.wait(rest_s)
+
+    def condition(self) -> dict[str, Any]:
+        """Says how it is: when it last was between two rounds, and what is wrong."""
+        error = self.fault or self.error
+        return {"around_at": self._around_at, "error": None if error is None else asdict(error)}
+
+    def _begin_anew(self, error: Exception) -> None:
+        if self._stopped.is_set():
+            return  # what it works with ends, too
+        self.error = Fault.of(
+            AttendantFailedError(
+                f"the job's {self.name} fails", detail=kind_and_place(error), hint=_HINT
+            )
+        )
+        self._rounds = 0
+        now = time.monotonic()
+        self._failures.append(now)
+        _log.error("a part of the job is begun anew", part=self.name, detail=self.error.detail)
+        if len(self._failures) == FAILURES_MAX and now - self._failures[0] < CALM_S:
+            self.fault = self.error
+            return
+        self._stopped.wait(PAUSE_S)

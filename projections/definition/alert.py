@@ -1,0 +1,173 @@
+"""Alert: somebody is told once that a row meets a condition, and once that it does no more."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping  # noqa: TC003  # messages are read by their annotations
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta  # noqa: TC003  # as above
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.definition.operators.windows import duration
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_URL: Final = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^/?#@:\s]+)(:\d{1,5})?([/?#]\S*)?")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,248}")
+_SECRET: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_DIGITS: Final = 8
+
+
+class Event(StrEnum):
+    """What somebody is told of a row."""
+
+    OPENED = "opened"
+    RECOVERED = "recovered"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What somebody is told.
+
+    Attributes:
+        id: The same whenever this is told again: whoever has had it may leave it out.
+        alert: Name of the alert.
+        event: What has happened.
+        view: The view.
+        key: The row's key, by column.
+        since: When the row was first seen to meet the condition.
+        at: When this was noted.
+        position: The boundary of the source at which the view was read: `0/1A2B3C`.
+        row: The row that meets the condition, in the form of documents; None of one that does no
+            more.
+    """
+
+    id: str
+    alert: str
+    event: Event
+    view: str
+    key: Mapping[str, Any]
+    since: datetime
+    at: datetime
+    position: str
+    row: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Tells by a POST with a signature; see `projections.alerting.signature`.
+
+    Attributes:
+        url: Where to; `http` or `https`.
+        secret: Name of the secret to sign with, in the settings' `alerts.secrets`.
+    """
+
+    url: str = field(repr=False)
+    secret: str
+
+    def __post_init__(self) -> None:
+        if not _URL.fullmatch(self.url):
+            raise DeclarationError(
+                "an alert cannot be sent to such a URL",
+                hint="https://host/path or http, without a user's name",
+            )
+        if not _SECRET.fullmatch(self.secret):
+            raise DeclarationError(
+                "a webhook names its secret, and does not have it",
+                hint='Webhook(url, secret="fraud"), and in the settings alerts.secrets.fraud',
+            )
+
+    @property
+    def name(self) -> str:
+        """What tells it from others; a URL may be a secret, and is not in it."""
+        digest = hashlib.sha256(self.url.encode()).hexdigest()[:_DIGITS]
+        found = _URL.fullmatch(self.url)
+        return f"webhook {found[1] if found else ''} {digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Tells by a record in a topic of Kafka: its key is the alert's name and the row's key.
+
+    Attributes:
+        topic: Name of the topic, which is made if it is not there.
+    """
+
+    topic: str
+
+    def __post_init__(self) -> None:
+        if not _TOPIC.fullmatch(self.topic):
+            raise DeclarationError("a topic cannot be named like that", detail=self.topic[:80])
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return f"topic {self.topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Tells by calling a function, in the process that watches the source.
+
+    Attributes:
+        function: Takes a `Message`; if it raises, it is called again later.
+    """
+
+    function: Callable[[Message], object]
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return f"handler {self.function.__module__}.{self.function.__qualname__}"
+
+
+Channel = Webhook | Topic | Handler
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Rows of the last while, by a time that they have: older ones are nobody's concern any more.
+
+    Attributes:
+        column: Name of the column with a row's time; of one where it is NULL nobody is told.
+        within: How long a row is recent: `"7 days"`.
+    """
+
+    column: str
+    within: str
+
+    def __post_init__(self) -> None:
+        duration(self.within)
+
+    @property
+    def length(self) -> timedelta:
+        """How long a row is recent."""
+        return duration(self.within)
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Rows of a view of which somebody is told.
+
+    Attributes:
+        name: Its name.
+        view: The view.
+        where: A condition on its rows, in the SQL of `headwater query`; empty for every row.
+        hold: How long a row must have met it before anybody is told.
+        quiet: How long it must not have met it before anybody is told that it does no more.
+        to: Who is told.
+        recent: Which rows are looked at; None for all that the view has.
+    """
+
+    name: str
+    view: str
+    where: str
+    hold: timedelta
+    quiet: timedelta
+    to: tuple[Channel, ...]
+    recent: Recent | None = None

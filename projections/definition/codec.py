@@ -1,0 +1,147 @@
+"""View definitions as data: kept when a view's declaration changes, so that the old one goes on.
+
+A declared view is made of frozen values, and so is what is kept of it: a JSON document that says of
+each value which it is. Only the classes listed here are ever made from one, so a document that
+somebody has altered can name a wrong column and cannot run anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cdc.table import Column, ColumnKind, TableName
+from eventstore.registry import declared as declared_events
+from projections.definition.cache_options import CacheLayout, CacheOptions
+from projections.definition.expectations.expectation import Expectation, OnFail
+from projections.definition.operators.pattern import Pattern, PatternQuery, Step
+from projections.definition.operators.standing_query import Percolation
+from projections.definition.operators.time_bounds import Extent, Span
+from projections.definition.search_options import Keyword, SearchOptions, Stored, Text
+from projections.definition.views import (
+    ChangeTime,
+    DerivedView,
+    EventsRef,
+    EventsView,
+    HistoryColumns,
+    MirrorView,
+    SchemaPolicy,
+    Store,
+)
+from projections.errors import DeclarationError, DefinitionUnreadableError
+
+if TYPE_CHECKING:
+    from projections.definition.views import AnyView
+
+_KNOWN: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        known.__name__: known
+        for known in (
+            *(MirrorView, EventsView, EventsRef, HistoryColumns, Expectation, TableName, Column),
+            *(DerivedView, PatternQuery, Pattern, Step, Percolation, Extent, Span),
+            *(CacheOptions, SearchOptions, Text, Keyword, Stored),
+            *(Store, SchemaPolicy, OnFail, CacheLayout, ColumnKind, ChangeTime),
+        )
+    }
+)
+_KIND: Final = "is"
+_UNSAID: Final = frozenset({"registry", "function"})
+"""Fields that are the program's own, and no part of what was declared."""
+
+
+def encoded(view: AnyView) -> Any:
+    """Returns a view's definition as a JSON document.
+
+    Of a function there is only what tells it from another: it is the program's own.
+
+    Raises:
+        PlanError: Its events are not declared, or disagree on a column.
+    """
+    if isinstance(view, EventsView):
+        view = replace(view, events=view.events.as_declared())
+    return _out(view)
+
+
+def decoded(document: Any) -> AnyView:
+    """Returns the view that a document defines.
+
+    Raises:
+        DefinitionUnreadableError: It was kept by another version of this program, or altered.
+    """
+    try:
+        view = _in(document)
+    except (KeyError, TypeError, ValueError, DeclarationError) as error:
+        raise DefinitionUnreadableError(
+            "a kept definition of a view cannot be read",
+            detail=type(error).__name__,
+            hint="declare the view as it was, or drop that version: headwater view drop",
+        ) from None
+    if not isinstance(view, MirrorView | EventsView | DerivedView):
+        raise DefinitionUnreadableError("a kept definition is of no view")
+    return view
+
+
+def digest(view: AnyView) -> str:
+    """Returns what tells a definition from another; its name is no part of it."""
+    document = {**encoded(view), "name": ""}
+    document.pop("span", None)  # follows from the query, and was not said by earlier versions
+    if isinstance(view, EventsView) and not view.times:
+        del document["times"]  # nor was that
+    return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+def _out(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_out(each) for each in value]
+    said = _named(value)
+    if said is None and not isinstance(value, str | int | float | bool | None):
+        raise TypeError(f"a definition holds a {type(value).__name__}")
+    return value if said is None else said
+
+
+def _named(value: Any) -> dict[str, Any] | None:
+    """What says of itself which it is; None of what JSON has itself."""
+    if isinstance(value, Enum):
+        return {_KIND: type(value).__name__, "value": value.value}
+    if is_dataclass(value):
+        names = [each.name for each in fields(value) if each.name not in _UNSAID]
+        return {_KIND: type(value).__name__, **{n: _out(getattr(value, n)) for n in names}}
+    if isinstance(value, frozenset):
+        return {_KIND: "set", "values": [_out(each) for each in sorted(value)]}
+    if isinstance(value, timedelta):
+        return {_KIND: "time", "us": value // timedelta(microseconds=1)}
+    if isinstance(value, Mapping):
+        return {_KIND: "map", "items": [[_out(k), _out(v)] for k, v in value.items()]}
+    return None
+
+
+def _in(document: Any) -> Any:
+    if isinstance(document, list):
+        return tuple(_in(each) for each in document)
+    if not isinstance(document, dict):
+        return document
+    given = dict(document)
+    kind = given.pop(_KIND)
+    if kind in _PLAIN:
+        return _PLAIN[kind](given)
+    known = _KNOWN[kind]
+    if issubclass(known, Enum):
+        return known(given["value"])
+    said = {name: _in(value) for name, value in given.items()}
+    if known is EventsRef:
+        said["registry"] = declared_events
+    return known(**said)
+
+
+_PLAIN: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
+    "set": lambda given: frozenset(_in(each) for each in given["values"]),
+    "time": lambda given: timedelta(microseconds=given["us"]),
+    "map": lambda given: {_in(key): _in(value) for key, value in given["items"]},
+}

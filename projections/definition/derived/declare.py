@@ -1,0 +1,454 @@
+"""How views are declared that are made from other views: in SQL, by words, or as a function."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.definition.cache_options import DEFAULT_OPTIONS
+from projections.definition.derived.relations import relations
+from projections.definition.derived.view_function import ViewFunction
+from projections.definition.event_rows import KEY
+from projections.definition.expectations.expectation import OnFail, expected, of_function, of_sql
+from projections.definition.mirror import searched, stores_of
+from projections.definition.operators.lateness import Late, added, fixed
+from projections.definition.operators.measures import Measures, quoted
+from projections.definition.operators.pattern import PatternQuery
+from projections.definition.operators.standing_query import Percolation
+from projections.definition.operators.time_bounds import MATCH_START, of_pattern, of_window, span_of
+from projections.definition.operators.windows import END, START, keys_of
+from projections.definition.registry import checked, collected
+from projections.definition.views import DerivedView, EventsView, MirrorView, Store
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from projections.definition.cache_options import CacheOptions
+    from projections.definition.expectations.expectation import Expectation
+    from projections.definition.operators.measures import Approximate, Percentile, Top
+    from projections.definition.operators.pattern import Pattern
+    from projections.definition.operators.time_bounds import Extent, Span
+    from projections.definition.operators.windows import Window
+    from projections.definition.search_options import SearchOptions
+
+_SELECT: Final = re.compile(
+    r"\s*(--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with)\b", re.IGNORECASE | re.DOTALL
+)
+_ALL: Final = tuple(Store)
+
+Input = MirrorView | EventsView | DerivedView
+
+
+def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
+    name: str,
+    query: str,
+    keys: Sequence[str],
+    to: Iterable[str] = _ALL,
+    *,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view by a query of Spark SQL over other views, called by their names.
+
+    Args:
+        name: The view's name in every store; lower case, digits and underscores.
+        query: One SELECT, or the name of a `.sql` file beside the module, which has one.
+        keys: Columns of its result that identify a row.
+        to: Any of `table`, `search`, `cache`.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like, beside what comments of the query say of it:
+            `-- CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW`.
+
+    Raises:
+        DeclarationError: The file is missing, the text is no SELECT or names no view with a table,
+            or the declaration does not fit.
+    """
+    text = _text(name, query)
+    known = collected()
+    read = relations(text)
+    inputs = [n for n in (*known.views, *known.derived) if n in read]
+    said = [*expect, *of_sql(text)]
+    return declare(name, keys, to, inputs, search, cache, said, text=text)
+
+
+def aggregate(  # noqa: PLR0913
+    name: str,
+    of: Input,
+    by: Sequence[str] = (),
+    to: Iterable[str] = _ALL,
+    *,
+    window: Window | None = None,
+    late: Late | None = None,
+    count: str | None = None,
+    rate: str | None = None,
+    sums: Mapping[str, str] | None = None,
+    averages: Mapping[str, str] | None = None,
+    least: Mapping[str, str] | None = None,
+    greatest: Mapping[str, str] | None = None,
+    distinct: Mapping[str, str] | None = None,
+    percentiles: Mapping[str, Percentile] | None = None,
+    top: Mapping[str, Top] | None = None,
+    approximate_distinct: Mapping[str, Approximate] | None = None,
+    where: str | None = None,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view with one row for each group of another's rows.
+
+    Args:
+        name: The view's name in every store.
+        of: The view whose rows are grouped.
+        by: Columns of the groups, which are the view's keys.
+        to: Any of `table`, `search`, `cache`.
+        window: Windows of time in each group: `window_start` is a key as well, and `window_end` a
+            column; of `Sliding` it is the other way about.
+        late: Which rows come too late for their window, and count in no measure of it.
+        count: What the number of rows is called, if it is wanted.
+        rate: What the rows per second of a window are called, if they are wanted.
+        sums: Columns that are added up, by what the sums are called.
+        averages: Columns of which the mean is taken, by what the means are called.
+        least: Columns of which the least value is kept, by what it is called.
+        greatest: Columns of which the greatest value is kept, by what it is called.
+        distinct: Columns whose values are counted, each once, by what the counts are called.
+        percentiles: Percentiles of columns, by what they are called; exact where no error is said.
+        top: The first rows of each group, by what they are called.
+        approximate_distinct: Columns whose values are counted, each once, by a sketch of a stated
+            error, by what the counts are called.
+        where: A condition of Spark SQL on the rows that count.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like.
+
+    Raises:
+        DeclarationError: Nothing is computed, or the declaration does not fit.
+    """
+    sets = (distinct, percentiles, top, approximate_distinct)
+    measures = Measures(count, rate, sums, averages, least, greatest, *sets)
+    _require_measures(name, by, measures, window, late)
+    groups, condition = tuple(by), where or ""
+    if window is not None:
+        text = windows_of(window, late, of.name, groups, measures, condition)
+        limit = "" if late is None else late.limit(window)
+        said = (name, keys_of(window, groups), to, [of.name], search, cache, expect)
+        return declare(
+            *said, text=text, limit=limit, extent=of_window(window, groups), span=span_of(window)
+        )
+    listed, kept = ", ".join(map(quoted, by)), f" WHERE {condition}" if condition else ""
+    rows = f"{listed}, {measures.of_groups()} FROM {of.name}{kept}"
+    text = f"SELECT {rows} GROUP BY {listed}"  # of a declaration
+    return declare(name, by, to, [of.name], search, cache, expect, text=text)
+
+
+def windows_of(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two that choose
+    window: Window,
+    late: Late | None,
+    table: str,
+    by: tuple[str, ...],
+    measures: Measures,
+    condition: str,
+) -> str:
+    """Returns the query of the windows of a table, with or without rows that came too late.
+
+    Args:
+        window: The windows.
+        late: Which rows come too late for them; None if none does.
+        table: The view whose rows are grouped.
+        by: Columns that rows of a window have in common.
+        measures: What is said of each window.
+        condition: Of Spark SQL, on the rows that count; empty for all.
+
+    Raises:
+        DeclarationError: It cannot be said of such windows.
+    """
+    if late is None:
+        return window.select(table, by, measures, condition)
+    return late.select(window, table, by, measures, condition)
+
+
+def _require_measures(
+    name: str,
+    by: Sequence[str],
+    measures: Measures,
+    window: Window | None,
+    late: Late | None,
+) -> None:
+    computed = [*measures.names, *(() if late is None else late.names)]
+    if late is not None and window is None:
+        raise DeclarationError(
+            f"view {name}: rows are late for a window, and it has none",
+            hint='window=Tumbling("at", "1 minute")',
+        )
+    if not computed or not (by or window):
+        raise DeclarationError(
+            f"view {name} has no groups" if computed else f"view {name} computes nothing",
+            hint='view.aggregate("sales", orders, by=["status"], count="orders", sums={...})',
+        )
+    bounds = () if window is None else (START, END)
+    names = [*by, *bounds, *computed]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        raise DeclarationError(f"two columns of view {name} are called {twice[0]}")
+
+
+def late(  # noqa: PLR0913
+    name: str,
+    of: Input,
+    to: Iterable[str] = _ALL,
+    *,
+    window: Window,
+    late: Late,
+    keys: Sequence[str] = (),
+    where: str | None = None,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view with one row for each row of another and each window that it is late for.
+
+    It has the columns of that row, `window_start`, `window_end`, and `late_by_s`: how many seconds
+    after the end of the window it arrived. Of sessions and windows that slide, a row is there once,
+    without a window, and `late_by_s` counts from its own time. Windows that leave out what is late
+    are those of `aggregate`, with the same `late`.
+
+    Args:
+        name: The view's name in every store.
+        of: The view whose rows may be late.
+        to: Any of `table`, `search`, `cache`.
+        window: The windows.
+        late: Which rows come too late for them.
+        keys: Columns that identify a row of `of`; what is said there where nothing is said here.
+            With `window_start`, where there is one, they are the view's keys.
+        where: A condition of Spark SQL on the rows that count.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like.
+
+    Raises:
+        DeclarationError: Nobody said what identifies a row, or the declaration does not fit.
+    """
+    identity = tuple(keys) or identity_of(name, of)
+    refuse_taken(name, of, identity, added(window))
+    text = late.late_rows(window, of.name, where or "")
+    known_by = (*identity, START) if fixed(window) else identity
+    said = (name, known_by, to, [of.name], search, cache, expect)
+    return declare(*said, text=text, span=span_of(window))
+
+
+def refuse_taken(name: str, of: Input, identity: Sequence[str], more: Sequence[str]) -> None:
+    """Refuses a view that has columns beside those of its input, of which one is its key's.
+
+    Args:
+        name: The view that is being declared.
+        of: The view that it reads.
+        identity: Columns that identify a row there.
+        more: What its own columns are called.
+
+    Raises:
+        DeclarationError: One is called like another.
+    """
+    if taken := [each for each in more if each in identity]:
+        raise DeclarationError(
+            f"two columns of view {name} are called {taken[0]}",
+            detail=f"{of.name} has one",
+            hint="a view.sql(...) between them gives it another name",
+        )
+
+
+def identity_of(name: str, of: Input) -> tuple[str, ...]:
+    """Returns the columns that identify a row of a view, as far as its declaration says that.
+
+    Args:
+        name: The view that is being declared.
+        of: The view that it reads.
+
+    Raises:
+        DeclarationError: Nothing is said of it there.
+    """
+    if isinstance(of, DerivedView):
+        return of.keys
+    if isinstance(of, EventsView):
+        return (KEY,)
+    if of.keys and of.history is None:
+        return of.keys
+    history = of.history is not None
+    raise DeclarationError(
+        f"view {name}: nothing declared says what identifies a row of {of.name}",
+        detail="it has many rows for each key" if history else "its key is that of its table",
+        hint='keys=["id", "valid_from", "recorded_from"]' if history else 'keys=["id"]',
+    )
+
+
+def pattern(  # noqa: PLR0913
+    name: str,
+    of: Input,
+    by: Sequence[str],
+    to: Iterable[str] = _ALL,
+    *,
+    time: str,
+    pattern: Pattern,
+    keep: Sequence[str] = (),
+    where: str | None = None,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view with one row for each match of a pattern in the rows of another.
+
+    Args:
+        name: The view's name in every store.
+        of: The view in whose rows it is looked for.
+        by: Columns that rows of a match have in common.
+        to: Any of `table`, `search`, `cache`.
+        time: The column that has a row's time.
+        pattern: What is looked for.
+        keep: Columns that a match shows of its rows, beside their step and time.
+        where: A condition of Spark SQL on the rows that count.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like.
+
+    Raises:
+        DeclarationError: The declaration does not fit.
+    """
+    if not by:
+        raise DeclarationError(
+            f"view {name}: a pattern is looked for in the rows of a group", hint='by=["card"]'
+        )
+    if taken := sorted({"at", "step"} & {*keep}):
+        raise DeclarationError(
+            f"view {name} cannot keep a column called {taken[0]}",
+            hint="rows of a match have their step and their time by these names",
+        )
+    query = PatternQuery(pattern, tuple(by), time, tuple(keep), where or "")
+    said = (name, (*by, MATCH_START, "match_number"), to, [of.name], search, cache, expect)
+    limit = f"rows within {query.pattern.within}"
+    return declare(*said, looked_for=query, limit=limit, extent=of_pattern(query))
+
+
+def function(  # noqa: PLR0913
+    name: str | None = None,
+    *,
+    keys: Sequence[str],
+    to: Iterable[str] = _ALL,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> Callable[[Callable[..., Any]], DerivedView]:
+    """Declares a view by a function of DataFrames, as a decorator.
+
+    Its parameters are called like the views that it reads. It describes the result and no more:
+    what looks at rows (`count`, `collect`) belongs elsewhere.
+
+    Args:
+        name: The view's name in every store; the function's where nothing is said.
+        keys: Columns of its result that identify a row.
+        to: Any of `table`, `search`, `cache`.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like, beside what `@expect(...)` below it says.
+    """
+
+    def declared(made: Callable[..., Any]) -> DerivedView:
+        inputs = list(inspect.signature(made).parameters)
+        called = name or made.__name__
+        known = collected()
+        sent = ViewFunction.of(made, called, known.module, known.folders)
+        said = [*expect, *of_function(made)]
+        return declare(called, keys, to, inputs, search, cache, said, made=sent)
+
+    return declared
+
+
+def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
+    name: str,
+    keys: Sequence[str],
+    to: Iterable[str],
+    inputs: Sequence[str],
+    search: SearchOptions | None,
+    cache: CacheOptions | None,
+    expect: Iterable[Expectation],
+    *,
+    text: str | None = None,
+    made: ViewFunction | None = None,
+    looked_for: PatternQuery | Percolation | None = None,
+    limit: str = "",
+    extent: Extent | None = None,
+    span: Span | None = None,
+) -> DerivedView:
+    """Declares a view by whatever makes it; its words above say the rest."""
+    places = stores_of(name, to)
+    if not keys or len(set(keys)) < len(keys):
+        raise DeclarationError(f"view {name} needs keys, each named once")
+    if cache is not None and Store.CACHE not in places:
+        raise DeclarationError(f"view {name} has cache options and does not live in the cache")
+    expectations = expected(name, expect)
+    if any(each.on_fail is OnFail.QUARANTINE for each in expectations):
+        raise DeclarationError(
+            f"view {name} is made from others: there is no record of its rows to be kept",
+            hint='on_fail is warn, drop or fail here; "quarantine" belongs to a view that it reads',
+        )
+    known = collected()
+    _require_tables(name, inputs)
+    known.refuse_taken(checked(name, "view"))
+    declared = DerivedView(
+        name,
+        tuple(keys),
+        places,
+        tuple(inputs),
+        text,
+        made,
+        searched(name, places, search),
+        cache or DEFAULT_OPTIONS,
+        repr(looked_for) if looked_for else "" if made is None else made.text,
+        expectations,
+        looked_for if isinstance(looked_for, PatternQuery) else None,
+        looked_for if isinstance(looked_for, Percolation) else None,
+        limit,
+        extent,
+        span,
+    )
+    known.derived[name] = declared
+    return declared
+
+
+def _require_tables(name: str, inputs: Sequence[str]) -> None:
+    """A view is made from tables, and from views declared before it: so there is no cycle."""
+    known = collected()
+    views: Mapping[str, Input] = {**known.views, **known.derived}
+    if not inputs:
+        raise DeclarationError(
+            f"view {name} reads no view",
+            hint="views are called by their names; one that is read is declared before",
+        )
+    for each in inputs:
+        if each not in views:
+            raise DeclarationError(
+                f"view {name} reads {each}, which is not declared before it",
+                hint="declared: " + ", ".join(views),
+            )
+        view = views[each]
+        if not isinstance(view, DerivedView) and Store.TABLE not in view.to:
+            raise DeclarationError(
+                f"view {name} reads {each}, which has no table", hint='to=["table", ...]'
+            )
+
+
+def _text(name: str, query: str) -> str:
+    if _SELECT.match(query):
+        return query
+    module = collected().module
+    path = None if module is None else module.parent / query
+    if not query.endswith(".sql") or path is None or not path.is_file():
+        raise DeclarationError(
+            f"view {name} has no query",
+            detail=query[:80],
+            hint="one SELECT, or the name of a .sql file beside the module of views",
+        )
+    text = path.read_text("utf-8")
+    if not _SELECT.match(text):
+        raise DeclarationError(f"view {name}: {query[:80]} is no SELECT")
+    return text

@@ -1,0 +1,158 @@
+"""Heavy hitters: the most frequent values of a column, of each group and window.
+
+They are exact: every value is counted, and the most frequent ones are shown. What counts with a
+sketch of bounded size (`approx_top_k`) depends on the order in which rows come, so that a view that
+is kept and one that is rebuilt would differ. The values of one group are held at once, by Spark;
+its rows are not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from projections.definition.derived.declare import declare, windows_of
+from projections.definition.operators.lateness import fixed
+from projections.definition.operators.measures import Measures, quoted
+from projections.definition.operators.time_bounds import span_of
+from projections.definition.operators.windows import END, START, both, keys_of
+from projections.definition.views import Store
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from projections.definition.cache_options import CacheOptions
+    from projections.definition.derived.declare import Input
+    from projections.definition.expectations.expectation import Expectation
+    from projections.definition.operators.lateness import Late
+    from projections.definition.operators.windows import Window
+    from projections.definition.search_options import SearchOptions
+    from projections.definition.views import DerivedView
+
+VALUES: Final = "values"
+"""What a view's column of them is called; of each there is the value, by its column's name."""
+
+ROWS_MAX: Final = 10_000
+_COUNT: Final = "rows"
+_COUNTED: Final = "_headwater_rows"
+_ALL: Final = tuple(Store)
+
+
+def frequent(  # noqa: PLR0913, PLR0917  # what may be said of a view, most of it seldom
+    name: str,
+    of: Input,
+    column: str,
+    rows: int = 10,
+    by: Sequence[str] = (),
+    to: Iterable[str] = _ALL,
+    *,
+    window: Window | None = None,
+    late: Late | None = None,
+    where: str | None = None,
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view of the most frequent values of a column, one row for each group.
+
+    It has the columns of the groups and, with a window, `window_start` and `window_end`; and
+    `values`, a list: of each value the column, by its own name, and `rows`, in how many it is. The
+    most frequent comes first; of those that are as frequent, the least. NULL is no value.
+
+    Args:
+        name: The view's name in every store.
+        of: The view whose rows are counted.
+        column: The column.
+        rows: How many values at most.
+        by: Columns of the groups.
+        to: Any of `table`, `search`, `cache`.
+        window: Windows of time in each group: `Tumbling`, `Hopping` or `Calendar`.
+        late: Which rows come too late for their window, and do not count in it.
+        where: A condition of Spark SQL on the rows that count.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like.
+
+    Raises:
+        DeclarationError: There is no group, or the declaration does not fit.
+    """
+    groups = tuple(by)
+    _require_groups(name, column, groups, window, late)
+    if not 1 <= rows <= ROWS_MAX:
+        raise DeclarationError(
+            f"view {name} shows {rows} values of each group", detail=f"1 to {ROWS_MAX:,}"
+        )
+    keys = groups if window is None else keys_of(window, groups)
+    rows_of_values = counted(of.name, column, groups, window, late, where or "")
+    text = query(rows_of_values, column, rows, keys if window is None else (*keys, END), keys)
+    span = None if window is None else span_of(window)
+    return declare(name, keys, to, [of.name], search, cache, expect, text=text, span=span)
+
+
+def query(values: str, column: str, rows: int, shown: Sequence[str], keys: Sequence[str]) -> str:
+    """Returns the query of the most frequent values; see `frequent`.
+
+    Args:
+        values: The query of how often each value is in each group; see `counted`.
+        column: The column.
+        rows: How many values at most.
+        shown: Columns of a group.
+        keys: Those that identify it; the others are the same in all its rows.
+    """
+    value = quoted(column)
+    listed = [
+        quoted(each) if each in keys else f"max({quoted(each)}) AS {quoted(each)}" for each in shown
+    ]
+    pairs = f"array_sort(collect_list(struct(-{_COUNTED} AS less, {value} AS value)))"
+    first = f"transform(slice({pairs}, 1, {rows}), each -> {_pair(value)})"
+    groups = ", ".join(map(quoted, keys))
+    return (
+        f"SELECT {', '.join(listed)}, {first} AS {quoted(VALUES)}"  # noqa: S608  # of a declaration
+        f" FROM ({values}) GROUP BY {groups}"
+    )
+
+
+def _pair(value: str) -> str:
+    return f"struct(each.value AS {value}, -each.less AS {quoted(_COUNT)})"
+
+
+def counted(  # noqa: PLR0913, PLR0917  # the parts of one declaration
+    table: str,
+    column: str,
+    by: tuple[str, ...],
+    window: Window | None = None,
+    late: Late | None = None,
+    where: str = "",
+) -> str:
+    """Returns the query of how often each value is in each group; arguments as of `frequent`."""
+    groups, measures = (*by, column), Measures(_COUNTED)
+    condition = both(f"{quoted(column)} IS NOT NULL", where)
+    if window is not None:
+        return windows_of(window, late, table, groups, measures, condition)
+    names = ", ".join(map(quoted, groups))
+    rows = f"{names}, {measures.of_groups()} FROM {table} WHERE {condition}"
+    return f"SELECT {rows} GROUP BY {names}"  # of a declaration
+
+
+def _require_groups(
+    name: str, column: str, by: tuple[str, ...], window: Window | None, late: Late | None
+) -> None:
+    if not by and window is None:
+        raise DeclarationError(
+            f"view {name} has no groups", hint='by=["shop"], or window=Calendar("at", "day")'
+        )
+    if window is not None and not fixed(window):
+        raise DeclarationError(
+            f"view {name}: each value would have {type(window).__name__} windows of its own",
+            hint="Tumbling, Hopping or Calendar",
+        )
+    if late is not None and (window is None or late.count is not None):
+        raise DeclarationError(
+            f"view {name}: rows are late for a window, and are counted by view.aggregate",
+            hint='window=Tumbling("at", "1 minute"), and late without count=',
+        )
+    taken = [*by, VALUES, *(() if window is None else (START, END))]
+    if column in taken or len(set(taken)) < len(taken):
+        raise DeclarationError(
+            f"two columns of view {name} have one name", detail=", ".join([*taken, column])
+        )

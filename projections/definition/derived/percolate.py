@@ -1,0 +1,130 @@
+"""How views of standing queries are declared: `view.percolate` and `view.unreadable_queries`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from projections.definition.derived.declare import declare, identity_of
+from projections.definition.operators.standing_query import Percolation
+from projections.definition.views import Store
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from projections.definition.cache_options import CacheOptions
+    from projections.definition.derived.declare import Input
+    from projections.definition.expectations.expectation import Expectation
+    from projections.definition.search_options import SearchOptions
+    from projections.definition.views import DerivedView
+
+_ALL: Final = tuple(Store)
+
+
+def percolate(  # noqa: PLR0913  # what may be said of a view, most of it seldom
+    name: str,
+    of: Input,
+    to: Iterable[str] = _ALL,
+    *,
+    queries: Input,
+    query: str,
+    words: Sequence[str],
+    keep: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    query_keys: Sequence[str] = (),
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view with one row for each document and each standing query that matches it.
+
+    Its columns are the keys of the query, called `query_<name>`, those of the document, and what is
+    kept of the document. How queries are written is said by
+    `projections.definition.operators.standing_query.parse`; one that cannot be read matches
+    nothing, and is in a view of `unreadable_queries`.
+
+    Args:
+        name: The view's name in every store.
+        of: The documents: a view.
+        to: Any of `table`, `search`, `cache`.
+        queries: The queries: a view with a row for each.
+        query: The column of `queries` that has its text.
+        words: Columns of a document in which words are looked for. All its columns can be compared
+            by name: texts, numbers, truth values, dates, times, and lists of texts.
+        keep: Columns that a match shows of its document, beside its keys.
+        keys: Columns that identify a document; what is said there where nothing is said here.
+        query_keys: Columns that identify a query; likewise.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like.
+
+    Raises:
+        DeclarationError: The declaration does not fit.
+    """
+    if not words:
+        raise DeclarationError(
+            f"view {name} looks for words in no column", hint='words=["title", "description"]'
+        )
+    _require_apart(name, of, queries)
+    percolation = Percolation(
+        query,
+        tuple(query_keys) or identity_of(name, queries),
+        tuple(keys) or identity_of(name, of),
+        tuple(words),
+        tuple(keep),
+    )
+    names = [*percolation.keys, *keep]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        raise DeclarationError(
+            f"two columns of view {name} are called {twice[0]}",
+            hint="a view.sql(...) between them gives one another name",
+        )
+    inputs = [of.name, queries.name]
+    return declare(
+        name, percolation.keys, to, inputs, search, cache, expect, looked_for=percolation
+    )
+
+
+def unreadable_queries(  # noqa: PLR0913
+    name: str,
+    of: Input,
+    to: Iterable[str] = _ALL,
+    *,
+    queries: Input,
+    query: str,
+    query_keys: Sequence[str] = (),
+    search: SearchOptions | None = None,
+    cache: CacheOptions | None = None,
+    expect: Iterable[Expectation] = (),
+) -> DerivedView:
+    """Declares a view with one row for each standing query that cannot be read.
+
+    Its columns are the keys of the query, called `query_<name>`, and `reason`.
+
+    Args:
+        name: The view's name in every store.
+        of: The documents that the queries are for: a query may name a column that they lack.
+        to: Any of `table`, `search`, `cache`.
+        queries: The queries: a view with a row for each.
+        query: The column of `queries` that has its text.
+        query_keys: Columns that identify a query; what is said there where nothing is said here.
+        search: How its fields are indexed for search.
+        cache: How it is laid out in the cache.
+        expect: What its rows should be like.
+
+    Raises:
+        DeclarationError: The declaration does not fit.
+    """
+    _require_apart(name, of, queries)
+    identity = tuple(query_keys) or identity_of(name, queries)
+    refused = Percolation(query, identity, (), (), refused=True)
+    inputs = [of.name, queries.name]
+    return declare(name, refused.keys, to, inputs, search, cache, expect, looked_for=refused)
+
+
+def _require_apart(name: str, of: Input, queries: Input) -> None:
+    if of.name == queries.name:
+        raise DeclarationError(
+            f"view {name}: {of.name} has the documents, and cannot have the queries as well",
+            hint="queries are rows of a table of their own",
+        )

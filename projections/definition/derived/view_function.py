@@ -1,0 +1,134 @@
+"""ViewFunction: a function of DataFrames that makes a view, and what tells it from another."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.definition.derived.function_source import UntoldError, sliced
+from projections.definition.registry import load
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from projections.definition.derived.function_source import FunctionSlice
+
+_PART: Final = "part:"
+_TOLD: Final = re.compile(_PART + "([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFunction:
+    """A function that makes a view; sent to another process, it is found there in its module.
+
+    Attributes:
+        made: It.
+        view: Name of the view.
+        module: The module that declares it; None outside one.
+        folders: Further places of modules that that one imports.
+        whole: Text of all its module; outside one, its own.
+        part: What it needs of its module; None if nobody can tell.
+        untold: Why nobody can; empty if somebody can.
+    """
+
+    made: Callable[..., Any]
+    view: str
+    module: Path | None
+    folders: tuple[Path, ...] = ()
+    whole: str = ""
+    part: FunctionSlice | None = None
+    untold: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        made: Callable[..., Any],
+        view: str,
+        module: Path | None,
+        folders: tuple[Path, ...] = (),
+    ) -> ViewFunction:
+        """Returns a function with what tells it from another.
+
+        Args:
+            made: It.
+            view: Name of the view.
+            module: The module that is being run; None if none is.
+            folders: Further places of modules that that one imports.
+        """
+        if module is None:
+            return cls(made, view, None, (), inspect.getsource(made), None, "it is of no module")
+        with tokenize.open(module) as file:  # by the encoding that it says itself
+            whole = file.read()
+        try:
+            return cls(made, view, module, folders, whole, _part(made, module, whole))
+        except UntoldError as error:
+            return cls(made, view, module, folders, whole, None, str(error))
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Returns the view, made from a DataFrame of each of its inputs."""
+        return self.made(*inputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.module is None:
+            raise DeclarationError(
+                f"view {self.view} is a function of no module, and cannot be sent to a job",
+                hint="declare it in the module of views",
+            )
+        return _found_again, (self.view, self.module, self.folders, self.text)
+
+    @property
+    def text(self) -> str:
+        """What tells it from another: what it needs of its module, or else all of that."""
+        return self.former if self.part is None else told_of(self.part.digest)
+
+    @property
+    def former(self) -> str:
+        """What told it from another before it was told what it needs: all of its module."""
+        return hashlib.sha256(self.whole.encode()).hexdigest()
+
+
+def told_of(digest: str) -> str:
+    """Returns what tells a function from another of which the part of its module is known."""
+    return f"{_PART}{digest}"
+
+
+def part_told(text: str) -> str | None:
+    """Returns the digest of the part of its module that a function needs; None if none is known.
+
+    Args:
+        text: What tells the function from another.
+    """
+    found = _TOLD.fullmatch(text)
+    return None if found is None else found[1]
+
+
+def _part(made: Callable[..., Any], module: Path, whole: str) -> FunctionSlice:
+    """Returns what a function needs of its module.
+
+    Raises:
+        UntoldError: Nobody can tell.
+    """
+    if not isinstance(made, FunctionType) or hasattr(made, "__wrapped__") or made.__closure__:
+        raise UntoldError("another function stands around it")
+    code = made.__code__
+    if Path(code.co_filename).resolve() != module:
+        raise UntoldError("it is of another module")
+    return sliced(whole, code.co_name, code.co_firstlineno)
+
+
+def _found_again(view: str, module: Path, folders: tuple[Path, ...], text: str) -> object:
+    function = load(module, *folders).derived[view].function
+    if not isinstance(function, ViewFunction) or function.text != text:
+        raise DeclarationError(
+            f"the function of view {view} has changed since it was declared",
+            detail=str(module),
+            hint="give the command again",
+        )
+    return function

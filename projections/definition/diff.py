@@ -1,0 +1,206 @@
+"""What differs between two definitions of a view, and what that asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from projections.definition.codec import decoded, encoded
+from projections.definition.derived.view_function import ViewFunction, part_told
+from projections.definition.views import DerivedView, EventsRef, EventsView, MirrorView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cdc.table import TableName
+    from projections.definition.cache_options import CacheOptions
+    from projections.definition.expectations.expectation import Expectation
+    from projections.definition.views import AnyView, View
+
+
+class ChangeKind(StrEnum):
+    """What a changed definition asks for."""
+
+    NONE = "none"  # it says the same
+    IN_PLACE = "in place"  # the rows stay as they are: the view follows as it stands
+    REBUILD = "rebuild"  # other rows, or rows laid out otherwise: a new version of the view
+
+
+class DefinitionChange(NamedTuple):
+    """How a definition differs from another.
+
+    Attributes:
+        kind: What that asks for.
+        said: What differs, in words.
+        columns: Columns of which it explains that they appear, are gone, or have another type.
+        rows: Whether it explains that rows appear or are gone: those that only one of the two
+            definitions lets in, as far as a row tells that.
+    """
+
+    kind: ChangeKind
+    said: tuple[str, ...] = ()
+    columns: frozenset[str] = frozenset()
+    rows: bool = False
+
+
+def difference(
+    old: AnyView, new: AnyView, *, gone: Callable[[TableName], bool]
+) -> DefinitionChange:
+    """Says how a definition differs from the one before.
+
+    Args:
+        old: The one that a view is kept by.
+        new: Another one of the same view.
+        gone: Whether the source has no table of that name any more: then a new name is the table's
+            own, and asks for nothing.
+    """
+    old = _told_as(old, new)
+    # what was kept has tuples where a declaration may have lists
+    old, new = decoded(encoded(old)), decoded(encoded(new))
+    found = [
+        part
+        for part in (*_general(old, new), *_of_rows(old, new, gone))
+        if part.kind is not ChangeKind.NONE
+    ]
+    if not found:
+        return DefinitionChange(ChangeKind.NONE)
+    rebuilt = any(part.kind is ChangeKind.REBUILD for part in found)
+    if isinstance(old, DerivedView) and is_function(old) and part_told(old.text) is None:
+        rebuilt = False  # what it was is in the module no more: nobody could keep it
+    return DefinitionChange(
+        ChangeKind.REBUILD if rebuilt else ChangeKind.IN_PLACE,
+        tuple(said for part in found for said in part.said),
+        frozenset[str]().union(*(part.columns for part in found)),
+        any(part.rows for part in found),
+    )
+
+
+def _told_as(old: AnyView, new: AnyView) -> AnyView:
+    """What was told by all of its module is told as now, if that module is the same."""
+    if not isinstance(old, DerivedView) or not isinstance(new, DerivedView):
+        return old
+    function = new.function
+    same = isinstance(function, ViewFunction) and is_function(old) and old.text == function.former
+    return replace(old, text=new.text) if same else old
+
+
+def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
+    """What every view has."""
+    if type(old) is not type(new):
+        yield DefinitionChange(ChangeKind.REBUILD, ("it is another kind of view",), rows=True)
+    if old.to != new.to:
+        stores = f"stores: {_listed(old.to)} -> {_listed(new.to)}"
+        yield DefinitionChange(ChangeKind.IN_PLACE, (stores,))
+    if old.search != new.search:
+        yield DefinitionChange(ChangeKind.IN_PLACE, ("how its fields are indexed for search",))
+    before, after = _withholding(old), _withholding(new)
+    if before != after:
+        said = [f"no longer: {each}" for each in before if each not in after]
+        said += [f"expects {each}" for each in after if each not in before]
+        yield DefinitionChange(
+            ChangeKind.REBUILD, tuple(said) or ("expectations in another order",), rows=True
+        )
+    elif old.expectations != new.expectations:
+        yield DefinitionChange(ChangeKind.IN_PLACE, ("what is only counted of its rows",))
+
+
+def _of_rows(
+    old: AnyView, new: AnyView, gone: Callable[[TableName], bool]
+) -> Iterator[DefinitionChange]:
+    """What makes a mirror's or an events' view's rows."""
+    if isinstance(old, EventsView) and isinstance(new, EventsView):
+        yield from _of_events(old.events, new.events)
+        yield from _of_times(old, new)
+        return
+    if isinstance(old, DerivedView) and isinstance(new, DerivedView):
+        yield from _of_query(old, new)
+        return
+    if not isinstance(old, MirrorView) or not isinstance(new, MirrorView):
+        return
+    if old.table != new.table:
+        kind = ChangeKind.IN_PLACE if gone(old.table) else ChangeKind.REBUILD
+        yield DefinitionChange(kind, (f"table: {old.table} -> {new.table}",), rows=True)
+    if old.on_schema_change != new.on_schema_change:
+        yield DefinitionChange(ChangeKind.IN_PLACE, ("what it does when its table changes",))
+    if changed := frozenset(old.left_out) ^ frozenset(new.left_out):
+        said = f"columns left out: {_listed(old.left_out)} -> {_listed(new.left_out)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (said,), changed)
+    yield from _of_times(old, new)
+    if old.history != new.history:
+        yield DefinitionChange(
+            ChangeKind.REBUILD, ("what makes a state of its history",), rows=True
+        )
+    yield from _of_cache(old.cache, new.cache)
+
+
+def _of_times(old: View, new: View) -> Iterator[DefinitionChange]:
+    if names := frozenset(name for name, _ in {*old.times} ^ {*new.times}):
+        said = f"times of changes: {_listed(names)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (said,), names)
+
+
+def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
+    if old.types != new.types:
+        types = f"events: {_listed(old.types)} -> {_listed(new.types)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (types,), rows=True)
+    was, now = old.versions or {}, new.versions or {}
+    said = [
+        f"event {name}: version {was[name]} -> {now[name]}"
+        for name in sorted(was.keys() & now.keys())
+        if was[name] != now[name]
+    ]
+    columns = {*(old.columns or ())} ^ {*(new.columns or ())}
+    if columns and not said:
+        said = [f"fields of its events: {_listed({column.name for column in columns})}"]
+    if said:
+        names = frozenset(column.name for column in columns)
+        yield DefinitionChange(ChangeKind.REBUILD, tuple(said), names)
+
+
+def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
+    """What makes the rows of a view from those of others."""
+    if old.inputs != new.inputs:
+        reads = f"reads: {_listed(old.inputs)} -> {_listed(new.inputs)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (reads,), rows=True)
+    if old.keys != new.keys:
+        keys = f"keys: {', '.join(old.keys)} -> {', '.join(new.keys)}"
+        yield DefinitionChange(ChangeKind.REBUILD, (keys,), rows=True)
+    if is_function(old) != is_function(new):
+        yield DefinitionChange(ChangeKind.REBUILD, ("it is made in another way",), rows=True)
+    elif is_function(old) and old.text != new.text:
+        known = part_told(old.text) is not None and part_told(new.text) is not None
+        said = "its function" if known else "its function, or what stands beside it in its module"
+        yield DefinitionChange(ChangeKind.REBUILD, (said,), rows=True)
+    elif _query(old) != _query(new):
+        yield DefinitionChange(ChangeKind.REBUILD, ("its query",), rows=True)
+    yield from _of_cache(old.cache, new.cache)
+
+
+def _query(view: DerivedView) -> tuple[object, ...]:
+    return view.sql, view.pattern, view.percolation
+
+
+def is_function(view: DerivedView) -> bool:
+    """Whether a view is made by a function of the program."""
+    return view.sql is None and view.pattern is None and view.percolation is None
+
+
+def _of_cache(old: CacheOptions, new: CacheOptions) -> Iterator[DefinitionChange]:
+    said = [
+        f"{name} in the cache"
+        for name in ("layout", "lookups", "counters", "leaderboards")
+        if getattr(old, name) != getattr(new, name)
+    ]
+    if said:
+        yield DefinitionChange(ChangeKind.REBUILD, tuple(said))
+    elif old.ttl != new.ttl:
+        yield DefinitionChange(ChangeKind.IN_PLACE, ("how long rows stay in the cache",))
+
+
+def _withholding(view: AnyView) -> tuple[Expectation, ...]:
+    return tuple(each for each in view.expectations if each.withholds)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(map(str, names))) or "none"

@@ -1,0 +1,368 @@
+"""Conditions on one row, evaluated over exact Python values with SQL's three truth values.
+
+NULL is Python's None. Numbers are exact, as long as no float is among them; NaN equals itself and
+is greater than all other numbers, as in Postgres and Spark; texts compare by their code points.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Context, Decimal, Inexact
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.table import ColumnKind
+from projections.definition.expectations.parser import Call, Literal, Name, Node, names
+from projections.errors import ConditionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Row = Mapping[str, Any]
+Evaluate = Callable[[Row], Any]
+
+
+class Type(StrEnum):
+    """What can be compared with what."""
+
+    NUMBER = "number"
+    TEXT = "text"
+    BOOLEAN = "boolean"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+    TIMESTAMPTZ = "timestamp with time zone"
+    OTHER = "value that can only be NULL or not"
+    NULL = "NULL"
+
+
+TYPES: Final[Mapping[ColumnKind, Type]] = {
+    ColumnKind.BOOLEAN: Type.BOOLEAN,
+    ColumnKind.INTEGER: Type.NUMBER,
+    ColumnKind.NUMERIC: Type.NUMBER,
+    ColumnKind.FLOAT: Type.NUMBER,
+    ColumnKind.TEXT: Type.TEXT,
+    ColumnKind.UUID: Type.TEXT,
+    ColumnKind.JSON: Type.OTHER,
+    ColumnKind.DATE: Type.DATE,
+    ColumnKind.TIME: Type.TIME,
+    ColumnKind.TIMESTAMP: Type.TIMESTAMP,
+    ColumnKind.TIMESTAMPTZ: Type.TIMESTAMPTZ,
+    ColumnKind.BYTES: Type.OTHER,
+}
+
+# Postgres' numerics have at most 131072 digits before the point and 16383 after it
+_EXACT: Final = Context(prec=300_000, Emax=999_999, Emin=-999_999, traps=[Inexact])
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition that fits the columns of a view.
+
+    Attributes:
+        columns: Those that it looks at.
+        evaluate: True, False or None of a row.
+    """
+
+    columns: frozenset[str]
+    evaluate: Evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    type: Type
+    evaluate: Evaluate
+
+
+def fitted(node: Node, columns: Mapping[str, Type]) -> Condition:
+    """Fits a condition to the columns of a view.
+
+    Args:
+        node: The condition, as it was read.
+        columns: Types of the view's columns.
+
+    Raises:
+        ConditionError: It names a column that is not there, or applies something to what it
+            cannot be applied to.
+    """
+    found = _fit(node, columns)
+    if found.type not in (Type.BOOLEAN, Type.NULL):
+        raise ConditionError("a condition is neither true nor false", detail=f"a {found.type}")
+    return Condition(frozenset(_column(name, columns) for name in names(node)), found.evaluate)
+
+
+def _column(name: Name, columns: Mapping[str, Type]) -> str:
+    if name.name in columns:
+        return name.name
+    alike = [each for each in columns if each.lower() == name.name.lower()]
+    if len(alike) == 1 and not name.quoted:
+        return alike[0]
+    raise ConditionError(
+        f"a condition names {name.name}, which is no column of its view",
+        detail="columns: " + ", ".join(columns),
+        hint="change the condition, or give the view its column back",
+    )
+
+
+def _fit(node: Node, columns: Mapping[str, Type]) -> _Typed:
+    if isinstance(node, Name):
+        name = _column(node, columns)
+        return _Typed(columns[name], lambda row: row[name])
+    if isinstance(node, Literal):
+        value = node.value
+        return _Typed(_type_of(value), lambda _: value)
+    parts = [_fit(part, columns) for part in node.parts]
+    fit = _FITS.get(node.operator)
+    if fit is None or not parts or _COUNTS.get(node.operator, len(parts)) != len(parts):
+        raise ConditionError(
+            f"a condition applies {node.operator.lower()} to {len(parts)} values",
+            hint="functions: length, lower, upper, trim, abs, coalesce; none tells another"
+            " thing at another time",
+        )
+    return fit(node, _read_as_times(node, parts))
+
+
+def _type_of(value: object) -> Type:
+    if value is None:
+        return Type.NULL
+    if isinstance(value, bool):
+        return Type.BOOLEAN
+    return Type.NUMBER if isinstance(value, Decimal) else Type.TEXT
+
+
+def _read_as_times(node: Call, parts: Sequence[_Typed]) -> list[_Typed]:
+    """Literal texts beside dates and times are such."""
+    wanted = next((part.type for part in parts if part.type in _PARSED), None)
+    if wanted is None or node.operator not in (*_COMPARE, "IN", "COALESCE"):
+        return list(parts)
+    return [
+        _parsed(wanted, part.value)
+        if isinstance(part, Literal) and isinstance(part.value, str)
+        else fit
+        for part, fit in zip(node.parts, parts, strict=True)
+    ]
+
+
+def _parsed(wanted: Type, text: str) -> _Typed:
+    try:
+        value = _PARSED[wanted](text)
+    except (ValueError, OverflowError):
+        raise ConditionError(
+            f"a literal is no {wanted}", detail=text[:40], hint="2026-11-21, 2026-11-21 09:30:00"
+        ) from None
+    return _Typed(wanted, lambda _: value)
+
+
+def _timestamp(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is not None:
+        raise ValueError
+    return found
+
+
+def _timestamptz(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+_PARSED: Final[Mapping[Type, Callable[[str], object]]] = {
+    Type.DATE: date.fromisoformat,
+    Type.TIME: time.fromisoformat,
+    Type.TIMESTAMP: _timestamp,
+    Type.TIMESTAMPTZ: _timestamptz,
+}
+
+
+def _require(node: Call, parts: Sequence[_Typed], wanted: Type) -> None:
+    for part in parts:
+        if part.type not in (wanted, Type.NULL):
+            raise ConditionError(
+                f"a condition applies {node.operator.lower()} to a {part.type}",
+                detail=f"a {wanted} is needed",
+            )
+
+
+def _common(node: Call, parts: Sequence[_Typed]) -> Type:
+    """The one type of what is compared."""
+    types = list(dict.fromkeys(part.type for part in parts if part.type is not Type.NULL))
+    if len(types) > 1 or types == [Type.OTHER]:
+        raise ConditionError(
+            f"a condition applies {node.operator.lower()} to what cannot be compared",
+            detail=" and ".join(types),
+        )
+    return types[0] if types else Type.NULL
+
+
+def _comparable(value: Any) -> Any:
+    """Numbers in an order in which NaN equals itself and comes last."""
+    return (1, 0) if value != value else (0, value)  # noqa: PLR0124  # NaN alone differs so
+
+
+def _compared(compare: Callable[[Any, Any], bool], number: bool) -> Callable[[Any, Any], Any]:
+    def of(left: Any, right: Any) -> bool | None:
+        if left is None or right is None:
+            return None
+        if number:
+            # beside a float a literal is the float nearest to it, as engines have it
+            if isinstance(left, float) or isinstance(right, float):
+                left, right = float(left), float(right)
+            return compare(_comparable(left), _comparable(right))
+        return compare(left, right)
+
+    return of
+
+
+def _comparison(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    of = _compared(_COMPARE[node.operator], _common(node, parts) is Type.NUMBER)
+    left, right = (part.evaluate for part in parts)
+    return _Typed(Type.BOOLEAN, lambda row: of(left(row), right(row)))
+
+
+def _among(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    equal = _compared(operator.eq, _common(node, parts) is Type.NUMBER)
+    value, *others = (part.evaluate for part in parts)
+
+    def evaluate(row: Row) -> bool | None:
+        found = value(row)
+        answers = {equal(found, other(row)) for other in others}
+        return True if True in answers else None if None in answers else False
+
+    return _Typed(Type.BOOLEAN, evaluate)
+
+
+def _and(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    _require(node, parts, Type.BOOLEAN)
+    left, right = (part.evaluate for part in parts)
+
+    def evaluate(row: Row) -> bool | None:
+        one, other = left(row), right(row)
+        if one is False or other is False:
+            return False
+        return None if one is None or other is None else True
+
+    return _Typed(Type.BOOLEAN, evaluate)
+
+
+def _or(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    _require(node, parts, Type.BOOLEAN)
+    left, right = (part.evaluate for part in parts)
+
+    def evaluate(row: Row) -> bool | None:
+        one, other = left(row), right(row)
+        if one is True or other is True:
+            return True
+        return None if one is None or other is None else False
+
+    return _Typed(Type.BOOLEAN, evaluate)
+
+
+def _not(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    _require(node, parts, Type.BOOLEAN)
+    one = parts[0].evaluate
+    return _Typed(Type.BOOLEAN, lambda row: None if (found := one(row)) is None else not found)
+
+
+def _is(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    one = parts[0].evaluate
+    wanted = {"IS NULL": None, "IS TRUE": True, "IS FALSE": False}[node.operator]
+    if wanted is not None:
+        _require(node, parts, Type.BOOLEAN)
+    return _Typed(Type.BOOLEAN, lambda row: one(row) is wanted)
+
+
+def _arithmetic(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    _require(node, parts, Type.NUMBER)
+    left, right = (part.evaluate for part in parts)
+    exact = {"+": _EXACT.add, "-": _EXACT.subtract, "*": _EXACT.multiply}[node.operator]
+    floats = {"+": operator.add, "-": operator.sub, "*": operator.mul}[node.operator]
+
+    def evaluate(row: Row) -> Any:
+        one, other = left(row), right(row)
+        if one is None or other is None:
+            return None
+        if isinstance(one, float) or isinstance(other, float):
+            return floats(float(one), float(other))
+        return exact(Decimal(one), Decimal(other))
+
+    return _Typed(Type.NUMBER, evaluate)
+
+
+def _like(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    _require(node, parts, Type.TEXT)
+    pattern = node.parts[1]
+    if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
+        raise ConditionError("the pattern of a condition's LIKE is no text", hint="LIKE 'A-%'")
+    tokens = re.findall(r"\\.|.", pattern.value, re.DOTALL)
+    wild = {"%": ".*", "_": "."}
+    regex = re.compile("".join(wild.get(t) or re.escape(t[-1]) for t in tokens), re.DOTALL)
+    one = parts[0].evaluate
+    return _Typed(
+        Type.BOOLEAN,
+        lambda row: None if (found := one(row)) is None else regex.fullmatch(found) is not None,
+    )
+
+
+def _text(change: Callable[[str], Any], given: Type) -> Callable[[Call, Sequence[_Typed]], _Typed]:
+    def fit(node: Call, parts: Sequence[_Typed]) -> _Typed:
+        _require(node, parts, Type.TEXT)
+        one = parts[0].evaluate
+        return _Typed(given, lambda row: None if (found := one(row)) is None else change(found))
+
+    return fit
+
+
+def _abs(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    _require(node, parts, Type.NUMBER)
+    one = parts[0].evaluate
+    # abs() of a decimal rounds to the context of the thread
+    return _Typed(
+        Type.NUMBER,
+        lambda row: (
+            None
+            if (found := one(row)) is None
+            else found.copy_abs()
+            if isinstance(found, Decimal)
+            else abs(found)
+        ),
+    )
+
+
+def _coalesce(node: Call, parts: Sequence[_Typed]) -> _Typed:
+    given = _common(node, parts)
+    evaluated = [part.evaluate for part in parts]
+
+    def evaluate(row: Row) -> Any:
+        return next((value for one in evaluated if (value := one(row)) is not None), None)
+
+    return _Typed(given, evaluate)
+
+
+_FITS: Final[Mapping[str, Callable[[Call, Sequence[_Typed]], _Typed]]] = {
+    **dict.fromkeys(_COMPARE, _comparison),
+    **dict.fromkeys("+-*", _arithmetic),
+    **dict.fromkeys(("IS NULL", "IS TRUE", "IS FALSE"), _is),
+    "AND": _and,
+    "OR": _or,
+    "NOT": _not,
+    "IN": _among,
+    "LIKE": _like,
+    "LENGTH": _text(len, Type.NUMBER),
+    "LOWER": _text(str.lower, Type.TEXT),
+    "UPPER": _text(str.upper, Type.TEXT),
+    "TRIM": _text(lambda text: text.strip(" "), Type.TEXT),
+    "ABS": _abs,
+    "COALESCE": _coalesce,
+}
+_COUNTS: Final = dict.fromkeys(("LENGTH", "LOWER", "UPPER", "TRIM", "ABS"), 1)

@@ -1,0 +1,177 @@
+"""Expectation: a condition that rows of a view should meet, and what happens where one does not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from projections.definition.expectations.parser import parse
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from projections.definition.expectations.parser import Node
+
+_T = TypeVar("_T")
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_ATTRIBUTE: Final = "headwater_expectations"
+DELETES: Final = "apply_as_deletes"
+"""What rows that count as deleted are counted under."""
+
+
+class OnFail(StrEnum):
+    """What becomes of a row that does not meet an expectation; the strongest one said decides."""
+
+    WARN = "warn"  # it is kept, and counted
+    DROP = "drop"  # the view does not have it
+    QUARANTINE = "quarantine"  # the view does not have it; its record waits in quarantine
+    FAIL = "fail"  # the view stands still until somebody says how to go on
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A condition that rows of a view should meet.
+
+    A row meets it where the condition is true: one that is NULL does not. Called with a function,
+    it is a decorator that says so of the view that the function makes.
+
+    Attributes:
+        name: What it is counted under.
+        condition: The condition, as it was written.
+        on_fail: What happens to a row that does not meet it.
+    """
+
+    name: str
+    condition: str
+    on_fail: OnFail
+
+    def __call__(self, function: _T) -> _T:
+        """Adds it to those of a function, which `@view(...)` above it then takes.
+
+        Raises:
+            DeclarationError: What it stands above is a view already.
+        """
+        if not callable(function):
+            raise DeclarationError(
+                f"expectation {self.name} stands above its view",
+                hint="below @view(...), or in expect=[...]",
+            )
+        function.__dict__.setdefault(_ATTRIBUTE, []).insert(0, self)
+        return function
+
+    @property
+    def parsed(self) -> Node:
+        """The condition, read."""
+        return parse(self.condition)
+
+    @property
+    def withholds(self) -> bool:
+        """Whether a row that does not meet it stays out of the view."""
+        return self.on_fail is not OnFail.WARN
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.condition} (else {self.on_fail})"
+
+
+def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation:
+    """Says what rows of a view should be like.
+
+    Args:
+        name: What it is counted under; lower case, digits and underscores.
+        condition: A condition of SQL on the columns of one row.
+        on_fail: `warn`, `drop`, `quarantine` or `fail`; see `OnFail`.
+
+    Raises:
+        DeclarationError: The name cannot be used, the condition cannot be read, or nobody knows
+            what `on_fail` means.
+    """
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            "the name of an expectation cannot be used",
+            detail=name[:80],
+            hint="lower case letters, digits and underscores, a letter first, at most 63",
+        )
+    try:
+        outcome = OnFail(on_fail)
+    except ValueError as error:
+        hint = "on_fail is " + ", ".join(OnFail)
+        raise DeclarationError(f"expectation {name}: {error}", hint=hint) from None
+    try:
+        parse(condition)
+    except DeclarationError as error:
+        raise DeclarationError(
+            f"expectation {name}: {error.message}", detail=error.detail, hint=error.hint
+        ) from None
+    return Expectation(name, condition, outcome)
+
+
+def deletes(condition: str) -> Expectation:
+    """Says which rows count as deleted, as `apply_as_deletes` of Spark's pipelines does.
+
+    Args:
+        condition: A condition of SQL on the columns of one row; where it is NULL, the row stays.
+
+    Raises:
+        DeclarationError: It cannot be read.
+    """
+    expect(DELETES, condition)  # by itself, so that brackets close where they were opened
+    return Expectation(DELETES, f"({condition}) IS NOT TRUE", OnFail.DROP)
+
+
+def of_function(function: Any) -> tuple[Expectation, ...]:
+    """Returns what decorators said of a function."""
+    return tuple(vars(function).get(_ATTRIBUTE, ()))
+
+
+def expected(view: str, said: Iterable[Expectation]) -> tuple[Expectation, ...]:
+    """Returns the expectations of a view.
+
+    Raises:
+        DeclarationError: Two have one name, or one is none.
+    """
+    found = tuple(said)
+    for each in found:
+        if not isinstance(each, Expectation):
+            raise DeclarationError(
+                f"view {view}: expect takes expectations",
+                hint='expect=[expect("positive", "total > 0", on_fail="drop")]',
+            )
+    if len({each.name for each in found}) < len(found):
+        raise DeclarationError(f"view {view} has two expectations of one name")
+    return found
+
+
+_COMMENT: Final = re.compile(r"^\s*--\s*CONSTRAINT\b(.*)$", re.IGNORECASE | re.MULTILINE)
+_CONSTRAINT: Final = re.compile(
+    r"\s+(\w+)\s+EXPECT\s*\((.*)\)(?:\s+ON\s+VIOLATION\s+(\w+)\s+(?:ROW|UPDATE))?\s*;?\s*",
+    re.IGNORECASE,
+)
+_VIOLATIONS: Final = {
+    "DROP": OnFail.DROP,
+    "FAIL": OnFail.FAIL,
+    "QUARANTINE": OnFail.QUARANTINE,
+}
+
+
+def of_sql(text: str) -> Iterator[Expectation]:
+    """Returns the expectations that stand in the comments of a query, in Spark's pipelines' words.
+
+    `-- CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW`; also `QUARANTINE ROW` and
+    `FAIL UPDATE`, and without `ON VIOLATION` rows are only counted.
+
+    Raises:
+        DeclarationError: One cannot be read.
+    """
+    for comment in _COMMENT.finditer(text):
+        said = _CONSTRAINT.fullmatch(comment[1])
+        violation = None if said is None or said[3] is None else said[3].upper()
+        if said is None or (violation is not None and violation not in _VIOLATIONS):
+            raise DeclarationError(
+                "a constraint in a query's comments cannot be read",
+                detail=comment[0].strip()[:80],
+                hint="-- CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW",
+            )
+        yield expect(said[1], said[2], OnFail.WARN if violation is None else _VIOLATIONS[violation])

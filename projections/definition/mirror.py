@@ -1,0 +1,321 @@
+"""Sources, mirrors and views of events as a user declares them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from cdc.table import TableName
+from projections.definition.cache_options import DEFAULT_OPTIONS, CacheOptions
+from projections.definition.expectations.expectation import Expectation, OnFail, deletes, expected
+from projections.definition.registry import checked, collected
+from projections.definition.search_options import DERIVED, SearchOptions
+from projections.definition.views import (
+    EVENT_TABLES,
+    OUTBOX,
+    ChangeTime,
+    EventsRef,
+    EventsView,
+    HistoryColumns,
+    MirrorView,
+    SchemaPolicy,
+    Source,
+    Store,
+    TableRef,
+)
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cdc.column_rule import ColumnRules
+
+_HISTORY: Final = 2
+_V = TypeVar("_V", MirrorView, EventsView)
+
+
+def source(  # noqa: PLR0913  # what can be said of a source
+    name: str,
+    tables: Sequence[str] = (),
+    *,
+    eventstore: bool = False,
+    on_schema_change: str | None = None,
+    columns: Mapping[str, ColumnRules] | None = None,
+    insert_only: Sequence[str] = (),
+) -> Source:
+    """Declares a source.
+
+    Args:
+        name: Prefix of its topics; lower case, digits and underscores.
+        tables: Tables to capture, as `schema.table` or `table`.
+        eventstore: Whether the event store lives in this database (`headwater db upgrade`): its
+            events are captured for `view.events`, and its outbox is sent to the topics
+            `<name>.outbox.<topic>`.
+        on_schema_change: What its views do when their table changes: `evolve`, `pause`,
+            `quarantine` or `ignore`; see `SchemaPolicy` for what they do where nothing is said.
+        columns: Rules for tables of which some columns do not leave the database, or only hashed
+            or masked: `{"public.people": ColumnRules(exclude=["ssn"], hash=["email"])}`. With
+            `ColumnRules(only=[...])` a column that is added later stays out until it is listed.
+        insert_only: Tables without a key that are captured all the same: Postgres refuses UPDATE
+            and DELETE on them while they are captured.
+
+    Raises:
+        DeclarationError: The name cannot be used, is taken, or a table is listed twice.
+    """
+    names = tuple(TableName.parse(table) for table in tables)
+    if eventstore:
+        names += EVENT_TABLES
+    if not names:
+        raise DeclarationError(f"source {name} captures no table")
+    if len(set(names)) < len(names):
+        raise DeclarationError(f"source {name} lists a table twice")
+    if eventstore and OUTBOX in names:
+        raise DeclarationError(
+            f"source {name} lists {OUTBOX}",
+            hint="eventstore=True sends its messages; it keeps no rows to be mirrored",
+        )
+    policy = _policy(f"source {name}", on_schema_change)
+    rules = {TableName.parse(table): rule for table, rule in (columns or {}).items()}
+    keyless = frozenset(map(TableName.parse, insert_only))
+    for what, named in (("rules", rules.keys()), ("insert_only", keyless)):
+        if strange := sorted(map(str, named - set(names))):
+            raise DeclarationError(
+                f"source {name} has {what} for a table that it does not capture", detail=strange[0]
+            )
+    declared = Source(checked(name, "source"), names, eventstore, policy, rules, keyless)
+    declarations = collected()
+    if name in declarations.sources:
+        raise DeclarationError(f"two sources are named {name}")
+    declarations.sources[name] = declared
+    return declared
+
+
+def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
+    name: str,
+    table: TableRef,
+    keys: Sequence[str] = (),
+    to: Iterable[str] | None = None,
+    on_schema_change: str | None = None,
+    *,
+    cache: CacheOptions | None = None,
+    search: SearchOptions | None = None,
+    scd: int = 1,
+    sequence_by: str | None = None,
+    except_column_list: Sequence[str] = (),
+    track_history_column_list: Sequence[str] | None = None,
+    track_history_except_column_list: Sequence[str] = (),
+    apply_as_deletes: str | None = None,
+    expect: Iterable[Expectation] = (),
+    times: Mapping[str, str] | None = None,
+) -> MirrorView:
+    """Declares a mirror: the latest row of every key, or with `scd=2` every row that it ever had.
+
+    Args:
+        name: The view's name in every store; lower case, digits and underscores.
+        table: A captured table, from a source.
+        keys: Columns that identify a row; the primary key where nothing is said.
+        to: Any of `table`, `search`, `cache`; all of them where nothing is said. A history lives
+            in `table`.
+        on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; its source's where nothing
+            is said, see `SchemaPolicy`.
+        cache: How it is laid out in the cache, with lookups, counters and leaderboards.
+        search: How its fields are indexed for search; from the columns' types where nothing is
+            said.
+        scd: 1 for the latest rows, 2 for a history, whose rows have `valid_from` and `valid_to`,
+            `recorded_from` and `recorded_to`.
+        sequence_by: Of a history, the column that says since when a row is valid, such as the time
+            of an event; the commit where nothing is said.
+        except_column_list: Columns of its table that it does not have, whatever becomes of them
+            there; none of the key.
+        track_history_column_list: Columns whose change begins a new state of a history; all where
+            nothing is said. A change of others is put into the state that it falls into.
+        track_history_except_column_list: Columns whose change begins none; said instead.
+        apply_as_deletes: A condition on a row; where it is true, the row counts as deleted, as
+            `deleted_at IS NOT NULL` says of one that is only marked.
+        expect: What its rows should be like, and what becomes of those that are not.
+        times: Columns with a time of each row's last change, in the table of a mirror: `commit`,
+            `broker` or `processing`; or of its first, `first_commit`. See `ChangeTime`.
+
+    Raises:
+        DeclarationError: A name cannot be used or is taken, a store, policy or time is not known,
+            or what is said of a history does not fit.
+    """
+    wanted = to if to is not None else [Store.TABLE] if scd == _HISTORY else list(Store)
+    stores = stores_of(name, wanted)
+    tracked = _names(track_history_column_list), tuple(track_history_except_column_list)
+    said, marked = HistoryColumns(*tracked, sequence_by), _deletes(apply_as_deletes)
+    return _declare(
+        MirrorView(
+            checked(name, "view"),
+            table.source,
+            table.table,
+            tuple(keys),
+            stores,
+            _policy(f"view {name}", on_schema_change) or table.on_schema_change,
+            _cached(name, stores, cache),
+            searched(name, stores, search),
+            _history(name, scd, stores, said),
+            expected(name, [*marked, *expect]),
+            tuple(except_column_list),
+            _times(name, stores, times or {}, history=scd == _HISTORY),
+        )
+    )
+
+
+def _cached(name: str, stores: frozenset[Store], cache: CacheOptions | None) -> CacheOptions:
+    if cache is not None and Store.CACHE not in stores:
+        raise DeclarationError(f"view {name} has cache options and does not live in the cache")
+    return cache or DEFAULT_OPTIONS
+
+
+def _names(said: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if said is None else tuple(said)
+
+
+def _deletes(condition: str | None) -> list[Expectation]:
+    return [] if condition is None else [deletes(condition)]
+
+
+def _times(
+    name: str, stores: frozenset[Store], times: Mapping[str, str], *, history: bool = False
+) -> tuple[tuple[str, ChangeTime], ...]:
+    if times and (Store.TABLE not in stores or history):
+        raise DeclarationError(
+            f"view {name}: only the table of a mirror or of events has the times of its changes",
+            hint="a history has recorded_from and recorded_to; search and cache have rows alone",
+        )
+    found = []
+    for column, which in times.items():
+        if which not in set(ChangeTime):
+            raise DeclarationError(
+                f"view {name}: a change has no time {which}",
+                hint=", ".join(map(str, ChangeTime)),
+            )
+        found.append((checked(column, "column"), ChangeTime(which)))
+    return tuple(found)
+
+
+def _history(
+    name: str, scd: int, stores: frozenset[Store], said: HistoryColumns
+) -> HistoryColumns | None:
+    if scd not in {1, _HISTORY}:
+        raise DeclarationError(
+            f"view {name}: scd is 1 or 2", hint="1 keeps the latest rows, 2 all that ever were"
+        )
+    if scd == 1:
+        if said != HistoryColumns():
+            raise DeclarationError(
+                f"view {name} says what only a history has",
+                detail="sequence_by, track_history_*",
+                hint="scd=2",
+            )
+        return None
+    if stores != {Store.TABLE}:
+        raise DeclarationError(
+            f"view {name}: a history lives in the warehouse only",
+            detail=", ".join(sorted(stores - {Store.TABLE})) or None,
+            hint='leave `to` out, or mirror the latest rows there: scd=1, to=["search", "cache"]',
+        )
+    if said.tracked is not None and said.untracked:
+        raise DeclarationError(
+            f"view {name} says twice which columns are tracked",
+            hint="track_history_column_list or track_history_except_column_list",
+        )
+    return said
+
+
+def events(  # noqa: PLR0913  # the words of `mirror`
+    name: str,
+    events: EventsRef,
+    to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
+    *,
+    search: SearchOptions | None = None,
+    expect: Iterable[Expectation] = (),
+    times: Mapping[str, str] | None = None,
+) -> EventsView:
+    """Declares a view of events: one row for each, in each of the given stores.
+
+    A row has what every event has (`projections.definition.event_rows.ENVELOPE`) and a column for
+    each field of the event's class, in the latest version. It is a fact: compaction leaves it as it
+    is, and only an event that is dropped from the archive for good leaves the view. Personal fields
+    are NULL. An event that this program cannot read waits in quarantine.
+
+    Args:
+        name: The view's name in every store; lower case, digits and underscores.
+        events: Which events, from a source: `shop.events(OrderPlaced)`.
+        to: Any of `table`, `search`, `cache`.
+        search: How its fields are indexed for search; from their types where nothing is said.
+        expect: What its rows should be like, and what becomes of those that are not.
+        times: Columns with a time at which each event came, in the table: `commit`, `broker` or
+            `processing`; see `ChangeTime`.
+
+    Raises:
+        DeclarationError: The name cannot be used or is taken, or a store or time is not known.
+    """
+    stores = stores_of(name, to)
+    options = searched(name, stores, search)
+    found = expected(name, expect)
+    if any(each.on_fail is OnFail.FAIL for each in found):
+        # nobody reads events a second time, so it could not go on without a gap
+        raise DeclarationError(
+            f"view {name}: a view of events does not stand still for a row",
+            hint='on_fail="quarantine": the event waits, the others flow',
+        )
+    named = checked(name, "view")
+    came = _times(name, stores, times or {})
+    if any(which is ChangeTime.FIRST_COMMIT for _, which in came):
+        raise DeclarationError(
+            f"view {name}: an event has one commit, the first", hint='times={"...": "commit"}'
+        )
+    return _declare(EventsView(named, events.source, events, stores, options, found, came))
+
+
+def _declare(declared: _V) -> _V:
+    declarations = collected()
+    declarations.refuse_taken(declared.name)
+    declarations.views[declared.name] = declared
+    return declared
+
+
+def stores_of(name: str, to: Iterable[str]) -> frozenset[Store]:
+    """Returns the stores that a view is declared for.
+
+    Raises:
+        DeclarationError: One is not known, or there is none.
+    """
+    try:
+        stores = frozenset(Store(store) for store in to)
+    except ValueError as error:
+        hint = "stores are " + ", ".join(Store)
+        raise DeclarationError(f"view {name}: {error}", hint=hint) from None
+    if not stores:
+        raise DeclarationError(f"view {name} lives in no store")
+    return stores
+
+
+def searched(name: str, stores: frozenset[Store], search: object) -> SearchOptions:
+    """Returns how a view is searched.
+
+    Raises:
+        DeclarationError: That is said in another form, or of a view that is not searched.
+    """
+    if search is None:
+        return DERIVED
+    if not isinstance(search, SearchOptions):
+        hint = 'search=SearchOptions(fields={"name": Text(analyzer="english")})'
+        raise DeclarationError(f"view {name}: search takes SearchOptions", hint=hint)
+    if Store.SEARCH not in stores:
+        raise DeclarationError(
+            f"view {name} has search options and does not live in search",
+            hint='to=["search", ...]',
+        )
+    return search
+
+
+def _policy(what: str, word: str | None) -> SchemaPolicy | None:
+    if word is None:
+        return None
+    try:
+        return SchemaPolicy(word)
+    except ValueError as error:
+        hint = "on_schema_change is " + ", ".join(SchemaPolicy)
+        raise DeclarationError(f"{what}: {error}", hint=hint) from None

@@ -1,0 +1,207 @@
+"""Lateness: which rows came too late for their windows, judged by the rows themselves.
+
+Where nothing is said of it, nothing comes too late: a row that arrives after the end of its window
+corrects it. With `Late` a row that arrives too long after that end is left out of the window, and
+may be counted there, or kept in a view of its own. Of sessions and windows that slide, each row
+moves the ends: there a row is late by its own time, and is left out before windows are made.
+
+A row says when it was, and when it arrived: when whoever recorded it did so, such as a column
+`recorded_at` with a default of `now()`, or the time of a commit. It is late for a window if it
+arrived at the window's end and `after` that, or later. This is a watermark by the clock of whoever
+records. One that follows the times of the rows themselves is held back by a partition in which
+nothing happens, and driven forward by a device whose clock is wrong; this one is not.
+
+Nor is it a state in memory: whether a row is late depends on nothing but itself and its window. So
+a view is the same whether it followed the rows as they came, was rebuilt, or is asked for as a
+query over all of them. A row that is not known to have arrived at any time is never late.
+
+A row that was long after it arrived has a clock that is wrong. It is in no window, where that is
+asked for, as one without a time: the window that it claims would be there before its time. All such
+rows are told by `untimed_rows`, each with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from projections.definition.operators.measures import Measures, quoted
+from projections.definition.operators.windows import (
+    END,
+    START,
+    Calendar,
+    Hopping,
+    Tumbling,
+    both,
+    duration,
+    micros,
+    timed,
+)
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from projections.definition.operators.windows import Window, WindowedRows
+
+LATE_BY: Final = "late_by_s"
+REASON: Final = "reason"
+
+_LATE: Final = "_late"
+_END: Final = "its window's end"
+_OWN: Final = "its own time"
+
+
+class Untimed(StrEnum):
+    """Why a row has no time that counts.
+
+    `ABSURD` is one that no calendar goes to, or that stands for none, such as `9999-12-31`.
+    """
+
+    MISSING = "missing"
+    ABSURD = "absurd"
+    AHEAD = "ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Which rows come too late for a window, and whether they are counted there.
+
+    Attributes:
+        arrived: The column that says when a row arrived; of a row where it is NULL, nobody knows,
+            and it is not late.
+        after: How long after its end a window waits, or after its own time a row of a session or
+            of a window that slides: what arrives exactly then is late.
+        count: What the number of late rows of a window is called, if it is wanted. A window that
+            has no other rows is then there as well.
+        ahead: By how much a row's own time may be after it arrived: what is further ahead has a
+            clock that is wrong, and is in no window. None if that is not looked at.
+    """
+
+    arrived: str
+    after: str = "0 seconds"
+    count: str | None = None
+    ahead: str | None = None
+
+    def __post_init__(self) -> None:
+        for length in filter(None, (self.after, self.ahead)):
+            duration(length, least=timedelta(0))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its columns of a view are called."""
+        return () if self.count is None else (self.count,)
+
+    def limit(self, window: Window) -> str:
+        """Returns until when rows that come change a window, for people."""
+        return f"{self.after} after {_END if fixed(window) else _OWN}"
+
+    def select(
+        self, window: Window, table: str, by: tuple[str, ...], measures: Measures, condition: str
+    ) -> str:
+        """Returns the query of windows that late rows are left out of.
+
+        Args:
+            window: The windows.
+            table: The view whose rows are grouped.
+            by: Columns that rows of a window have in common.
+            measures: What is said of each window.
+            condition: Of Spark SQL, on the rows that count.
+
+        Raises:
+            DeclarationError: It cannot be said of such windows.
+        """
+        rows = self._rows(window, table, condition)
+        if rows is None:
+            if self.count is not None:
+                raise DeclarationError(
+                    "no window has rows that are late where rows decide when one ends",
+                    detail=f"{self.count} of {type(window).__name__}",
+                    hint="view.late(...) has them, to be counted by day, say",
+                )
+            in_time = f"NOT {self._late(quoted(window.time))}"
+            return window.select(table, by, measures, both(self._kept(window, condition), in_time))
+        if self.count is None:
+            in_time = f"SELECT * FROM ({rows.query}) WHERE NOT {_LATE}"  # noqa: S608  # declared
+            return replace(rows, query=in_time).grouped(by, measures.of_groups(rows.width_s))
+        listed = measures.of_groups(rows.width_s, f"NOT {_LATE}")
+        counted = f"count_if({_LATE}) AS {quoted(self.count)}"
+        return rows.grouped(by, f"{listed}, {counted}" if listed else counted)
+
+    def late_rows(self, window: Window, table: str, condition: str) -> str:
+        """Returns the query of late rows, each with a window that it is late for if that is fixed.
+
+        Args:
+            window: The windows.
+            table: The view whose rows they are.
+            condition: Of Spark SQL, on the rows that count.
+        """
+        rows, own = self._rows(window, table, condition), quoted(window.time)
+        if rows is None:
+            wanted = both(timed(window), both(self._kept(window, condition), self._late(own)))
+            return f"SELECT *, {self._late_by(own)} FROM {table} WHERE {wanted}"  # noqa: S608
+        return (
+            f"SELECT * EXCEPT ({rows.group}, {_LATE}), {rows.bounds}, {self._late_by(rows.end)}"  # noqa: S608
+            f" FROM ({rows.query}) WHERE {_LATE}"
+        )
+
+    def is_ahead(self, window: Window) -> str:
+        """Returns a condition: a row's own time is too long after it arrived; else empty."""
+        if self.ahead is None:
+            return ""
+        latest = f"{quoted(window.time)} - INTERVAL {micros(self.ahead)} MICROSECONDS"
+        return f"coalesce({latest} > {quoted(self.arrived)}, false)"
+
+    def _kept(self, window: Window, condition: str) -> str:
+        ahead = self.is_ahead(window)
+        return both(condition, f"NOT {ahead}") if ahead else condition
+
+    def _rows(self, window: Window, table: str, condition: str) -> WindowedRows | None:
+        """The rows with their windows, and whether each is late; None if rows move the ends."""
+        if not isinstance(window, Tumbling | Hopping | Calendar):
+            return None
+        rows = window.rows(table, self._kept(window, condition))
+        query = f"SELECT *, {self._late(rows.end)} AS {_LATE} FROM ({rows.query})"  # noqa: S608
+        return replace(rows, query=query)
+
+    def _late(self, since: str) -> str:
+        closed = f"{since} + INTERVAL {micros(self.after)} MICROSECONDS"
+        return f"coalesce({quoted(self.arrived)} >= {closed}, false)"
+
+    def _late_by(self, since: str) -> str:
+        by = f"{_micros_of(quoted(self.arrived))} - {_micros_of(since)}"
+        return f"({by}) / 1000000D AS {LATE_BY}"
+
+
+def untimed_rows(window: Window, table: str, condition: str, late: Late | None) -> str:
+    """Returns the query of rows that are in no window for their time, each with the reason.
+
+    Args:
+        window: The windows.
+        table: The view whose rows they are.
+        condition: Of Spark SQL, on the rows that count.
+        late: Says which rows are ahead, if any are.
+    """
+    fits, ahead = timed(window), "" if late is None else late.is_ahead(window)
+    usable = both(fits, f"NOT {ahead}" if ahead else "")
+    wanted = both(f"NOT coalesce({usable}, false)", condition)
+    return (
+        f"SELECT *, CASE WHEN {quoted(window.time)} IS NULL THEN '{Untimed.MISSING}'"  # noqa: S608
+        f" WHEN NOT ({fits}) THEN '{Untimed.ABSURD}' ELSE '{Untimed.AHEAD}' END AS {REASON}"
+        f" FROM {table} WHERE {wanted}"
+    )
+
+
+def fixed(window: Window) -> bool:
+    """Tells whether the ends of such windows are there before any row is."""
+    return isinstance(window, Tumbling | Hopping | Calendar)
+
+
+def added(window: Window) -> tuple[str, ...]:
+    """Returns the columns that a view of late rows has beside those of the rows."""
+    return (START, END, LATE_BY) if fixed(window) else (LATE_BY,)
+
+
+def _micros_of(time: str) -> str:
+    # of a time without a zone, which counts as UTC, the function would not take it
+    return f"unix_micros(CAST({time} AS TIMESTAMP))"

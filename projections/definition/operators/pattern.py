@@ -1,0 +1,219 @@
+"""Patterns: rows of one group that follow each other in time, as a view with a row for each match.
+
+A pattern says what comes first, what after it, and within which time. It is looked for in the rows
+of a group in the order of their own time, not of their arrival; so a match is a row like any other,
+that appears when the last of its rows comes, late ones included, and goes when one of them does.
+
+Which rows a match has (what complex event processing calls selection): from each row that fits the
+first step, each further step takes the first row that fits it, and what lies between is passed over
+(`strict`: nothing lies between). So a row begins one match at most. Of an absent step no row may be
+there until the step behind it has all of its rows, or, if it is the last, until the time is up;
+where a row fits the step that is waited for as well, it is taken for that.
+
+Steps may be there in any order: a match begins with a row that fits any of them, and takes each row
+that one still waits for; see `projections.incremental.patterns.any_order`.
+
+Rows of one time are in the order of what steps they fit and of their values.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from projections.definition.operators.beside import read
+from projections.definition.operators.windows import duration
+from projections.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from projections.definition.operators.beside import Beside
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_SKIP: Final = re.compile(r"to (first|last) ([a-z][a-z0-9_]*)")
+PAST_LAST_ROW: Final = "past last row"
+TO_NEXT_ROW: Final = "to next row"
+TIMES_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One part of a pattern.
+
+    Attributes:
+        name: What it is called.
+        where: A condition of Spark SQL on a row.
+        times: How many rows it takes, one after the other.
+        absent: Whether there must be no such row.
+        beside: Conditions on a row and one that an earlier step took, its last if it took several:
+            `country <> home.country`, `amount > 10 * first.amount + 100`. NULL is neither equal nor
+            anything else; see `projections.definition.operators.beside`.
+    """
+
+    name: str
+    where: str
+    times: int = 1
+    absent: bool = False
+    beside: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise DeclarationError(
+                f"{self.name!r} cannot be the name of a step", hint="a, b2, declined"
+            )
+        if not 1 <= self.times <= TIMES_MAX or (self.absent and self.times > 1):
+            raise DeclarationError(
+                f"step {self.name} cannot be there {self.times} times",
+                detail="it is absent" if self.absent else f"1 to {TIMES_MAX}",
+            )
+        read(self.name, self.beside)
+
+    @property
+    def conditions(self) -> tuple[Beside, ...]:
+        """What `beside` says."""
+        return read(self.name, self.beside)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What is looked for.
+
+    Attributes:
+        steps: Its parts, in order.
+        within: From the first row of a match to its last, and to the end of what is absent.
+        strict: Whether nothing else of the group lies between rows of a match.
+        skip: Where the next match may begin, in the words of SQL's MATCH_RECOGNIZE: `past last row`
+            of this one, `to next row` behind its first, or `to first b` or `to last b`, with the
+            first or the last row that a step took, here one that is called b.
+        any_order: Whether the steps may be there in any order.
+    """
+
+    steps: Sequence[Step]
+    within: str = ""  # none is refused below, with the reason
+    strict: bool = False
+    skip: str = PAST_LAST_ROW
+    any_order: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.within:
+            raise DeclarationError(
+                "a pattern says within which time it is looked for",
+                detail="without it, no row would ever be done with",
+                hint='within="1 hour"',
+            )
+        duration(self.within)
+        _require_matchable(self.steps, strict=self.strict)
+        if self.any_order:
+            _require_apart(self.steps)
+        _require_progress(self)
+
+    @property
+    def resumes(self) -> tuple[int, int]:
+        """The number of a match's row, and how far behind that row the next match may begin.
+
+        Raises:
+            DeclarationError: There is no such row.
+        """
+        if self.skip == PAST_LAST_ROW:
+            return -1, 1
+        if self.skip == TO_NEXT_ROW:
+            return 0, 1
+        return _row_skipped_to(self.steps, self.skip), 0
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Columns that steps compare with those of other rows."""
+        pairs = [(each.column, each.other) for step in self.steps for each in step.conditions]
+        return tuple(dict.fromkeys(name for pair in pairs for name in pair))
+
+
+def _require_matchable(steps: Sequence[Step], *, strict: bool) -> None:
+    names = [step.name for step in steps]
+    if not steps or steps[0].absent:
+        raise DeclarationError(
+            "a pattern begins with a row that is there", detail=", ".join(names) or "no step"
+        )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DeclarationError(f"two steps of a pattern are called {twice[0]}")
+    if strict and any(step.absent for step in steps[1:-1]):
+        raise DeclarationError(
+            "between rows that follow each other directly nothing can be absent",
+            hint="leave strict out, or the step",
+        )
+    for number, step in enumerate(steps):
+        before = {each.name for each in steps[:number] if not each.absent}
+        for condition in step.conditions:
+            if condition.step not in before:
+                raise DeclarationError(
+                    f"step {step.name} is compared with {condition.step}, before it has a row",
+                    hint=f"steps that have one by then: {', '.join(sorted(before)) or 'none'}",
+                )
+
+
+def _require_apart(steps: Sequence[Step]) -> None:
+    """Refuses steps that mean something in an order only."""
+    for step in steps:
+        if step.absent or step.beside:
+            raise DeclarationError(
+                f"step {step.name} has no place among steps in any order",
+                detail="it is absent" if step.absent else "it is compared with an earlier step",
+                hint="leave any_order out, or the step's absent or beside",
+            )
+
+
+def _row_skipped_to(steps: Sequence[Step], skip: str) -> int:
+    """Which row of a match the next may begin with; each step has its rows behind each other."""
+    said = _SKIP.fullmatch(str(skip))
+    if said is None:
+        raise DeclarationError(
+            "a pattern does not say where the next match may begin",
+            detail=f"skip={skip!r}",
+            hint=f'"{PAST_LAST_ROW}", "{TO_NEXT_ROW}", or of a step b "to first b", "to last b"',
+        )
+    before = 0
+    for step in steps:
+        if step.name == said[2] and not step.absent:
+            return before if said[1] == "first" else before + step.times - 1
+        before += 0 if step.absent else step.times
+    raise DeclarationError(
+        f"step {said[2]} has no row to skip to",
+        detail="it is absent" if said[2] in {step.name for step in steps} else "there is none",
+        hint=f"steps that have one: {', '.join(step.name for step in steps if not step.absent)}",
+    )
+
+
+def _require_progress(pattern: Pattern) -> None:
+    """Refuses to look for the next match where this one was found."""
+    if pattern.resumes == (0, 0):
+        raise DeclarationError(
+            "the next match may not begin with the row that this one begins with",
+            detail=f"{pattern.skip} skips to the first row of a match",
+            hint=f'skip="{TO_NEXT_ROW}", or to a row behind it',
+        )
+    if pattern.any_order and pattern.resumes[1] == 0:
+        raise DeclarationError(
+            f"steps in any order cannot be skipped to: {pattern.skip}",
+            detail="the first row of a match may be any step's, and no match may begin there again",
+            hint=f'skip="{TO_NEXT_ROW}" or "{PAST_LAST_ROW}"',
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PatternQuery:
+    """A pattern and where it is looked for: what makes a view.
+
+    Attributes:
+        pattern: What is looked for.
+        by: Columns that rows of a match have in common.
+        time: The column that has a row's time.
+        keep: Columns that a match shows of its rows.
+        where: A condition of Spark SQL on the rows that count; empty for all.
+    """
+
+    pattern: Pattern
+    by: tuple[str, ...]
+    time: str
+    keep: tuple[str, ...]
+    where: str = ""

@@ -1,0 +1,133 @@
+"""Registry: what one module of views declares, collected while `load` runs it.
+
+Each call to `source`, `view.mirror` and the like registers itself, so the module needs no list at
+its end.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+import traceback
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cdc.errors import CdcError
+from eventstore.errors import EventStoreError
+from projections.errors import DeclarationError, ProjectionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.definition.alert import Alert
+    from projections.definition.dashboard import Dashboard
+    from projections.definition.views import DerivedView, Source, View
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+@dataclass(slots=True)
+class Declarations:
+    """All that one module declared: sources, views and alerts by name.
+
+    Attributes:
+        sources: Sources.
+        views: Views of one table each, or of events.
+        derived: Views that are made from other views.
+        alerts: Who is told of rows of which views.
+        dashboard: What a page shows of them; None if nothing was said.
+        module: Where it lies; files that it names lie beside it.
+        folders: Further places of modules that it imports.
+    """
+
+    sources: dict[str, Source] = field(default_factory=dict)
+    views: dict[str, View] = field(default_factory=dict)
+    derived: dict[str, DerivedView] = field(default_factory=dict)
+    alerts: dict[str, Alert] = field(default_factory=dict)
+    dashboard: Dashboard | None = None
+    module: Path | None = None
+    folders: tuple[Path, ...] = ()
+
+    def refuse_taken(self, name: str) -> None:
+        """Refuses a second view of one name.
+
+        Raises:
+            DeclarationError: There is one.
+        """
+        if name in self.views or name in self.derived:
+            raise DeclarationError(f"two views are named {name}")
+
+
+_current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)
+
+
+def load(path: Path, *folders: Path) -> Declarations:
+    """Runs a module of declarations and returns what it declared.
+
+    It may import modules beside it: events are declared in one of those, because the executors of
+    a job import it as well.
+
+    Args:
+        path: The module.
+        folders: Further places of modules that it imports.
+
+    Raises:
+        DeclarationError: The file is missing, cannot be run, or declares something wrongly.
+    """
+    if not path.is_file():
+        raise DeclarationError("no file of views", detail=str(path), hint="headwater init")
+    for folder in (path.parent, *folders):
+        if str(folder.resolve()) not in sys.path:
+            # last, so that no module of a user's hides one of ours
+            sys.path.append(str(folder.resolve()))
+    declarations = Declarations(module=path.resolve(), folders=folders)
+    token = _current.set(declarations)
+    try:
+        runpy.run_path(str(path), run_name="headwater_views")
+    except (ProjectionError, CdcError, EventStoreError):
+        raise
+    except Exception as error:
+        raise DeclarationError(
+            f"{path.name} cannot be run", detail=_where(path, error), hint="correct it there"
+        ) from error
+    finally:
+        _current.reset(token)
+    return declarations
+
+
+def _where(path: Path, error: Exception) -> str:
+    """Where in a file of views something is wrong, and what."""
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
+    return f"line {lines[-1]}: {said}" if lines else said
+
+
+def collected() -> Declarations:
+    """Returns what has been declared so far; nothing outside a module that is loaded."""
+    declarations = _current.get()
+    # outside `load` (a notebook, a test) a declaration is just a value
+    return Declarations() if declarations is None else declarations
+
+
+def checked(name: str, what: str) -> str:
+    """Returns a name.
+
+    Raises:
+        DeclarationError: It cannot be used.
+    """
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{what} name cannot be used",
+            detail=name[:80],
+            hint="lower case letters, digits and underscores, a letter first, at most 63",
+        )
+    return name

@@ -1,0 +1,248 @@
+"""What the archive has of keys that are to be forgotten, and how it is taken out.
+
+A record that is forgotten stays where it lay, as one without a value: so the archive has no gap,
+and a replay passes over it as over any such record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from projections.archive.fold import VERSION_LSN_BITS, old_keys
+from projections.archive.scan import ArchiveScan
+from projections.archive.table import BLANK, archive_lock
+from projections.common.table_pins import pinned_versions
+from projections.erasure.residue import forget_past
+from projections.errors import SinkUnavailableError
+from projections.stores.delta.table_sink import HOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from cdc.lsn import Lsn
+
+_PARTS: Final = ("before", "after", "raw_value")
+_COLUMNS: Final = ("topic", "partition", "offset", "key", "epoch", "lsn", "source", *_PARTS)
+_READ: Final = '"snapshot":"true"'
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """Up to where a source is forgotten.
+
+    Attributes:
+        epoch: Incarnation of the source.
+        lsn: Position in it; what was changed later stays.
+    """
+
+    epoch: int
+    lsn: Lsn
+
+    @property
+    def version(self) -> int:
+        """The version up to which rows are forgotten."""
+        return self.epoch << VERSION_LSN_BITS | self.lsn.value
+
+
+class ReadKey(NamedTuple):
+    """What a read of a key has sent.
+
+    Attributes:
+        text: The key, as records have it.
+        partition: Where the record lies.
+        offset: Where it lies.
+        alive: Whether the key has a row.
+    """
+
+    text: str
+    partition: int
+    offset: int
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedKeys:
+    """What the archive has of some keys.
+
+    Attributes:
+        texts: The keys, as records have them.
+        former: Those of them under which the rows were before they came under the others.
+        partitions: Partitions of the topic that have records of them.
+        records: Records that have values.
+    """
+
+    texts: frozenset[str]
+    former: frozenset[str]
+    partitions: frozenset[int]
+    records: int
+
+
+class ArchivedTopic:
+    """The records of one topic in the archive of its source.
+
+    Args:
+        folder: Folder of the archive.
+        topic: The topic.
+    """
+
+    def __init__(self, folder: Path, topic: str) -> None:
+        self.topic = topic
+        self._folder = folder
+
+    def keys_read(self, epoch: int, read_lsn: Lsn) -> list[ReadKey]:
+        """Returns what a read of keys has sent.
+
+        Args:
+            epoch: Incarnation of the source.
+            read_lsn: Position of the read.
+        """
+        found: list[ReadKey] = []
+        for batch in self._batches(("partition", "offset", "op", "key", "epoch", "lsn", "source")):
+            own = pc.and_(
+                pc.equal(batch.column("epoch"), epoch),
+                pc.equal(batch.column("lsn"), read_lsn.value),
+            )
+            own = pc.and_(own, pc.match_substring(batch.column("source"), _READ))
+            found += [
+                ReadKey(row["key"], row["partition"], row["offset"], row["op"] != "d")
+                for row in batch.filter(pc.fill_null(own, False)).to_pylist()
+            ]
+        return found
+
+    def find(self, texts: Collection[str], through: Through) -> ArchivedKeys:
+        """Finds keys, and those that their rows had before.
+
+        Args:
+            texts: The keys.
+            through: Up to where.
+        """
+        olds = self._moves()
+        wanted, ahead = set(texts), list(texts)
+        while ahead:
+            for old in olds.get(ahead.pop(), ()):
+                if old not in wanted:
+                    wanted.add(old)
+                    ahead.append(old)
+        partitions: set[int] = set()
+        records = 0
+        for batch in self._batches(_COLUMNS):
+            rows = batch.filter(_of(batch, wanted, through))
+            partitions.update(rows.column("partition").to_pylist())
+            records += sum(
+                any(row[name] is not None for name in _PARTS) for row in rows.to_pylist()
+            )
+        former = frozenset(wanted - set(texts))
+        return ArchivedKeys(frozenset(wanted), former, frozenset(partitions), records)
+
+    def rows(
+        self, texts: Collection[str], through: Through, *, later: bool = False
+    ) -> Iterator[tuple[str, Any]]:
+        """Yields each row that a record of the keys has, with its key.
+
+        Args:
+            texts: The keys.
+            through: Up to where.
+            later: Those that come after that instead.
+        """
+        for batch in self._batches(_COLUMNS):
+            for row in batch.filter(_of(batch, texts, through, later=later)).to_pylist():
+                for name in ("before", "after"):
+                    if row[name] is not None:
+                        yield row["key"], orjson.loads(row[name])
+
+    def values_elsewhere(self, texts: Collection[str], values: Collection[str]) -> frozenset[str]:
+        """Returns those of some values that records of other keys have as well."""
+        names = pa.array(sorted(texts), pa.string())
+        found: set[str] = set()
+        for batch in self._batches(("key", "before", "after")):
+            others = pc.invert(pc.fill_null(pc.is_in(batch.column("key"), names), False))
+            for name in ("before", "after"):
+                column = batch.column(name).filter(others)
+                for value in set(values) - found:
+                    # as it stands in JSON, where a quote is not by itself
+                    text = orjson.dumps(value).decode()[1:-1]
+                    if pc.any(pc.match_substring(column, text)).as_py():
+                        found.add(value)
+        return frozenset(found)
+
+    def erase(self, texts: Collection[str], through: Through) -> int:
+        """Takes the values out of the records of keys; returns how many records there were.
+
+        Args:
+            texts: The keys.
+            through: Up to where; records that cannot be read go wherever they stand.
+
+        Raises:
+            SinkUnavailableError: The archive cannot be written.
+        """
+        if not DeltaTable.is_deltatable(str(self._folder)):
+            return 0
+        keys = ", ".join(map(_quoted, sorted(texts)))
+        blank = " AND ".join(f'"{name}" IS NULL' for name in (*_PARTS, "source"))
+        predicate = (
+            f'topic = {_quoted(self.topic)} AND "key" IN ({keys}) AND NOT ({blank})'
+            f" AND (epoch IS NULL OR lsn IS NULL OR epoch < {through.epoch}"
+            f" OR (epoch = {through.epoch} AND lsn <= {through.lsn.value}))"
+        )
+        try:
+            with archive_lock(self._folder):
+                metrics = DeltaTable(str(self._folder)).update(
+                    dict.fromkeys(BLANK, "NULL"),
+                    predicate=predicate,
+                    post_commithook_properties=HOOKS,
+                )
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailableError(
+                "the archive cannot be written", detail=type(error).__name__
+            ) from None
+        return int(metrics["num_updated_rows"])
+
+    def forget_past(self) -> bool:
+        """Removes the files of older versions; returns whether nobody reads one of them."""
+        if not DeltaTable.is_deltatable(str(self._folder)):
+            return True
+        with archive_lock(self._folder):
+            newest = DeltaTable(str(self._folder)).version()
+            if any(version < newest for version in pinned_versions(self._folder)):
+                return False
+            forget_past(self._folder)
+        return True
+
+    def _moves(self) -> dict[str, set[str]]:
+        """Keys that rows had before they came under others, by the new key."""
+        found: dict[str, set[str]] = {}
+        for batch in self._batches(("key", "headers")):
+            moved = old_keys(batch.column("headers"), batch.column("key"))
+            for new, olds in moved.items():
+                found.setdefault(new, set()).update(olds)
+        return found
+
+    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return ArchiveScan(self._folder, {self.topic}).records(columns)
+
+
+def _of(
+    batch: pa.RecordBatch, texts: Collection[str], through: Through, *, later: bool = False
+) -> pa.Array:
+    """Tells which records are of some keys and not later than a position, or later than that."""
+    names = pa.array(sorted(texts), pa.string())
+    epoch, lsn = batch.column("epoch"), batch.column("lsn")
+    beyond = pc.or_(
+        pc.greater(epoch, through.epoch),
+        pc.and_(pc.equal(epoch, through.epoch), pc.greater(lsn, through.lsn.value)),
+    )
+    own = pc.is_in(batch.column("key"), names)
+    beyond = pc.fill_null(beyond, False)
+    return pc.and_(pc.fill_null(own, False), beyond if later else pc.invert(beyond))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

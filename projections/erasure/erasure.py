@@ -1,0 +1,251 @@
+"""Erasure: keys of a table taken out of every place that keeps what they were.
+
+It is in three parts, and each may be done again. First what is known of the keys goes: their
+records in the archive, their states in histories, what waits of them. Then, once all tables are
+published as they are now, the past of the places goes: files, logs and segments that nobody is to
+read any more, and what topics have of before. The rows as they are now came by a read meanwhile;
+they stay.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cdc.broker import cut
+from cdc.broker.errors import TopicRefusedError
+from cdc.broker.extent import sizes_bytes
+from cdc.values import decode
+from projections.changes.quarantine import table as quarantine_table
+from projections.common.file_lock import WriterLock
+from projections.definition.views import Store
+from projections.erasure.archive import ArchivedTopic
+from projections.erasure.cache_past import write_anew
+from projections.erasure.certificate import Erased
+from projections.erasure.residue import forget_past
+from projections.erasure.search_past import expunge
+from projections.erasure.unreached import made_from
+from projections.errors import SinkUnavailableError
+from projections.publishing.published_versions import Published, promised
+from projections.publishing.stable_table import StableTable
+from projections.stores.delta.sink import WarehouseSink
+from projections.stores.factory import open_sink
+from projections.stores.opensearch.client import SearchEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from pathlib import Path
+
+    from cdc.broker.extent import Place
+    from cdc.table import TableName
+    from projections.erasure.archive import Through
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+_MERGE_S: Final = 600.0
+_REWRITE_S: Final = 300.0
+_BESIDE: Final = (".deleted", ".changes")
+
+
+class Erasure:
+    """The places that know keys of one table.
+
+    Args:
+        spec: The job, its views bound.
+        table: The table.
+        through: Up to where the keys are forgotten.
+    """
+
+    def __init__(self, spec: JobSpec, table: TableName, through: Through) -> None:
+        self._spec = spec
+        self._through = through
+        self._plans = [plan for plan in spec.plans if plan.schema.table == table]
+        own = table.topic(spec.source)
+        self.topics = sorted({own, *(topic for plan in self._plans for topic in plan.topics)})
+
+    @property
+    def views(self) -> list[str]:
+        """Views of the table."""
+        return sorted({plan.view for plan in self._plans})
+
+    @property
+    def followers(self) -> list[str]:
+        """Views that are made from these, by way of others too."""
+        derived = [(_view(view.name), view.inputs) for view in self._spec.derived]
+        return sorted(made_from(self.views, derived) - set(self.views))
+
+    @property
+    def places(self) -> frozenset[tuple[str, Store]]:
+        """Where versions of the table's views are kept, each in a store."""
+        return frozenset((plan.name, store) for plan in self._plans for store in plan.to)
+
+    def archived(self) -> list[ArchivedTopic]:
+        """The table's topics in the archive."""
+        return [ArchivedTopic(self._spec.archive, topic) for topic in self.topics]
+
+    def known(self, texts: Collection[str]) -> list[Erased]:
+        """Takes out what is known of keys.
+
+        Args:
+            texts: The keys, as records have them.
+
+        Raises:
+            SinkError: A place cannot be written.
+            QuarantineDownError: The database does not answer.
+        """
+        records = sum(topic.erase(texts, self._through) for topic in self.archived())
+        found = [Erased("archive", "records", records)]
+        version = self._through.version
+        with closing(WarehouseSink(self._spec.addresses.tables)) as sink:
+            for plan in self._spec.plans_in(Store.TABLE):
+                if plan.history is not None and plan.name in {each.name for each in self._plans}:
+                    count = sink.erase(plan, _values(plan, texts), version)
+                    found.append(Erased(f"history {plan.name}", "changes", count))
+        with quarantine_table.connect(self._spec.ledger) as connection:
+            counts = [
+                quarantine_table.erase(connection, self._spec.source, topic, texts, version)
+                for topic in self.topics
+            ]
+        return [*found, Erased("quarantine", "records", sum(counts))]
+
+    def behind(self, now: Through) -> list[str]:
+        """Returns tables that are not published as they are now.
+
+        A view that is made from others keeps the versions of theirs that it was made from.
+
+        Args:
+            now: Position up to which they have to be.
+        """
+        places = [plan.name for plan in self._spec.plans_in(Store.TABLE)]
+        places += [view.name for view in self._spec.derived]
+        published = Published(self._spec.addresses.tables, self._spec.source)
+        return published.behind(places, now.epoch, now.lsn.value)
+
+    def past(self) -> list[Erased]:
+        """Removes what places keep of former times; all views have to be published as they are.
+
+        Raises:
+            SinkError: A place cannot be read or written.
+            StableTableError: A stable path cannot be shown.
+        """
+        found = [self._past_of_archive(), *self._past_of_tables()]
+        search = self._places(Store.SEARCH)
+        if search:
+            with closing(SearchEngine(self._spec.search_url)) as engine:
+                merged = expunge(engine, search, _MERGE_S)
+            count, left = len(merged.indices), merged.left
+            found.append(Erased("search", "indices merged", count, complete=not left))
+        if self._places(Store.CACHE):
+            done = write_anew(self._spec.cache_url, _REWRITE_S)
+            found.append(Erased("cache", "files written anew", int(done), complete=done))
+        return found
+
+    def left(self, texts: Collection[str]) -> list[Erased]:
+        """Asks the stores by keys which rows of them they have that should be gone.
+
+        Args:
+            texts: The keys, as records have them.
+
+        Raises:
+            SinkError: A store cannot be read.
+        """
+        found = []
+        for store in sorted({store for _, store in self.places}):
+            count = 0
+            with closing(open_sink(store, self._spec.addresses)) as sink:
+                for plan in self._plans:
+                    if store in plan.to:
+                        held = sink.stored(plan, _values(plan, texts))
+                        former = (h for h in held if h.version <= self._through.version)
+                        count += sum(len(each.documents) for each in former)
+            found.append(Erased(str(store), "rows of the keys left", count, complete=not count))
+        return found
+
+    def cut(self, before: Mapping[Place, int], deadline_s: float) -> list[Erased]:
+        """Cuts the topics off.
+
+        Args:
+            before: Offset of each partition before which all goes.
+            deadline_s: Longest wait for the brokers to remove files, seconds.
+
+        Raises:
+            BrokerUnreachableError: No broker answers.
+        """
+        if not before:
+            return []
+        bootstrap = self._spec.bootstrap
+        taken = sizes_bytes(bootstrap, {topic for topic, _ in before})
+        with ExitStack() as altered:
+            for topic in sorted({topic for topic, _ in before}):
+                altered.enter_context(cut.files_go_at_once(bootstrap, topic))
+            try:
+                cut.cut_off(bootstrap, before)
+            except TopicRefusedError:
+                # a topic that keeps the latest record of every key: older ones go by compaction
+                what = "partitions left to compaction"
+                return [Erased("topics", what, len(before), complete=False)]
+            left = cut.await_smaller(
+                bootstrap, {place: taken.get(place, 0) for place in before}, deadline_s
+            )
+        return [Erased("topics", "partitions cut off", len(before), complete=not left)]
+
+    def _past_of_archive(self) -> Erased:
+        done = ArchivedTopic(self._spec.archive, self.topics[0]).forget_past()
+        return Erased("archive", "former versions", int(done), complete=done)
+
+    def _past_of_tables(self) -> Iterable[Erased]:
+        root = self._spec.addresses.tables
+        published = Published(root, self._spec.source)
+        published.forget_former()
+        shown = sorted((root.parent / "views").glob("[!.]*"))
+        try:
+            for path in shown:
+                stable = StableTable(root, path.name)
+                stable.follow(published)
+                stable.clean(0)
+            tables = [path for path in sorted(root.glob("[!.]*")) if _is_table(path)]
+            for path in tables:
+                with WriterLock(root / f".{_place(path.name)}.lock", wait=True):
+                    forget_past(path, promised(root, path.name))
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailableError(
+                "the past of a table cannot be removed", detail=type(error).__name__
+            ) from None
+        return [
+            Erased("tables", "tables without former versions", len(tables)),
+            Erased("stable paths", "tables without former versions", len(shown)),
+        ]
+
+    def _places(self, store: Store) -> list[str]:
+        own = {plan.name for plan in self._spec.plans_in(store)}
+        return sorted(own | {view.name for view in self._spec.derived if store in view.to})
+
+
+def _values(plan: ViewPlan, texts: Collection[str]) -> list[tuple[object, ...]]:
+    """The values of keys; columns may have had other names when a record was written."""
+    columns = [plan.schema.by_name[name] for name in plan.schema.key]
+    fields = [list(orjson.loads(text).values()) for text in sorted(texts)]
+    return [
+        tuple(decode(column, value) for column, value in zip(columns, of_key, strict=True))
+        for of_key in fields
+        if len(of_key) == len(columns)
+    ]
+
+
+def _is_table(path: Path) -> bool:
+    return DeltaTable.is_deltatable(str(path))
+
+
+def _place(table: str) -> str:
+    """The place whose writers take a lock for a table."""
+    for end in _BESIDE:
+        table = table.removesuffix(end)
+    return table
+
+
+def _view(place: str) -> str:
+    return place.partition(".")[0]

@@ -1,0 +1,190 @@
+"""What an erasure would pass over: views that stand still, and places that nobody keeps any more.
+
+Rows go from a view because the job applies what was changed of them. Where it does not, they stay:
+in a view that is paused, in one whose store refuses it, in the versions of a view that is declared
+no more, in a store that a view was taken out of, and in what a drop that was killed has left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from projections.definition.views import DerivedView, MirrorView, kept_in
+from projections.errors import DefinitionUnreadableError
+from projections.planning import view_schemas
+from projections.publishing import positions
+from projections.versions import registry
+from projections.versions.version import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    import psycopg
+
+    from cdc.table import TableName
+    from projections.definition.views import AnyView
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.version import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+_OID: Final = "SELECT to_regclass(quote_ident(%s) || '.' || quote_ident(%s))::oid"
+
+
+class Unreached(NamedTuple):
+    """A place that would keep what is to be forgotten.
+
+    Attributes:
+        place: The place of a view's version.
+        why: Why it is not reached.
+        hint: What brings it within reach.
+    """
+
+    place: str
+    why: str
+    hint: str
+
+
+def unreached(
+    connection: Connection,
+    spec: JobSpec,
+    table: TableName,
+    halted: Mapping[tuple[str, str], str],
+) -> list[Unreached]:
+    """Tells what an erasure of keys of a table would pass over.
+
+    Args:
+        connection: To the source, in autocommit.
+        spec: The job, its views bound, with those that are paused.
+        table: The table.
+        halted: By place and store, the code of what halts a view there, as the job says it.
+    """
+    if not view_schemas.ready(connection):
+        return []
+    look = _Look(connection, spec, table)
+    return sorted([*look.paused(), *look.halted(halted), *look.withdrawn(), *look.left()])
+
+
+def made_from(
+    views: Iterable[str], derived: Iterable[tuple[str, Collection[str]]]
+) -> frozenset[str]:
+    """Returns views, and all that are made from them by way of others.
+
+    Args:
+        views: The views.
+        derived: Views that are made from others, with the views that each of them reads.
+    """
+    found, among = set(views), list(derived)
+    while new := {name for name, inputs in among if not found.isdisjoint(inputs)} - found:
+        found |= new
+    return frozenset(found)
+
+
+class _Look:
+    """One look at everything that is noted of places."""
+
+    def __init__(self, connection: Connection, spec: JobSpec, table: TableName) -> None:
+        self._spec = spec
+        self._versions = registry.read(connection, spec.source)
+        self._views = {each.place: _defined(each) for each in self._versions}
+        there = [p for p in positions.read(connection) if p.source == spec.source]
+        self._positions = {(p.view, p.store) for p in there}
+        shapes = view_schemas.read(connection, spec.source)
+        self._known = shapes.keys() | {place for place, _ in self._positions}
+        row = connection.execute(_OID, (table.schema, table.name)).fetchone()
+        oid, topic = row[0] if row else None, table.topic(spec.source)
+        # a table that was given another name is the same one
+        self._own = {
+            *(plan.name for plan in spec.plans if plan.schema.table == table),
+            *(view.name for view in spec.paused if topic in view.topics),
+            *(place for place, s in shapes.items() if table in s.tables or s.table_oid == oid),
+            *(place for place, view in self._views.items() if _mirrors(view, table)),
+        }
+        made = [(_view(view.name), view.inputs) for view in spec.derived]
+        made += [
+            (each.view, view.inputs)
+            for each in self._versions
+            if isinstance(view := self._views[each.place], DerivedView)
+            and each.state is not VersionState.DROPPED
+        ]
+        self._made = made_from({_view(place) for place in self._own}, made)
+
+    def paused(self) -> Iterator[Unreached]:
+        for view in self._spec.paused:
+            if view.name in self._own:
+                resumed = f"headwater view resume {_view(view.name)}"
+                yield Unreached(view.name, f"paused: {view.fault.code}", view.fault.hint or resumed)
+
+    def halted(self, halted: Mapping[tuple[str, str], str]) -> Iterator[Unreached]:
+        kept = {plan.name for plan in self._spec.plans} & self._own
+        for (place, store), code in halted.items():
+            if place in kept:
+                yield Unreached(
+                    place,
+                    f"stands still in {store}: {code}",
+                    "headwater view status says what lets it go on",
+                )
+
+    def withdrawn(self) -> Iterator[Unreached]:
+        """Stores that a view was taken out of: nobody writes there any more."""
+        stores = {plan.name: plan.to for plan in self._spec.plans if plan.name in self._own}
+        for view in self._spec.derived:
+            if _view(view.name) in self._made:
+                stores[view.name] = kept_in(view)
+        for place, store in self._positions:
+            if place in stores and store not in stores[place]:
+                yield Unreached(
+                    place,
+                    f"was kept in {store} before, and still lies there",
+                    f"declare view {_view(place)} in {store} again, then headwater up",
+                )
+
+    def left(self) -> Iterator[Unreached]:
+        """Versions that nobody keeps."""
+        spec = self._spec
+        declared = {view.name for view in (*spec.views, *spec.declared_derived)}
+        kept = {plan.name for plan in spec.plans} | {view.name for view in spec.paused}
+        kept |= {view.name for view in spec.derived}
+        for version in self._versions:
+            if version.place in kept or not self._concerns(version):
+                continue
+            all_of_it = f"headwater view drop {version.view} --yes"
+            drop = f"headwater view drop {version.view} {version.number} --yes"
+            if version.state is VersionState.DROPPED:
+                if version.place in self._known:
+                    rest = drop if version.view in declared else all_of_it
+                    yield Unreached(version.place, "was dropped by halves", rest)
+            elif version.view not in declared:
+                again = f"{all_of_it}, or declare it again and headwater up"
+                yield Unreached(version.place, "its view is declared no more", again)
+            elif version.state is not VersionState.BUILDING:
+                # what is being built is refused by itself, and has no place yet if it is derived
+                again = f"declare view {version.view} as it was, or {drop}"
+                yield Unreached(version.place, "is not kept as it is declared", again)
+        for place in (self._own & self._known) - kept - self._views.keys():
+            again = f"declare view {_view(place)} again, then headwater up"
+            yield Unreached(place, "nobody keeps it", again)
+
+    def _concerns(self, version: ViewVersion) -> bool:
+        view = self._views[version.place]
+        if view is None:  # nobody can tell
+            return True
+        return version.place in self._own or (
+            isinstance(view, DerivedView) and not self._made.isdisjoint(view.inputs)
+        )
+
+
+def _defined(version: ViewVersion) -> AnyView | None:
+    """What a version was made for; None if that cannot be read."""
+    try:
+        return registry.defined(version)
+    except DefinitionUnreadableError:
+        return None
+
+
+def _mirrors(view: AnyView | None, table: TableName) -> bool:
+    return isinstance(view, MirrorView) and view.table == table
+
+
+def _view(place: str) -> str:
+    return place.partition(".")[0]

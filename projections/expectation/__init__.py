@@ -1,1 +1,0 @@
-"""Expectations: what rows of a view should be like, and what becomes of those that are not."""

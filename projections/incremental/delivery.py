@@ -1,0 +1,234 @@
+"""Derived delivery: what changed of a derived view's table, taken into a store.
+
+The table keeps a feed of its changes. What lies between the version that the store has and the
+published one is taken key by key: the last change of a key counts, and its version is the published
+boundary, so what is given twice, or by somebody who is late, changes nothing. Where the feed does
+not reach back, or the place in the store is new, all rows are given, and what is older is swept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from cdc.lsn import Lsn
+from projections.changes.row_change import Applied, Refused
+from projections.definition.columns import VERSION_COLUMN
+from projections.errors import FeedLostError, SinkUnavailableError
+from projections.incremental.row_form import DerivedForm, derived_plan, misnamed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from projections.changes.row_change import RowChange
+    from projections.changes.sink import Sink
+    from projections.definition.views import DerivedView, Store
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+COMMITS_MAX: Final = 200
+"""Commits whose changes are taken one by one; to give all rows costs less than more of them."""
+
+_CHANGES_PER_WRITE: Final = 10_000
+_LSN_BITS: Final = 56
+_TYPE: Final = "_change_type"
+_COMMIT: Final = "_commit_version"
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """What a store has of a derived view.
+
+    Attributes:
+        table: Id of the view's table.
+        version: Its version.
+        epoch: Incarnation of the source, of the boundary at which that was published.
+        lsn: The boundary, in bytes.
+        form: In which form rows are written; see `form_of`.
+        place: Mark of the place in the store.
+        refused: Keys that the store could not hold when they were last given.
+    """
+
+    table: str
+    version: int
+    epoch: int
+    lsn: int
+    form: str
+    place: str
+    refused: int = 0
+
+    @property
+    def number(self) -> int:
+        """The boundary as the version of rows."""
+        return self.epoch << _LSN_BITS | self.lsn
+
+    @property
+    def boundary(self) -> Lsn:
+        """The boundary."""
+        return Lsn(self.lsn)
+
+
+def delivered_file(spec: JobSpec, store: Store) -> Path:
+    """Returns the file that says what a store has of each derived view."""
+    return spec.checkpoint(store).with_name(f"{store}.derived.json")
+
+
+def delivered(spec: JobSpec, store: Store) -> dict[str, Delivered]:
+    """Returns what a store has of each derived view, by the place of its version."""
+    try:
+        content = delivered_file(spec, store).read_bytes()
+        return msgspec.json.decode(content, type=dict[str, Delivered])
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError:  # torn by a power cut: all is given anew
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedDelivery:
+    """Brings a store to a version of a view's table.
+
+    Attributes:
+        tables: Folder of the tables.
+        plan: The view.
+        through: Version of its table.
+        number: The boundary at which it was published, as the version of rows.
+        after: Version that the store has; None to give all rows and to sweep what is older.
+    """
+
+    tables: Path
+    plan: ViewPlan
+    through: int
+    number: int
+    after: int | None
+
+    def deliver(self, sink: Sink) -> Applied:
+        """Writes what is to be written; any part of it may be given again.
+
+        Raises:
+            FeedLostError: The table does not tell what has changed since; all rows are to be given.
+            SinkError: The store refuses everything or cannot be reached, or the table cannot be
+                read.
+        """
+        applied = Applied()
+        try:
+            for changes in self.changes():
+                for start in range(0, len(changes), _CHANGES_PER_WRITE):
+                    part = changes[start : start + _CHANGES_PER_WRITE]
+                    applied += self._apply(sink, part)
+        except DeltaError as error:
+            raise SinkUnavailableError(
+                f"view {self.plan.name}: its table cannot be read", detail=type(error).__name__
+            ) from None
+        if self.after is None:
+            sink.sweep(self.plan, self.number)
+        return applied
+
+    def _apply(self, sink: Sink, changes: list[RowChange]) -> Applied:
+        errors = [(change, misnamed(self.plan, change)) for change in changes]
+        apart = tuple(Refused(change, error) for change, error in errors if error is not None)
+        if apart:
+            changes = [change for change, error in errors if error is None]
+        return sink.apply(self.plan, changes) + Applied(refused=apart)
+
+    def changes(self) -> Iterator[list[RowChange]]:
+        """Reads what is to be written, part by part.
+
+        Raises:
+            FeedLostError: The table does not tell what has changed since.
+            DeltaError: It cannot be read.
+        """
+        table = DeltaTable(str(self.tables / self.plan.name), version=self.through)
+        if self.after is None:
+            yield from self._all(table)
+        elif self.after < self.through:
+            yield from self._between(table, self.after + 1)
+
+    def _all(self, table: DeltaTable) -> Iterator[list[RowChange]]:
+        read = QueryBuilder().register("t", table).execute("SELECT * FROM t")
+        form = None
+        for batch in read:
+            rows = pa.table(batch)
+            form = form or DerivedForm(self.plan, rows.schema)
+            yield form.changes(rows, self.number)
+
+    def _between(self, table: DeltaTable, first: int) -> Iterator[list[RowChange]]:
+        try:
+            read = table.load_cdf(starting_version=first, ending_version=self.through)
+            found = pa.table(read.read_all())
+        except Exception as error:  # noqa: BLE001  # a missing file raises nothing more special
+            raise FeedLostError(
+                f"view {self.plan.name}: its table does not tell what has changed",
+                detail=f"since its version {self.after}: {type(error).__name__}",
+                hint="all its rows are given anew by themselves",
+            ) from None
+        feed = found.cast(pa.schema([each.with_type(_plain(each.type)) for each in found.schema]))
+        form = DerivedForm(self.plan, feed.schema)
+        rows, gone = last_changes(feed, self.plan.keys)
+        yield form.changes(rows, self.number)
+        yield form.deletes(gone, self.number)
+
+
+def plan_at(spec: JobSpec, view: DerivedView, version: int | None = None) -> ViewPlan:
+    """Binds a derived view to the columns of its table.
+
+    Args:
+        spec: The job.
+        view: The view, whose table is there.
+        version: Of the table; None for its newest.
+
+    Raises:
+        PlanError: The options of the view do not fit its columns.
+        DeltaError: The table cannot be read.
+    """
+    table = DeltaTable(str(spec.addresses.tables / view.name), version=version)
+    return derived_plan(view, spec.source, pa.schema(table.schema().to_arrow()))
+
+
+def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Table]:
+    """Returns what the last change of each key says.
+
+    Args:
+        feed: Changes of a table, in no order.
+        keys: Columns that identify a row.
+
+    Returns:
+        The rows that are there, and the keys of those that are gone.
+    """
+    last: dict[tuple[Any, ...], tuple[int, bool, int]] = {}
+    told = feed.select([*keys, _TYPE, _COMMIT]).to_pylist()
+    for place, change in enumerate(told):
+        if change[_TYPE] == "update_preimage":
+            continue
+        key = tuple(change[name] for name in keys)
+        # a commit that replaces a row tells the old one as deleted
+        found = change[_COMMIT], change[_TYPE] != "delete", place
+        last[key] = max(found, last.get(key, (-1, False, 0)))
+    there = [place for _, present, place in last.values() if present]
+    gone = [place for _, present, place in last.values() if not present]
+    columns = [name for name in feed.column_names if name not in (_TYPE, _COMMIT, VERSION_COLUMN)]
+    return _taken(feed.select(columns), there), _taken(feed.select(list(keys)), gone)
+
+
+def _taken(rows: pa.Table, places: list[int]) -> pa.Table:
+    return rows.take(pa.array(places, pa.int64()))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type whose rows can be picked out: of texts and bytes, not the views of them."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_plain(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind

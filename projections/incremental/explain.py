@@ -1,0 +1,152 @@
+"""Explanation: how a view is kept, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.definition.cache_options import DEFAULT_OPTIONS
+from projections.definition.views import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from projections.definition.views import DerivedView
+    from projections.planning.view_plan import ViewPlan
+
+_PLACES: Final = {
+    Store.TABLE: "Delta table {name}",
+    Store.SEARCH: "OpenSearch alias {name}",
+    Store.CACHE: "keys {source}:{name}:<key>",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewExplanation:
+    """How a view is kept.
+
+    Attributes:
+        view: Its name.
+        kind: `mirror`, `history`, `events` or `derived`.
+        inputs: Tables that it is made from.
+        keys: Columns that identify a row.
+        strategy: How a change of an input becomes a change of the view.
+        group: The views whose tables are published together with its own; none if it has no table.
+        sinks: By store, where it is kept there, and what is kept beside its rows.
+        expectations: What its rows should be like, and what becomes of those that are not.
+        without: Columns of its table that it does not have.
+    """
+
+    view: str
+    kind: str
+    inputs: tuple[str, ...]
+    keys: tuple[str, ...]
+    strategy: str
+    group: tuple[str, ...]
+    sinks: dict[str, tuple[str, ...]]
+    expectations: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+
+def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
+    """Says how a view is kept.
+
+    Args:
+        plan: The view.
+        others: All views of its source; it may be among them.
+    """
+    tables = sorted(other.name for other in others if Store.TABLE in other.to)
+    return ViewExplanation(
+        plan.name,
+        _kind(plan),
+        tuple(dict.fromkeys(str(schema.table) for schema in plan.topics.values())),
+        plan.keys,
+        _strategy(plan),
+        tuple(tables) if Store.TABLE in plan.to else (),
+        {str(store): _sink(plan, plan.source, store) for store in sorted(plan.to)},
+        tuple(str(each) for each in plan.expectations),
+        tuple(column.name for column in plan.left_out),
+    )
+
+
+def explain_derived(
+    view: DerivedView, source: str, said: Mapping[str, Any], group: Iterable[str]
+) -> ViewExplanation:
+    """Says how a view is kept that is made from others.
+
+    Args:
+        view: The view.
+        source: Name of its source.
+        said: What the job said of it; empty if it has not kept it yet.
+        group: The views whose tables are published together with its own.
+    """
+    strategy = "not known before the job has kept it"
+    if said.get("strategy") == "keyed":
+        ways = [f"{name}: {way}" for name, found in said["paths"].items() for way in found]
+        along = view.along
+        onward = (
+            "" if along is None else f" and, of many rows, from the {along.time} of a change on"
+        )
+        near = f"; what is near a change by {', '.join(said['near'])}" if said.get("near") else ""
+        strategy = f"by {', '.join(said['by'])}{onward}; " + "; ".join(ways) + near
+    elif said.get("strategy") and view.along is not None and not view.along.by:
+        strategy = f"from the {view.along.time} of a change on"
+    elif said.get("strategy"):
+        strategy = f"computed as a whole: {said['reason']}"
+    return ViewExplanation(
+        view.name,
+        "derived",
+        view.inputs,
+        view.keys,
+        strategy,
+        tuple(sorted(group)),
+        {
+            str(store): _sink(view, source, store) + _trouble(said, store)
+            for store in sorted(view.to)
+        },
+        tuple(str(each) for each in view.expectations),
+    )
+
+
+def _kind(plan: ViewPlan) -> str:
+    if plan.events is not None:
+        return "events"
+    return "mirror" if plan.history is None else "history"
+
+
+def _strategy(plan: ViewPlan) -> str:
+    if plan.events is not None:
+        types = ", ".join(sorted(plan.events.form.names))
+        return f"one row for each event of {types}"
+    if plan.append_only:
+        return "one row for each insert: the table has no key"
+    if plan.history is None:
+        return "the newest change of each key, by its position in the source's log"
+    by = plan.history.sequence_by or "the commit"
+    return f"every state of each key, valid since {by}"
+
+
+def _trouble(said: Mapping[str, Any], store: Store) -> tuple[str, ...]:
+    """What keeps a view that is made from others out of a store."""
+    told = said if store is Store.TABLE else said.get("stores", {}).get(str(store), {})
+    error = told.get("error")
+    if error is None:
+        return ()
+    seen = [text for text in (error["detail"], error["hint"]) if text]
+    return (": ".join([f"{error['code']} {error['message']}", *seen]),)
+
+
+def _sink(view: ViewPlan | DerivedView, source: str, store: Store) -> tuple[str, ...]:
+    found = [_PLACES[store].format(name=view.name, source=source)]
+    if store is Store.SEARCH:
+        found += [f"{name}: {option}" for name, option in sorted(view.search.fields.items())]
+    if store is Store.CACHE and view.cache != DEFAULT_OPTIONS:
+        cache = view.cache
+        found += [f"layout {cache.layout}"]
+        found += [] if cache.ttl is None else [f"gone {cache.ttl} after its last change"]
+        found += [f"lookup {pattern}" for pattern in cache.lookups]
+        found += [f"counter {pattern}: {of}" for pattern, of in sorted(cache.counters.items())]
+        found += [
+            f"leaderboard {pattern}: {by}" for pattern, by in sorted(cache.leaderboards.items())
+        ]
+    return tuple(found)

@@ -1,0 +1,163 @@
+"""Patterns, looked for in many groups at once, in columns.
+
+Rows of many episodes come, and what was found goes, as columns of Arrow. Values are made of times
+only, and of what is compared; what a match shows of its rows is taken by their places. An episode
+that lacks rows which a step must have is not looked at: most are of that kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from projections.incremental.patterns.index import Effort
+from projections.incremental.patterns.search import Episode, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from projections.definition.operators.pattern import Pattern
+    from projections.errors import ProjectionError
+    from projections.incremental.patterns.search import Match
+
+AT = "at"
+MISSES = "misses"
+COMPARED = "compared"
+SHOWN = "shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may lie together in an episode, and what may be spent on it.
+
+    Attributes:
+        rows_max: Rows.
+        many: What is said of more of them.
+        lookups_max: What may be looked up; see `Effort`.
+        dear: What is said of more.
+    """
+
+    rows_max: int
+    many: ProjectionError
+    lookups_max: int
+    dear: ProjectionError
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found so far, in columns.
+
+    Attributes:
+        ends: Of each episode, how many matches there were up to its end.
+        numbers: Of each match, its number among those of its episode that begin at the same time.
+        due: Of each match, until when nothing absent may come.
+        taken_ends: Of each match, how many rows were taken up to its end.
+        steps: Of each row that was taken, the step's name.
+        places: Its place among all rows.
+    """
+
+    ends: list[int] = field(default_factory=lambda: [0])
+    numbers: list[int] = field(default_factory=list)
+    due: list[int | None] = field(default_factory=list)
+    taken_ends: list[int] = field(default_factory=lambda: [0])
+    steps: list[str] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+
+    def add(self, match: Match, number: int, first: int) -> None:
+        """Adds a match of an episode whose rows begin at a place."""
+        self.numbers.append(number)
+        self.due.append(match.due)
+        for step, place in match.taken:
+            self.steps.append(step)
+            self.places.append(first + place)
+        self.taken_ends.append(len(self.places))
+
+    def column(self, shown: pa.StructArray) -> pa.ListArray:
+        """Returns the matches of each episode, each with what is shown of its rows."""
+        parts = shown.take(pa.array(self.places, pa.int64())).flatten()
+        names = ["step", *(each.name for each in shown.type)]
+        rows = pa.StructArray.from_arrays([pa.array(self.steps, pa.string()), *parts], names)
+        matched = pa.StructArray.from_arrays(
+            [
+                pa.array(self.numbers, pa.int32()),
+                pa.array(self.due, pa.int64()),
+                pa.ListArray.from_arrays(pa.array(self.taken_ends, pa.int32()), rows),
+            ],
+            ["number", "due", "rows"],
+        )
+        return pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), matched)
+
+
+def found(pattern: Pattern, episodes: pa.ListArray, limits: Limits) -> pa.ListArray:
+    """Finds the matches of each episode.
+
+    Args:
+        pattern: What is looked for.
+        episodes: Of each, its rows in their order: structs of `at`, the time in microseconds,
+            `misses`, of each step whether the row does not fit it, `compared`, if anything is, the
+            columns that `Pattern.compared` names, and `shown`, what a match shows of a row.
+        limits: What each may have.
+
+    Returns:
+        Of each, its matches in the order in which they begin: structs of `number`, among those that
+        begin at the same time, `due`, and `rows`: of each its `step` and what is shown of it.
+
+    Raises:
+        ProjectionError: One of them has more than it may.
+    """
+    rows = episodes.flatten()
+    ends = episodes.offsets.to_numpy().astype(np.int64)
+    ends -= ends[0]
+    if len(rows) and int(np.diff(ends).max()) > limits.rows_max:
+        raise limits.many
+    seen, kept = _Found(), _Columns(pattern, rows)
+    possible = kept.possible(ends)
+    for number, (first, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
+        if possible[number]:
+            numbers: Counter[int] = Counter()
+            effort = Effort(limits.lookups_max, limits.dear)
+            for match in matches(pattern, kept.episode(first, end), effort):
+                begins = kept.at[first + match.taken[0][1]]
+                numbers[begins] += 1
+                seen.add(match, numbers[begins], first)
+        seen.ends.append(len(seen.numbers))
+    return seen.column(rows.field(SHOWN))
+
+
+class _Columns:
+    """The rows of all episodes, as they are searched."""
+
+    def __init__(self, pattern: Pattern, rows: pa.StructArray) -> None:
+        self._steps = pattern.steps
+        self.at: list[int] = rows.field(AT).to_numpy().tolist()
+        self._fit = [
+            ~misses.to_numpy(zero_copy_only=False) for misses in rows.field(MISSES).flatten()
+        ]
+        self._fits: list[list[bool]] = [fit.tolist() for fit in self._fit]
+        names = pattern.compared
+        columns = rows.field(COMPARED).flatten() if names else []
+        self._compared: dict[str, list[Any]] = {
+            name: column.to_pylist() for name, column in zip(names, columns, strict=True)
+        }
+
+    def possible(self, ends: np.ndarray[Any, Any]) -> Sequence[bool]:
+        """Of each episode, whether each step that must be there has rows enough for itself."""
+        enough = np.ones(len(ends) - 1, np.bool_)
+        for step, fit in zip(self._steps, self._fit, strict=True):
+            if not step.absent:
+                before = np.concatenate([[0], np.cumsum(fit)])
+                enough &= before[ends[1:]] - before[ends[:-1]] >= step.times
+        found: list[bool] = enough.tolist()
+        return found
+
+    def episode(self, first: int, end: int) -> Episode:
+        """Returns the rows between two places."""
+        return Episode(
+            self.at[first:end],
+            [fits[first:end] for fits in self._fits],
+            {name: column[first:end] for name, column in self._compared.items()},
+        )

@@ -1,0 +1,252 @@
+"""Patterns, looked for in the rows of a group.
+
+What a pattern means is said in `projections.definition.operators.pattern`. Here each row that a
+match takes is looked up (`projections.incremental.patterns.index`), and so is the first that an
+absent step forbids; rows in between cost nothing. So of a group what is done grows with the rows
+that fit the first step, times the rows of a match, times the logarithm of the group; not with how
+many rows lie within a pattern's time.
+
+What is not bounded by that, several comparisons of one step that are none of them `=` and rows that
+fit steps in any order in ever other ways, is by `Effort`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from heapq import heapify, heappop, heapreplace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from projections.definition.operators.windows import micros
+from projections.incremental.patterns.any_order import Rows
+from projections.incremental.patterns.index import Comparison, Places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from projections.definition.operators.pattern import Pattern, Step
+    from projections.incremental.patterns.index import Effort
+
+
+class Episode(NamedTuple):
+    """Rows of a group in the order of their time: all of it, or as many as no match goes beyond.
+
+    Attributes:
+        at: The time of each, microseconds.
+        fits: Of each step of the pattern, whether each row alone fits it.
+        columns: What is compared of each row, by the column's name.
+    """
+
+    at: Sequence[int]
+    fits: Sequence[Sequence[bool]]
+    columns: Mapping[str, Sequence[Any]]
+
+
+class Match(NamedTuple):
+    """What was found.
+
+    Attributes:
+        taken: Step and place of each row, in order.
+        due: Until when nothing absent may come, microseconds; None if the last step is not absent.
+            What comes until then takes the match back.
+    """
+
+    taken: tuple[tuple[str, int], ...]
+    due: int | None
+
+
+def matches(pattern: Pattern, episode: Episode, effort: Effort) -> Iterator[Match]:
+    """Finds all matches in the rows of a group, in the order in which they begin.
+
+    Args:
+        pattern: What is looked for.
+        episode: The rows.
+        effort: What may be spent.
+
+    Raises:
+        ProjectionError: More was spent than may be.
+    """
+    search: _Search = (
+        _AnyOrder(pattern, episode, effort)
+        if pattern.any_order
+        else _InOrder(pattern, episode, effort)
+    )
+    at, width, free = episode.at, micros(pattern.within), 0
+    row, behind = pattern.resumes  # behind where this match begins: no row begins two
+    for start in search.starts:
+        if start < free:
+            continue
+        last = at[start] + width
+        match = search.beginning(start, bisect_right(at, last, start), last)
+        if match is not None:
+            yield match
+            free = match.taken[row][1] + behind
+
+
+class _Search(Protocol):
+    """Finds the match that begins with a row."""
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Places of the rows with which one may begin, in order."""
+        ...
+
+    def beginning(self, start: int, end: int, last: int) -> Match | None:
+        """Returns the match that begins at a place.
+
+        Args:
+            start: The place.
+            end: The first place of which the time is over.
+            last: Until when it must be there.
+        """
+        ...
+
+
+class _Stage:
+    """A step with the rows that may be for it, and what must not be before it has all of them."""
+
+    def __init__(self, step: Step, number: int, episode: Episode, effort: Effort) -> None:
+        fits = episode.fits[number]
+        self.step = step
+        self.fitting = [place for place, fit in enumerate(fits) if fit]
+        columns, conditions = episode.columns, step.conditions
+        self._places = Places(
+            self.fitting,
+            [Comparison(each.compared, columns[each.column]) for each in conditions],
+            effort,
+        )
+        self._others = [(columns[each.other], each) for each in conditions]
+        self.absent: list[_Stage] = []
+
+    def take(self, start: int, end: int, count: int, lasts: Mapping[str, int]) -> Sequence[int]:
+        """Returns the first rows that are for it, or none if there are fewer than wanted.
+
+        Args:
+            start: Where they may begin.
+            end: Where they must have ended, itself excluded.
+            count: How many.
+            lasts: The last row of each step before.
+        """
+        others = self._others
+        values = [each.against(column[lasts[each.step]]) for column, each in others]
+        return self._places.take(start, end, count, values)
+
+    def forbidden(self, start: int, rows: Sequence[int], lasts: Mapping[str, int]) -> bool:
+        """Tells whether what must be absent lies among rows for this step, and is none of them."""
+        end = rows[-1]
+        for absent in self.absent:
+            place = start
+            while found := absent.take(place, end, 1, lasts):
+                if rows[bisect_left(rows, found[0])] != found[0]:
+                    return True
+                place = found[0] + 1
+        return False
+
+
+class _InOrder:
+    """Finds matches whose steps come one after the other."""
+
+    def __init__(self, pattern: Pattern, episode: Episode, effort: Effort) -> None:
+        self._strict, self._effort = pattern.strict, effort
+        self._stages: list[_Stage] = []
+        self._after: list[_Stage] = []  # absent, behind all that is there
+        for number, step in enumerate(pattern.steps):
+            stage = _Stage(step, number, episode, effort)
+            if step.absent:
+                self._after.append(stage)
+            else:
+                stage.absent, self._after = self._after, []
+                self._stages.append(stage)
+
+    @property
+    def starts(self) -> Sequence[int]:
+        return self._stages[0].fitting
+
+    def beginning(self, start: int, end: int, last: int) -> Match | None:
+        found: list[tuple[str, Sequence[int]]] = []
+        lasts: dict[str, int] = {}
+        place = start
+        for stage in self._stages:
+            name, times = stage.step.name, stage.step.times
+            stop = min(end, place + times) if self._strict else end
+            rows = stage.take(place, stop, times, lasts)
+            if not rows or stage.forbidden(place, rows, lasts):
+                return None
+            found.append((name, rows))
+            lasts[name] = rows[-1]
+            place = rows[-1] + 1
+        if any(stage.take(place, end, 1, lasts) for stage in self._after):
+            return None
+        taken = tuple((name, row) for name, rows in found for row in rows)
+        self._effort.spend(len(taken))
+        return Match(taken, last if self._after else None)
+
+
+class _AnyOrder:
+    """Finds matches whose steps come as they like.
+
+    A row that is of no use to those that were taken is of none later: no row that fits the same
+    steps has to be looked at any more.
+    """
+
+    def __init__(self, pattern: Pattern, episode: Episode, effort: Effort) -> None:
+        self._strict, self._effort = pattern.strict, effort
+        self._names = [step.name for step in pattern.steps]
+        self._times = [step.times for step in pattern.steps]
+        self._fits = list(zip(*episode.fits, strict=True))
+        self._fitting = [[n for n, fit in enumerate(fits) if fit] for fits in episode.fits]
+        self._alike: dict[tuple[bool, ...], list[int]] = {}
+        for place, fits in enumerate(self._fits):
+            if any(fits):
+                self._alike.setdefault(fits, []).append(place)
+
+    @property
+    def starts(self) -> Sequence[int]:
+        return sorted(place for places in self._alike.values() for place in places)
+
+    def beginning(self, start: int, end: int, last: int) -> Match | None:  # noqa: ARG002
+        total, rows = sum(self._times), Rows(self._times)
+        self._effort.spend()
+        if self._strict:
+            end = min(end, start + total)
+        if end - start < total or not self._enough(start, end):
+            return None
+        taken = self._each(rows, start, end) if self._strict else self._useful(rows, start, end)
+        if not taken:
+            return None
+        return Match(tuple((self._names[step], place) for place, step in rows.given), None)
+
+    def _enough(self, start: int, end: int) -> bool:
+        """Whether each step has rows that fit it, whatever the others need."""
+        for places, times in zip(self._fitting, self._times, strict=True):
+            number = bisect_left(places, start) + times
+            if number > len(places) or places[number - 1] >= end:
+                return False
+        return True
+
+    def _each(self, rows: Rows, start: int, end: int) -> bool:
+        return all(self._takes(rows, place, self._fits[place]) for place in range(start, end))
+
+    def _useful(self, rows: Rows, start: int, end: int) -> bool:
+        """Takes the rows that are of use, until there are enough."""
+        waiting = []
+        for fits, places in self._alike.items():
+            number = bisect_left(places, start)
+            if number < len(places):
+                waiting.append((places[number], number, fits))
+        heapify(waiting)
+        while waiting and waiting[0][0] < end:
+            place, number, fits = waiting[0]
+            useful, places = self._takes(rows, place, fits), self._alike[fits]
+            if useful and rows.full:
+                return True
+            if useful and number + 1 < len(places):
+                heapreplace(waiting, (places[number + 1], number + 1, fits))
+            else:
+                heappop(waiting)
+        return False
+
+    def _takes(self, rows: Rows, place: int, fits: Sequence[bool]) -> bool:
+        before = rows.tried
+        useful = rows.takes(place, fits)
+        self._effort.spend(rows.tried - before)
+        return useful

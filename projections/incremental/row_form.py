@@ -1,0 +1,208 @@
+"""Derived form: the rows of a derived view's table as sinks take them, lists and structs included.
+
+In search and cache a struct is an object, a list is an array, and a map an object whose names are
+the texts of its keys; what is in them has the form that the same value has in a column.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import pyarrow as pa
+
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.values import encoder
+from projections.changes.documents import NULL_TEXT, key_text
+from projections.changes.row_change import RowChange
+from projections.definition.columns import VERSION_COLUMN
+from projections.errors import PlanError, UnholdableValueError
+from projections.planning.view_plan import Nested, ViewPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from projections.definition.views import DerivedView
+
+_SCHEMA: Final = "derived"
+_INTEGERS: Final = {8: "smallint", 16: "smallint", 32: "integer", 64: "bigint"}
+
+
+def derived_plan(view: DerivedView, source: str, schema: pa.Schema) -> ViewPlan:
+    """Binds a derived view to the columns that its table has.
+
+    Args:
+        view: The view.
+        source: Name of its source.
+        schema: Columns of its table.
+
+    Raises:
+        PlanError: The options of the view do not fit its columns, or a key is no plain value.
+    """
+    place = TableName(_SCHEMA, view.name)
+    fields = [each for each in schema if each.name != VERSION_COLUMN]
+    columns = tuple(_column(each) for each in fields)
+    nested = {each.name: made for each in fields if (made := _nested(each.type)) is not None}
+    found = TableSchema(place, columns, view.keys)
+    for name in view.keys:
+        if name in nested:
+            raise PlanError(
+                f"view {view.name}: column {name} cannot be a key",
+                detail=found.by_name[name].type_name,
+                hint="keys are plain values: search and cache name rows by their text",
+            )
+    view.search.check(view.name, TableSchema(place, (*columns, *_leaves(nested)), view.keys))
+    view.cache.check(view.name, found)
+    return ViewPlan(
+        view.name,
+        source,
+        "",
+        found,
+        view.keys,
+        view.to,
+        cache=view.cache,
+        search=view.search,
+        nested=nested,
+    )
+
+
+def form_of(plan: ViewPlan) -> str:
+    """Returns what differs as soon as rows would be written in another form."""
+    columns = [(c.name, str(c.kind), c.type_name) for c in plan.schema.columns]
+    search = sorted((name, repr(option)) for name, option in plan.search.fields.items())
+    options = [plan.keys, plan.cache.form, search, plan.search.analyzer, plan.search.analysis]
+    said = orjson.dumps([columns, options], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(said).hexdigest()[:16]
+
+
+class DerivedForm:
+    """Makes changes of a view from rows of its table.
+
+    Args:
+        plan: The view.
+        schema: Columns of what is given.
+    """
+
+    def __init__(self, plan: ViewPlan, schema: pa.Schema) -> None:
+        self._plan = plan
+        self._nested = [(name, _value_encoder(schema.field(name).type)) for name in plan.nested]
+        self._names = [column.name for column in plan.schema.columns]
+
+    def changes(self, rows: pa.Table, version: int) -> list[RowChange]:
+        """Returns rows as changes of a version."""
+        found = []
+        for row in rows.select(self._names).to_pylist():
+            for name, encode in self._nested:
+                row[name] = encode(row[name])
+            found.append(RowChange(self._key(row), version, row, 0))
+        return found
+
+    def deletes(self, keys: pa.Table, version: int) -> list[RowChange]:
+        """Returns keys as deletes of a version."""
+        return [RowChange(self._key(key), version, None, 0) for key in keys.to_pylist()]
+
+    def _key(self, row: Mapping[str, object]) -> tuple[object, ...]:
+        return tuple(row[name] for name in self._plan.keys)
+
+
+def misnamed(plan: ViewPlan, change: RowChange) -> UnholdableValueError | None:
+    """Returns why a key has no name of its own; nearly every key has one."""
+    if change.key != (NULL_TEXT,):
+        return None
+    return UnholdableValueError(
+        f"view {plan.name}: a key has the text that stands for NULL",
+        detail=NULL_TEXT,
+        hint="add a column to the view's keys",
+    )
+
+
+def _leaves(nested: Mapping[str, Nested], above: str = "") -> list[Column]:
+    found = []
+    for name, each in nested.items():
+        path = f"{above}{name}"
+        for column in each.columns:
+            if column.name not in each.inner:
+                dotted = f"{path}.{column.name}"
+                found.append(Column(dotted, column.kind, column.type_name))
+        found += _leaves(each.inner, f"{path}.")
+    return found
+
+
+def _column(field: pa.Field) -> Column:
+    name, kind = field.name, field.type
+    if pa.types.is_decimal(kind):
+        text = f"numeric({kind.precision},{kind.scale})"
+        return Column(name, ColumnKind.NUMERIC, text, kind.precision, kind.scale)
+    if pa.types.is_integer(kind):
+        return Column(name, ColumnKind.INTEGER, _INTEGERS[kind.bit_width])
+    if pa.types.is_timestamp(kind):
+        told = ColumnKind.TIMESTAMP if kind.tz is None else ColumnKind.TIMESTAMPTZ
+        return Column(name, told, str(told))
+    for holds, told in _KINDS:
+        if holds(kind):
+            return Column(name, told, str(kind) if told is ColumnKind.NESTED else str(told))
+    raise PlanError(f"column {name} has a type that no store holds", detail=str(kind))
+
+
+def _nested(kind: pa.DataType) -> Nested | None:
+    if _is_list(kind):
+        inner = _nested(kind.value_type)
+        if inner is not None:
+            return Nested(many=True, columns=inner.columns, inner=inner.inner, value=inner.value)
+        return Nested(many=True, value=_column(pa.field("value", kind.value_type)))
+    if pa.types.is_struct(kind):
+        found = {each.name: inner for each in kind if (inner := _nested(each.type)) is not None}
+        return Nested(many=False, columns=tuple(_column(each) for each in kind), inner=found)
+    return Nested(many=False) if pa.types.is_map(kind) else None
+
+
+def _value_encoder(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Returns what makes a value's JSON form; of NULL it makes None."""
+    encode: Callable[[Any], Any]
+    if pa.types.is_struct(kind):
+        parts = [(each.name, _value_encoder(each.type)) for each in kind]
+
+        def encode(value: Any) -> Any:
+            return {name: part(value[name]) for name, part in parts}
+    elif _is_list(kind):
+        item = _value_encoder(kind.value_type)
+
+        def encode(value: Any) -> Any:
+            return [item(each) for each in value]
+    elif pa.types.is_map(kind):
+        key, value_of = _value_encoder(kind.key_type), _value_encoder(kind.item_type)
+
+        def encode(value: Any) -> Any:
+            return {key_text([key(name)]): value_of(each) for name, each in value}
+    else:
+        plain = encoder(TableSchema(TableName(_SCHEMA, ""), (_column(pa.field("v", kind)),)))
+
+        def encode(value: Any) -> Any:
+            return plain({"v": value})["v"]
+
+    return lambda value: None if value is None else encode(value)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+_KINDS: Final[Sequence[tuple[Callable[[pa.DataType], bool], ColumnKind]]] = (
+    (_is_text, ColumnKind.TEXT),
+    (pa.types.is_boolean, ColumnKind.BOOLEAN),
+    (pa.types.is_floating, ColumnKind.FLOAT),
+    (pa.types.is_date, ColumnKind.DATE),
+    (_is_bytes, ColumnKind.BYTES),
+    (lambda kind: _nested(kind) is not None, ColumnKind.NESTED),
+)

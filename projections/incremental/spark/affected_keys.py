@@ -1,0 +1,139 @@
+"""Keys that a change affects: few are literals of a query, many are rows that Spark holds.
+
+Values stay Spark's: they come out of one query and go into the next without being made Python's, so
+they are the same, and a key costs no call from one process to the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    TimestampType,
+)
+
+from projections.definition.operators.measures import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+FEW_MAX: Final = 500
+"""Keys that are put into the query as literals; beyond, planning them costs more than it saves."""
+
+HELD_MAX: Final = 1_000_000
+"""Keys that each worker holds to find their rows: only so does Spark look for those before it
+groups rows (its `PushDownLeftSemiAntiJoin`). Beyond, all rows are grouped."""
+
+_LITERAL: Final = (*(BooleanType, DateType, DecimalType, IntegralType, StringType, TimestampType),)
+"""Types whose values come back from the engine and go in again as the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedKeys:
+    """Values of the columns by which a view is kept, each once.
+
+    Attributes:
+        frame: They, as a DataFrame; where they are few, rows that the driver holds, and where they
+            are many, held by Spark once they were computed, until they are released.
+        count: How many there are; None where they are too many for each worker to hold.
+        values: Where they are few, the values of each column, NULL left out, as a list of Java's.
+        nulls: Columns in which NULL occurs, where they are few.
+        bounds: The least and the greatest value of columns, where these can be literals and are not
+            NULL throughout.
+    """
+
+    frame: DataFrame
+    count: int | None
+    values: Mapping[str, Any] | None = None
+    nulls: frozenset[str] = frozenset()
+    bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def release(self) -> None:
+        """Lets go of what is held of many keys."""
+        if self.values is None:
+            self.frame.unpersist()
+
+    def held(self, frame: DataFrame) -> DataFrame:
+        """A frame of no more rows than there are keys, by each worker where these are not many."""
+        return frame if self.count is None else fn.broadcast(frame)
+
+
+def gathered(session: SparkSession, keys: DataFrame, few_max: int = FEW_MAX) -> AffectedKeys:
+    """Finds affected keys, in one Spark job; where they are many, in two.
+
+    Args:
+        session: The session.
+        keys: Values of the columns by which a view is kept; each can occur more than once.
+        few_max: Most keys that the driver holds.
+    """
+    distinct = keys.distinct()
+    names = _literals(keys)
+    if len(names) < len(keys.columns):
+        return _many(distinct, names)
+    rows = fn.collect_list(fn.struct(*map(quoted, names)))
+    values = [fn.collect_list(quoted(name)) for name in names]
+    found = _one(distinct.limit(few_max + 1), [*_extremes(names), rows, *values])
+    count, first = found.getLong(0), 1 + 2 * len(names)
+    if count > few_max:
+        return _many(distinct, names)
+    java = session._jsparkSession  # noqa: SLF001  # Python's way would make them Python's
+    frame = DataFrame(java.createDataFrame(found.getList(first), keys._jdf.schema()), session)  # noqa: SLF001
+    lists = {name: found.getList(first + place) for place, name in enumerate(names, start=1)}
+    nulls = frozenset(name for name, values in lists.items() if values.size() < count)
+    return AffectedKeys(frame, count, lists, nulls, _bounds(found, names))
+
+
+def named(rows: DataFrame, keys: AffectedKeys, names: Sequence[str]) -> DataFrame:
+    """Returns rows of which each column has one of the values of keys, where these are few.
+
+    Args:
+        rows: Some rows; where keys are many, all are returned.
+        keys: The keys.
+        names: The columns, called alike.
+    """
+    if keys.values is not None:
+        for name in names:
+            rows = rows.where(_among(name, keys, keys.values[name]))
+    return rows
+
+
+def _many(distinct: DataFrame, names: Sequence[str]) -> AffectedKeys:
+    held = distinct.persist()
+    found = _one(held, _extremes(names))
+    count = found.getLong(0)
+    return AffectedKeys(held, count if count <= HELD_MAX else None, bounds=_bounds(found, names))
+
+
+def _literals(frame: DataFrame) -> list[str]:
+    return [field.name for field in frame.schema if isinstance(field.dataType, _LITERAL)]
+
+
+def _extremes(names: Sequence[str]) -> list[Column]:
+    return [each(quoted(name)) for name in names for each in (fn.min, fn.max)]
+
+
+def _one(rows: DataFrame, said: Sequence[Column]) -> Any:
+    """How many rows there are, and what is said of all of them together, as a row of Java's."""
+    return rows.agg(fn.count("*"), *said)._jdf.collectAsList().get(0)  # noqa: SLF001
+
+
+def _bounds(row: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    found = {name: (row.get(1 + 2 * n), row.get(2 + 2 * n)) for n, name in enumerate(names)}
+    return {name: pair for name, pair in found.items() if pair[0] is not None}
+
+
+def _among(name: str, keys: AffectedKeys, values: Any) -> Column:
+    """A condition on one column: it has one of the values, or NULL if that is affected."""
+    column: Any = fn.col(name)
+    among = fn.lit(False) if values.isEmpty() else Column(column._jc.isInCollection(values))  # noqa: SLF001
+    return column.isNull() | among if name in keys.nulls else among

@@ -1,0 +1,503 @@
+"""Derived views at one boundary: what changed of their inputs, and what becomes of their rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from projections.common.fault import Fault, FaultError
+from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
+from projections.derivation_errors import ViewQueryError
+from projections.errors import ProjectionError, QueryFailedError
+from projections.incremental.analysis.pruning import columns_in_order
+from projections.incremental.analysis.strategy import Keyed
+from projections.incremental.expectation_filter import Sieve
+from projections.incremental.spark.affected_keys import gathered
+from projections.incremental.spark.analysis import analyse, keyed
+from projections.incremental.spark.full_diff import differences
+from projections.incremental.spark.pattern_matching import matches_of
+from projections.incremental.spark.percolator import percolated
+from projections.incremental.spark.pruned_inputs import near
+from projections.incremental.spark.recompute_keys import affected, outcome, within
+from projections.incremental.spark.recompute_suffix import onward, touched
+from projections.incremental.spark.sql_query import definition_of_sql
+from projections.planning.job_spec import writing
+from projections.publishing.published_versions import TableVersion
+from projections.stores.delta.derived_table import DerivedTable, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from projections.common.driver_lock import Tenure
+    from projections.definition.expectations.expectation import Expectation
+    from projections.definition.operators.time_bounds import Extent
+    from projections.definition.views import DerivedView
+    from projections.incremental.analysis.strategy import Explanation
+    from projections.incremental.spark.analysis import Derivation
+    from projections.incremental.spark.pruned_inputs import Nearby
+    from projections.incremental.spark.table_reader import TableVersions
+    from projections.publishing.published_versions import PublishedVersion
+
+_LSN_BITS: Final = 56
+_FEW_ROWS: Final = 1_000_000
+"""Rows of all inputs from which on it pays to have Spark compile what it does with each."""
+_MANY_ROWS: Final = 4_000_000
+"""Rows of an input from which on it costs less to look up where changes of it reach, two jobs of
+Spark's, than to read their groups from the beginning."""
+_WRITTEN_DDL: Final = "kept long, gone long, failed map<string,long>"
+_WRITTEN: Final = pa.schema(
+    [("kept", pa.int64()), ("gone", pa.int64()), ("failed", pa.map_(pa.string(), pa.int64()))]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedWriter:
+    """Writes what became of a view's rows, in one of Spark's workers.
+
+    Attributes:
+        root: Folder of the tables.
+        view: Name of the view.
+        keys: Columns that identify a row.
+        schema: Columns of what is given.
+        version: Boundary at which it is so, as a number.
+        anew: Whether it is all that the view has, in place of what it had.
+        expectations: What its rows should be like.
+        tenure: The driver's right to write.
+    """
+
+    root: Path
+    view: str
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    version: int
+    anew: bool
+    expectations: tuple[Expectation, ...] = ()
+    tenure: Tenure | None = None
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Writes all batches of the one task; yields how many rows were kept, gone, and failed."""
+        given = list(batches)
+        rows = (
+            pa.Table.from_batches(given).cast(self.schema) if given else self.schema.empty_table()
+        )
+        table = DerivedTable(self.root, self.view, self.keys)
+        rows = settled(rows, self.keys)
+        sieve = Sieve(self.view, self.expectations)
+        try:
+            with writing(self.tenure):
+                kept, gone = table.write(sieve.marked(rows), self.version, anew=self.anew)
+        except ProjectionError as error:
+            raise FaultError(error) from None
+        written = {"kept": [kept], "gone": [gone], "failed": [list(sieve.failed.items())]}
+        yield pa.RecordBatch.from_pydict(written, schema=_WRITTEN)
+
+
+@dataclass(slots=True)
+class DerivedKeeper:
+    """Keeps one derived view.
+
+    Attributes:
+        tables: Folder of the tables.
+        view: The view.
+        versions: Reads the tables.
+        versions_of_few: Reads them where they have few rows, in a session made for those.
+        failed: Rows computed so far that did not meet an expectation, by its name.
+        tenure: The driver's right to write.
+        onward_rows_min: Rows of an input from which on a view that is made along its groups' time
+            is kept from where changes reach, and not by whole groups.
+        identities: By place, columns that identify the rows of a table, where that is known.
+    """
+
+    tables: Path
+    view: DerivedView
+    versions: TableVersions
+    versions_of_few: TableVersions | None = None
+    failed: Counter[str] = field(default_factory=Counter)
+    tenure: Tenure | None = None
+    onward_rows_min: int = _MANY_ROWS
+    identities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    _analysed: dict[bool, tuple[Any, Derivation]] = field(default_factory=dict)
+    _suited: Any = None
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """How the view is kept; None before its inputs were seen."""
+        known = next((each for _, each in self._analysed.values()), None)
+        if known is None:
+            return None
+        found = known.explain()
+        identities = {_view(place): columns for place, columns in self.identities.items()}
+        return replace(found, near=columns_in_order(known.anchors, found.by, identities))
+
+    def keep(
+        self,
+        version: PublishedVersion,
+        known: Mapping[str, TableVersion],
+        own: TableVersion | None,
+        places: Mapping[str, str] | None = None,
+        *,
+        whole: bool = False,
+    ) -> TableVersion | None:
+        """Brings the view to a boundary.
+
+        Args:
+            version: The boundary.
+            known: The tables of all views there, by their places, as far as they are whole.
+            own: The view's table, as it was published last; None if it never was.
+            places: Of views of which readers see another version than the first, its place. Where
+                that is not what the view was made from, it is made anew.
+            whole: Its table may not be what it was left as: all of it is computed and compared.
+
+        Returns:
+            The view's table there; None while an input is not whole yet.
+
+        Raises:
+            DerivationError: The query cannot be kept.
+            PySparkException: Spark cannot run it.
+        """
+        view = self.view
+        read = [(places or {}).get(name, name) for name in view.inputs]
+        if not known.keys() >= set(read):
+            return None
+        wanted = {place: known[place].version for place in read}
+        query = view.fingerprint
+        same = own is not None and own.query in view.fingerprints and own.epoch == version.epoch
+        if own is not None and same and own.made_from.keys() == wanted.keys():
+            changed = {place for place in wanted if own.made_from[place] != wanted[place]}
+        else:
+            own, changed = None, set(wanted)
+        if whole:
+            self._mend(version, wanted)
+        elif changed or own is None or self._suited is None:
+            self._bring(version, wanted, changed, own)
+        table = DeltaTable(self.tables / view.name).version()
+        # no newer than the oldest that it is made from
+        epoch, lsn = min((known[place].epoch, known[place].lsn) for place in read)
+        return TableVersion(table, epoch, lsn, wanted, query)
+
+    def _bring(
+        self,
+        version: PublishedVersion,
+        wanted: Mapping[str, int],
+        changed: set[str],
+        own: TableVersion | None,
+    ) -> None:
+        versions = self._reader(wanted)
+        new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
+        derivation = self._analysis(versions, new)
+        number = number_of(version)
+        if own is not None and self._suits(versions, derivation, new):
+            if not changed:
+                return
+            along = self.view.along
+            if isinstance(derivation.strategy, Keyed) or (along is not None and not along.by):
+                places = {place: (own.made_from[place], wanted[place]) for place in changed}
+                self._affected(versions, derivation, new, places, own, number)
+                return
+        self._whole(versions, derivation, new, number)
+        self._suited = self._form(versions)
+
+    def _affected(  # noqa: PLR0913, PLR0917  # what one boundary is to the view
+        self,
+        versions: TableVersions,
+        derivation: Derivation,
+        new: Mapping[str, DataFrame],
+        changed: Mapping[str, tuple[int, int]],
+        own: TableVersion,
+        number: int,
+    ) -> None:
+        """Brings what changes affect to a boundary, and nothing else."""
+        stored, read = partial(self._stored, versions), new
+        try:
+            changes = {
+                _view(place): versions.changes(place, *between)
+                for place, between in changed.items()
+            }
+            if (extent := self._along(versions, changed)) is not None:
+                (rows,), (changes_of_it,) = new.values(), changes.values()
+                keys = touched(extent, changes_of_it, stored())
+            else:
+                derivation = self._kept(derivation, set(changes))
+                had = own.made_from
+                old = {_view(place): versions.rows(place, had[place]) for place in had}
+                if (nearby := self._near(versions, derivation, own, changed)) is not None:
+                    old, read = nearby.of(old), nearby.of(new)
+                found = affected(derivation, changes, old, read, nearby)
+                keys = gathered(versions.session, found)
+        except (PySparkException, Py4JJavaError):
+            self._whole(versions, derivation, new, number)  # the feed reaches not so far
+            return
+        try:
+            if keys.count != 0:
+                self._write(
+                    outcome(
+                        derivation, within(self.view.span, derivation, read, keys), keys, stored
+                    )
+                    if extent is None
+                    else onward(derivation, extent, rows, keys, stored()),
+                    number,
+                    anew=False,
+                )
+        finally:
+            keys.release()
+
+    def _near(
+        self,
+        versions: TableVersions,
+        derivation: Derivation,
+        own: TableVersion,
+        changed: Mapping[str, tuple[int, int]],
+    ) -> Nearby | None:
+        """What has to be read of the inputs, where changes are few and that can be told."""
+        if not derivation.anchors:
+            return None
+        few = {
+            _view(place): found.rows
+            for place, between in changed.items()
+            if (found := versions.few_changes(place, *between)) is not None
+        }
+        if len(few) < len(changed):
+            return None
+        known = {
+            _view(place): self.identities[place]
+            for place in own.made_from
+            if place in self.identities
+        }
+        return near(derivation, keyed(derivation).by, known, few)
+
+    def _stored(self, versions: TableVersions) -> DataFrame:
+        """All rows that the view's table has by now."""
+        name = self.view.name
+        return versions.rows(name, DeltaTable(self.tables / name).version())
+
+    def _along(
+        self, versions: TableVersions, changed: Mapping[str, tuple[int, int]]
+    ) -> Extent | None:
+        """How far changes reach, where that is worth to be looked up."""
+        along = self.view.along
+        if along is None or not along.by:  # of one group of all rows there is no other way
+            return along
+        ((place, (_, now)),) = changed.items()  # nothing else is read
+        count = versions.count(place, now)
+        return along if count is None or count >= self.onward_rows_min else None
+
+    def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
+        """Makes the table what it should be, whatever has become of it."""
+        versions = self._reader(wanted)
+        new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
+        derivation, number = self._analysis(versions, new), number_of(version)
+        # a merge does to one row of a key what it does to the other
+        if self._doubled(versions):
+            result = derivation.definition(new)
+            self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, anew=True)
+        else:
+            self._whole(versions, derivation, new, number)
+        self._suited = self._form(versions)
+
+    def _doubled(self, versions: TableVersions) -> bool:
+        """Whether the table has two rows of one key."""
+        path = str(self.tables / self.view.name)
+        if not DeltaTable.is_deltatable(path):
+            return False
+        stored = versions.session.read.format("delta").load(path)
+        if not set(self.view.keys) <= set(stored.columns):
+            return False  # it is made anew for that
+        return stored.groupBy(*self.view.keys).count().where("count > 1").head() is not None
+
+    def _kept(self, derivation: Derivation, changed: set[str]) -> Derivation:
+        """How it is kept if these inputs change.
+
+        One alone is followed no further than to columns that identify its rows, if the view has
+        these: what else belongs to its rows is found where it is computed.
+        """
+        if len(changed) > 1:
+            return derivation
+        (name,) = changed
+        alone = derivation.alone(name)
+        own, known = keyed(alone).own.get(name), self.view.identities.get(name)
+        there = own is not None and known and set(known) <= set(own.columns.values())
+        return alone if there else derivation
+
+    def _reader(self, wanted: Mapping[str, int]) -> TableVersions:
+        few = self.versions_of_few
+        if few is None:
+            return self.versions
+        counts = [few.count(name, at) for name, at in wanted.items()]
+        unknown = None in counts
+        return self.versions if unknown or sum(filter(None, counts)) >= _FEW_ROWS else few
+
+    def _whole(
+        self,
+        versions: TableVersions,
+        derivation: Derivation,
+        new: Mapping[str, DataFrame],
+        number: int,
+    ) -> None:
+        result = derivation.definition(new)
+        path = str(self.tables / self.view.name)
+        if DeltaTable.is_deltatable(path):
+            stored = versions.session.read.format("delta").load(path)
+            if _alike(stored, result):
+                self._write(differences(result, stored, self.view.keys), number, anew=False)
+                return
+        self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, anew=True)
+
+    def _suits(
+        self, versions: TableVersions, derivation: Derivation, new: Mapping[str, DataFrame]
+    ) -> bool:
+        """Whether the view's table has the columns and types that its query gives by now.
+
+        An input that was widened gives values that the table would round or cut off. That is looked
+        at once for each form of the inputs.
+        """
+        form = self._form(versions)
+        if form != self._suited:
+            stored = versions.session.read.format("delta").load(str(self.tables / self.view.name))
+            if not _alike(stored, derivation.definition(new)):
+                return False
+            self._suited = form
+        return True
+
+    def _form(self, versions: TableVersions) -> Any:
+        """The form of the inputs by which the view was analysed last."""
+        form, _ = self._analysed[versions is self.versions_of_few]
+        return form
+
+    def _write(self, rows: DataFrame, number: int, *, anew: bool) -> None:
+        found = to_arrow_schema(rows.schema, timezone="UTC")
+        # of a deleted row the keys alone are there
+        schema = pa.schema([each.with_nullable(True) for each in found])
+        view = self.view
+        writer = DerivedWriter(
+            self.tables,
+            view.name,
+            view.keys,
+            schema,
+            number,
+            anew,
+            view.expectations,
+            self.tenure,
+        )
+        for row in rows.coalesce(1).mapInArrow(writer.write, _WRITTEN_DDL).collect():
+            self.failed.update(row["failed"])
+
+    def _analysis(self, versions: TableVersions, new: Mapping[str, DataFrame]) -> Derivation:
+        schemas = {name: frame.schema for name, frame in new.items()}
+        key = tuple((name, schema.json()) for name, schema in schemas.items())
+        session, few = versions.session, versions is self.versions_of_few
+        known = self._analysed.get(few)
+        if known is not None and known[0] == key:
+            return known[1]
+        definition = definition_of(self.view, session)
+        read = {name: schemas[name] for name in schemas if name in inputs_of(definition, schemas)}
+        derivation = analyse(session, definition, read, self.view.keys)
+        self._analysed[few] = key, derivation  # of other columns: they do not come back
+        return derivation
+
+    def result(self, versions: Mapping[str, int]) -> DataFrame:
+        """Returns the view's query over its inputs at some versions of their tables.
+
+        Args:
+            versions: By place; see `TableVersion.made_from`.
+        """
+        new = {_view(place): self.versions.rows(place, at) for place, at in versions.items()}
+        return self._analysis(self.versions, new).definition(new)
+
+    def expected(self, result: DataFrame) -> DataFrame:
+        """Returns those rows of a result that the view is to have."""
+        expectations = tuple(each for each in self.view.expectations if each.withholds)
+        if not expectations:
+            return result
+        sieve = Sieve(self.view.name, expectations)
+        return result.mapInArrow(sieve.passing, result.schema)
+
+
+def number_of(version: PublishedVersion) -> int:
+    """Returns a boundary as the version of rows."""
+    return version.epoch << _LSN_BITS | version.lsn
+
+
+def query_fault(view: str, error: Exception) -> Fault:
+    """Says why a view made from others cannot be kept."""
+    if isinstance(error, ProjectionError):
+        return Fault.of(error)
+    if isinstance(error, AnalysisException):
+        unfit = ViewQueryError(
+            f"the query of view {view} does not fit what it reads any more",
+            detail=str(error).splitlines()[0][:300],
+            hint="correct the query; until then the view stays at its last boundary",
+        )
+        return Fault.of(unfit)
+    text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+    unknown = Fault(QueryFailedError.code, f"view {view} cannot be kept", text, None, True)
+    return Fault.find(str(error)) or unknown
+
+
+def definition_of(view: DerivedView, session: SparkSession) -> Any:
+    """Returns the query of a view as a function of its inputs' frames, by name.
+
+    Raises:
+        ViewQueryError: It has none, or its text is no query.
+    """
+    if view.sql is not None:
+        return definition_of_sql(session, view.sql)
+    if view.pattern is not None:
+        query, (rows,) = view.pattern, view.inputs
+        return lambda frames: matches_of(frames[rows], query, view.name)
+    if view.percolation is not None:
+        percolation, (documents, queries) = view.percolation, view.inputs
+        return lambda frames: percolated(frames[documents], frames[queries], percolation)
+    if view.function is None:
+        raise ViewQueryError(f"view {view.name} has no query")
+    return partial(_of_function, view, view.function)
+
+
+def _of_function(
+    view: DerivedView, function: Callable[..., Any], frames: Mapping[str, DataFrame]
+) -> DataFrame:
+    """Calls the function of a view; what goes wrong in it is told of that view alone."""
+    try:
+        made = function(*[frames[name] for name in view.inputs])
+    except (ProjectionError, PySparkException, Py4JError):
+        raise
+    except Exception as error:
+        raise ViewQueryError(
+            f"the function of view {view.name} raises",
+            detail=f"{type(error).__name__}: {error}"[:300],
+            hint="correct it; until then the view stays at its last boundary",
+        ) from error
+    if not isinstance(made, DataFrame):
+        raise ViewQueryError(
+            f"the function of view {view.name} returns no DataFrame",
+            detail=type(made).__name__,
+            hint="it describes the result: return orders.groupBy(...).agg(...)",
+        )
+    return made
+
+
+def inputs_of(definition: Any, there: Iterable[str]) -> set[str]:
+    """Returns the inputs that a query reads of those that there are."""
+    return set(getattr(definition, "inputs", there))
+
+
+def _alike(stored: DataFrame, result: DataFrame) -> bool:
+    """Whether a view's table has the columns of a result, each of its type."""
+    return stored.drop(VERSION_COLUMN).schema.simpleString() == result.schema.simpleString()
+
+
+def _view(place: str) -> str:
+    """The view of which a version is in a place."""
+    return place.partition(".")[0]

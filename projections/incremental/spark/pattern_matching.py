@@ -1,0 +1,222 @@
+"""Views of patterns: the rows of each group are put in order, and matches are found in them.
+
+Of a group those rows are put together that a match can have in common: where nothing happens for
+longer than a pattern's time, no match goes on, and another part of the group begins. So a group may
+have rows of years, as long as what lies together can be held.
+
+The search itself, and what becomes of rows on their way to it, is in
+`projections.incremental.patterns.batch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa  # noqa: TC002  # Spark asks for the search's types when it runs
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    LongType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from projections.common.fault import FaultError
+from projections.definition.operators.measures import quoted
+from projections.definition.operators.windows import Sliding, micros, timed
+from projections.derivation_errors import DerivationError, ViewQueryError
+from projections.errors import ProjectionError
+from projections.incremental.patterns.batch import AT, COMPARED, MISSES, SHOWN, Limits, found
+from projections.incremental.spark.catalyst import INPUT_MARK
+from projections.incremental.spark.contradictions import impossible
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from projections.definition.operators.pattern import Pattern, PatternQuery
+
+ROWS_MAX: Final = 2_000_000
+"""Rows of one group that lie together: they are held in one row of Spark, and in its worker."""
+ROW_BYTES: Final = 2_048
+"""Of the driver's heap for each of them, or fewer are held: Spark copies them some times, and where
+its heap is at an end the whole job is. Of rows that show some 60 bytes a million were seen to fit
+1 GiB, and 1.6 million not; of rows that show a number two million did."""
+LOOKUPS_MAX: Final = 50_000_000
+"""What may be looked up in them: about a minute's work, some twenty for each of so many rows. Most
+patterns need one or two for each step; only several comparisons of one step may need any number."""
+
+_NUMBER: Final = "number"
+_TIME: Final = "time"
+
+
+def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFrame:
+    """Returns a row for each match of a pattern.
+
+    Args:
+        frame: The rows.
+        query: The pattern, and where it is looked for.
+        view: Name of the view, for errors.
+
+    Returns:
+        The columns of the group, `match_start`, `match_end`, `match_number` among those of a group
+        that begin at the same time, `due_at` and `rows`: of each row its step, its time and the
+        columns that are kept.
+
+    Raises:
+        ViewQueryError: A step's condition is true of no row at all, or compares what cannot be.
+    """
+    _require_possible(frame, query)
+    _require_comparable(frame, query.pattern)
+    by = [fn.col(quoted(name)) for name in query.by]
+    jvm: Any = frame.sparkSession._jvm  # noqa: SLF001  # Java's heap has no other way from here
+    heap_bytes = jvm.java.lang.Runtime.getRuntime().maxMemory()
+    rows_max = min(ROWS_MAX, heap_bytes // ROW_BYTES)
+    groups = (
+        _together(_fitting(frame, query), query, rows_max)
+        .groupBy(*by, "_first")
+        .agg(fn.sort_array(fn.collect_list("_event")).alias("_events"))
+    )
+    limits = Limits(
+        rows_max,
+        _refusal(query, view, f"{rows_max:,} rows"),
+        LOOKUPS_MAX,
+        _refusal(query, view, f"{LOOKUPS_MAX:,} lookups"),
+    )
+    matches = _finder(query.pattern, limits, groups)("_events").alias("_matches")
+    rows = groups.select(*by, matches).select(*by, fn.explode("_matches").alias("_match"))
+    return rows.select(
+        *by,
+        fn.col("_match.rows")[0]["at"].alias("match_start"),
+        fn.element_at("_match.rows", -1)["at"].alias("match_end"),
+        fn.col("_match.number").alias("match_number"),
+        fn.timestamp_micros("_match.due").alias("due_at"),
+        fn.col("_match.rows").alias("rows"),
+    )
+
+
+def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
+    """Each row that may have a part in a match, with what its place among others depends on."""
+    time = fn.col(quoted(query.time))
+    misses = [
+        fn.expr(f"NOT coalesce({step.where}, false)").alias(f"_{number}")
+        for number, step in enumerate(query.pattern.steps)
+    ]
+    compared = [_comparable(frame, name).alias(name) for name in query.pattern.compared]
+    kept = [fn.col(quoted(name)) for name in query.keep]
+    event = fn.struct(
+        fn.unix_micros(time.cast("timestamp")).alias(AT),
+        fn.struct(*misses).alias(MISSES),
+        *([fn.struct(*compared).alias(COMPARED)] if compared else []),
+        fn.struct(time.alias("at"), *kept).alias(SHOWN),
+    )
+    # what would be in no window as wide is in no match: its end could not be written
+    wanted = frame.where(timed(Sliding(query.time, query.pattern.within)))
+    if query.where:
+        wanted = wanted.where(query.where)
+    if not query.pattern.strict:  # else what fits nothing ends a match
+        wanted = wanted.where(" OR ".join(f"({step.where})" for step in query.pattern.steps))
+    return wanted.select(*(fn.col(quoted(name)) for name in query.by), event.alias("_event"))
+
+
+def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
+    """Adds to each row the number of the first of those that it lies together with.
+
+    Of more than can be held the last are NULL, and so not collected: enough to see that they are
+    too many.
+    """
+    at, before, number = fn.col("_at"), fn.col("_before"), fn.col("_number")
+    order = Window.partitionBy(*(fn.col(quoted(name)) for name in query.by)).orderBy(at)
+    numbered = rows.withColumn("_at", fn.col(f"_event.{AT}")).withColumns(
+        {"_number": fn.row_number().over(order), "_before": fn.lag(at).over(order)}
+    )
+    apart = (at - before) > micros(query.pattern.within)
+    begins = fn.when(fn.coalesce(apart, fn.lit(True)), number)  # NULL of the first row
+    first = numbered.withColumn("_first", fn.max(begins).over(order))
+    event = fn.when(number - fn.col("_first") <= rows_max, fn.col("_event"))
+    return first.withColumn("_event", event).drop("_at", "_number", "_before")
+
+
+def _comparable(frame: DataFrame, name: str) -> Column:
+    """A column as Python compares it: times would come in the zone of the worker's machine."""
+    column = fn.col(quoted(name))
+    return fn.unix_micros(column.cast("timestamp")) if _kind(frame, name) == _TIME else column
+
+
+def _kind(frame: DataFrame, name: str) -> str:
+    """What a column's values are comparable with: those of the same kind."""
+    kind = frame.select(quoted(name)).schema[0].dataType
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return _TIME
+    return _NUMBER if isinstance(kind, NumericType) else kind.typeName()
+
+
+def _finder(pattern: Pattern, limits: Limits, groups: DataFrame) -> Any:
+    """The search, as Spark has it: rows come to it and what it finds goes back in Arrow."""
+    events: Any = groups.schema["_events"].dataType
+    shown = events.elementType[SHOWN].dataType
+    row = StructType([StructField("step", StringType()), *shown.fields])
+    match = StructType(
+        [
+            StructField("number", IntegerType()),
+            StructField("due", LongType()),
+            StructField("rows", ArrayType(row, containsNull=False)),
+        ]
+    )
+
+    def find(episodes: pa.Array) -> pa.Array:
+        try:
+            return found(pattern, episodes, limits)
+        except ProjectionError as error:
+            raise FaultError(error) from None
+
+    made: Any = arrow_udf  # declared for functions of pandas
+    return made(find, ArrayType(match, containsNull=False))
+
+
+def _refusal(query: PatternQuery, view: str, most: str) -> DerivationError:
+    """Says what has too much in it; of which group it is, rows' values would say."""
+    named = f"view {view}" if view else "a view"
+    return DerivationError(
+        f"{named}: more rows of one group lie within its pattern's time than are searched",
+        detail=f"more than {most}; grouped by {', '.join(query.by)}, "
+        f"within {query.pattern.within} of each other",
+        hint="leave out rows that fit no step or one group that is none with where=, group by "
+        "more columns, say a shorter within=, or, of too many rows, give the driver more memory; "
+        "until then the view stays at its last boundary",
+    )
+
+
+def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
+    """Refuses conditions that are true of no row that the view's `where` takes."""
+    if INPUT_MARK not in frame.schema[0].metadata:  # looked at once, before there are rows
+        return
+    for step in query.pattern.steps:
+        if not step.absent and impossible(frame, [*filter(None, [query.where]), step.where]):
+            of = f"; of rows of which is true: {query.where}" if query.where else ""
+            raise ViewQueryError(
+                f"step {step.name} of a pattern is true of no row",
+                detail=f"where: {step.where}{of}",
+                hint="correct its where",
+            )
+
+
+def _require_comparable(frame: DataFrame, pattern: Pattern) -> None:
+    """Refuses comparisons of what is not alike, and reckoning with what is no number."""
+    kinds = {name: _kind(frame, name) for name in pattern.compared}
+    for step in pattern.steps:
+        for each in step.conditions:
+            one, other = kinds[each.column], kinds[each.other]
+            if one != other or (each.reckons and one != _NUMBER):
+                raise ViewQueryError(
+                    f"step {step.name} of a pattern "
+                    f"{'reckons with no number' if each.reckons else 'compares what is not alike'}",
+                    detail=f"{each.text}: {each.column} is a {one}, {each.other} a {other}",
+                    hint="correct its beside",
+                )

@@ -1,0 +1,233 @@
+"""Views of standing queries: documents and queries meet by the terms that they share.
+
+Both are taken apart into terms, joined by them, and of the pairs that meet those are kept that
+match. So a changed document is compared with the queries that it shares a term with, and a new
+query with the documents that it does; all else is as in any join.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as fn
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from projections.definition.operators.measures import quoted
+from projections.definition.operators.standing_query import (
+    Document,
+    FieldKind,
+    Reader,
+    anchors,
+    matches,
+    needs,
+    terms,
+    words_of,
+)
+from projections.derivation_errors import ViewQueryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+    from projections.definition.operators.standing_query import Percolation
+
+_TERM: Final = "_headwater_term"
+_TEXTS: Final = "_headwater_texts"
+_FIELD: Final = "_headwater_field"
+_TERMS: Final = "_headwater_terms"
+_QUERY: Final = "_headwater_query"
+_SOUGHT_FOR: Final = "_headwater_sought"
+_ANCHOR: Final = "_headwater_anchor"
+_SOUGHT: Final = StructType(
+    [
+        StructField("anchors", ArrayType(StringType())),
+        StructField("needed", ArrayType(StringType())),
+        StructField("enough", BooleanType()),
+    ]
+)
+_DOCUMENTS_KEPT: Final = 4_096
+
+
+def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolation) -> DataFrame:
+    """Returns a row for each document and each query that matches it.
+
+    Args:
+        documents: The documents.
+        queries: The queries.
+        percolation: How they are matched.
+
+    Raises:
+        ViewQueryError: A column is not there, or has no words.
+    """
+    _require(documents, (*percolation.document_keys, *percolation.keep), "the documents")
+    _require(queries, (*percolation.query_keys, percolation.query), "the queries")
+    _require_text(queries.schema, (percolation.query,))
+    _require_text(documents.schema, percolation.words)
+    fields = fields_of(documents.schema)
+    identity = [fn.col(quoted(name)).alias(f"query_{name}") for name in percolation.query_keys]
+    asked = queries.select(*identity, fn.col(quoted(percolation.query)).alias(_QUERY))
+    called = [fn.col(quoted(f"query_{name}")) for name in percolation.query_keys]
+    if percolation.refused:
+        reason = fn.udf(_refusing(fields), StringType(), useArrow=False)
+        told = asked.select(*called, reason(_QUERY).alias("reason"))
+        return told.where(fn.col("reason").isNotNull())
+    of_query = fn.udf(_sought(fields), _SOUGHT, useArrow=False)
+    of_document = fn.udf(_telling(tuple(fields)), ArrayType(StringType()), useArrow=False)
+    match = fn.udf(_matching(fields), BooleanType(), useArrow=False)
+    shown = dict.fromkeys((*percolation.document_keys, *percolation.keep))
+    own = [fn.col(quoted(name)) for name in shown]
+    met = documents.select(*own, *_seen_by_queries(fields, percolation))
+    seen = [fn.col(name) for name in met.columns[len(own) :]]
+    told = met.select(*own, *seen, of_document(*seen).alias(_TERMS))
+    sought = asked.select(*called, _QUERY, of_query(_QUERY).alias(_SOUGHT_FOR))
+    # outer, or Spark would ask for the terms twice: first whether there are any
+    pairs = told.select("*", fn.explode_outer(_TERMS).alias(_TERM)).join(
+        sought.select("*", fn.explode_outer(f"{_SOUGHT_FOR}.anchors").alias(_ANCHOR)),
+        fn.col(_TERM) == fn.col(_ANCHOR),
+    )
+    # few pairs are left for Python: those that have all the terms, where that is not enough
+    needed = fn.forall(f"{_SOUGHT_FOR}.needed", lambda term: fn.array_contains(_TERMS, term))
+    open_ = ~fn.col(f"{_SOUGHT_FOR}.enough")
+    judged = match(*(fn.when(open_, column) for column in (fn.col(_QUERY), *seen)))
+    found = pairs.where(needed & judged).select(*called, *own)
+    return found.distinct()  # a query that meets a document by two terms is there twice
+
+
+def fields_of(schema: StructType) -> dict[str, FieldKind]:
+    """Returns the columns of documents that queries can compare.
+
+    Args:
+        schema: All their columns.
+    """
+    found = {column.name: _kind(column.dataType) for column in schema}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _kind(of: DataType) -> FieldKind | None:
+    if isinstance(of, NumericType):
+        return FieldKind.NUMBER
+    if isinstance(of, ArrayType):
+        return FieldKind.TEXTS if isinstance(of.elementType, StringType) else None
+    return _KINDS.get(type(of))
+
+
+_KINDS: Final[Mapping[type[DataType], FieldKind]] = {
+    StringType: FieldKind.TEXT,
+    BooleanType: FieldKind.BOOLEAN,
+    DateType: FieldKind.DATE,
+    TimestampType: FieldKind.TIME,
+    TimestampNTZType: FieldKind.TIME,
+}
+
+
+def _seen_by_queries(fields: Mapping[str, FieldKind], percolation: Percolation) -> list[Column]:
+    """What queries see of a document, as Python compares it: first its texts, then its fields.
+
+    Each in a column of its own: Python takes those faster than one with all.
+    """
+    texts = fn.array(*(fn.col(quoted(name)) for name in percolation.words))
+    made = (_comparable(kind, name) for name, kind in fields.items())
+    return [texts.alias(_TEXTS), *(each.alias(f"{_FIELD}_{n}") for n, each in enumerate(made))]
+
+
+def _comparable(kind: FieldKind, name: str) -> Column:
+    column = fn.col(quoted(name))
+    if kind is FieldKind.DATE:
+        return fn.unix_date(column)
+    return fn.unix_micros(column.cast("timestamp")) if kind is FieldKind.TIME else column
+
+
+def _seen(names: Sequence[str]) -> Callable[[Sequence[Any]], Document]:
+    """Makes documents of columns; pairs of one document come one after the other."""
+    kept: Any = lru_cache(_DOCUMENTS_KEPT)(
+        lambda texts: tuple(words_of(text) for text in texts if text is not None)
+    )
+
+    def seen(columns: Sequence[Any]) -> Document:
+        texts, *values = columns
+        return Document(kept(tuple(texts)), dict(zip(names, values, strict=True)))
+
+    return seen
+
+
+def _sought(
+    fields: Mapping[str, FieldKind],
+) -> Callable[[str | None], tuple[list[str], list[str], bool]]:
+    reader = _once(lambda: Reader(fields))
+
+    def of(text: str | None) -> tuple[list[str], list[str], bool]:
+        query = reader().query(text)
+        if query is None:
+            return [], [], False
+        by, (needed, enough) = anchors(query), needs(query)
+        # the one term by which they meet need not be looked for again
+        return sorted(by), sorted(needed - by if len(by) == 1 else needed), enough
+
+    return of
+
+
+def _refusing(fields: Mapping[str, FieldKind]) -> Callable[[str | None], str | None]:
+    reader = _once(lambda: Reader(fields))
+    return lambda text: reader().refusal(text)
+
+
+def _telling(names: Sequence[str]) -> Callable[..., list[str]]:
+    seen = _once(lambda: _seen(names))
+    return lambda *columns: sorted(terms(seen()(columns)))
+
+
+def _matching(fields: Mapping[str, FieldKind]) -> Callable[..., bool]:
+    reader, seen = _once(lambda: Reader(fields)), _once(lambda: _seen(tuple(fields)))
+
+    def match(text: str | None, *columns: Any) -> bool:
+        if text is None:  # to have the terms is enough
+            return True
+        query = reader().query(text)
+        return query is not None and matches(query, seen()(columns))
+
+    return match
+
+
+def _once(make: Callable[[], Any]) -> Callable[[], Any]:
+    """What is made where it is first asked for: memories of a worker are not sent to it."""
+    made: list[Any] = []
+
+    def one() -> Any:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return one
+
+
+def _require(frame: DataFrame, names: Sequence[str], what: str) -> None:
+    if missing := [name for name in names if name not in frame.columns]:
+        raise ViewQueryError(
+            f"{what} have no column {missing[0]}",
+            detail="columns: " + ", ".join(frame.columns),
+            hint="correct the declaration of the view",
+        )
+
+
+def _require_text(schema: StructType, names: Sequence[str]) -> None:
+    for name in names:
+        found = schema[name].dataType if name in schema.names else None
+        if not isinstance(found, StringType):
+            raise ViewQueryError(
+                f"column {name} has no words",
+                detail="it is not there" if found is None else found.simpleString(),
+                hint="a view.sql(...) between them can make a text of it",
+            )

@@ -1,0 +1,56 @@
+"""What archives a batch in one of Spark's Python workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from projections.archive.table import Archive
+from projections.job.batch_writer import crossing
+from projections.planning.job_spec import writing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from projections.archive.table import Retention
+    from projections.common.driver_lock import Tenure
+    from projections.common.offsets import Offsets
+
+ADDED_DDL: Final = "added long"
+_ADDED: Final = pa.schema([("added", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Archiver:
+    """Adds the records of a batch to the archive.
+
+    Attributes:
+        folder: Folder of the archive.
+        retention: How long it keeps records.
+        tenure: The driver's right to write.
+        ends: Offset after the last record of each partition that the batch has.
+        identities: Of each topic, what tells it from others that had its name.
+    """
+
+    folder: Path
+    retention: Retention
+    tenure: Tenure | None = None
+    ends: Offsets = field(default_factory=dict)
+    identities: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Archives all batches of the one task; yields how many records were added."""
+        given = iter(batches)
+        try:
+            with writing(self.tenure):
+                added = Archive(self.folder).append(
+                    given, self.ends, self.identities, self.retention
+                )
+            for _ in given:  # what is there already is not looked at; Spark wants it taken
+                pass
+        except Exception as error:  # noqa: BLE001  # the edge of the process
+            raise crossing(error) from None
+        yield pa.RecordBatch.from_pydict({"added": [added]}, schema=_ADDED)

@@ -1,0 +1,199 @@
+"""Newcomers: views that come when their store's query is past records that they lack.
+
+A query goes through a topic once, for all views of its store, and a topic keeps its records for a
+while only. So a view that is declared later, or whose home or place in the store was lost, may find
+the rows of its table nowhere in what is still to come. Its table is read anew as a whole, and until
+that read is in the view, the view claims no position.
+
+Which views a query has had is kept beside its checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import orjson
+import structlog
+
+from cdc.broker import extent
+from cdc.postgres import session
+from cdc.snapshot import reads
+from cdc.snapshot.reads import Wish
+from projections.common.spark_checkpoint import committed, take_back
+from projections.definition.views import Store
+from projections.errors import SinkError
+from projections.stores import identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from cdc.broker.extent import Place
+    from cdc.table import TableName
+    from projections.common.offsets import Offsets
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+Awaited = dict[str, int]
+"""The least number of the whole read that each topic's rows come with."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The views of one store's query.
+
+    Attributes:
+        known: Those that it has had before, and the reads that they wait for; None of a query that
+            has run and has not kept account of that.
+        lacking: Newcomers and the topics of which they lack records.
+    """
+
+    known: Mapping[str, Awaited] | None = None
+    lacking: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def arrivals(
+    known: Mapping[str, Awaited] | None,
+    plans: Iterable[ViewPlan],
+    at: Offsets,
+    bounds: Mapping[Place, tuple[int, int]],
+) -> Arrivals:
+    """Tells which views of a store lack records that its query does not come by any more.
+
+    Args:
+        known: Views that the query has had; None if it has not kept account.
+        plans: Views that it shall have.
+        at: Next offset of each partition, as of its last finished batch; empty before the first.
+        bounds: First offset of every partition of their topics, and the one after its last record.
+    """
+    if known is None and at:
+        return Arrivals()
+    gone = {topic for (topic, _), offset in at.items() if offset > 0}
+    gone |= {topic for (topic, _), (first, _) in bounds.items() if first > 0}
+    lacking = {
+        plan.name: found
+        for plan in plans
+        if plan.name not in (known or {}) and (found := frozenset(plan.topics) & gone)
+    }
+    return Arrivals(known or {}, lacking)
+
+
+def admitted(spec: JobSpec) -> JobSpec:
+    """Asks for what newcomers lack; returns the job with what its views wait for.
+
+    Raises:
+        CdcError: The source or the broker does not answer; nothing is forgotten.
+    """
+    found = {store: _arrivals(spec, store) for store in Store if spec.plans_in(store)}
+    lacking = frozenset[str]().union(
+        *(topics for each in found.values() for topics in each.lacking.values())
+    )
+    asked = _ask(spec, lacking) if lacking else {}
+    awaited: dict[tuple[str, Store], Awaited] = {}
+    for store, each in found.items():
+        known = _kept(spec, store, each, asked)
+        write(_file(spec, store), known)
+        awaited |= {(view, store): reads for view, reads in known.items() if reads}
+    return replace(spec, awaited=awaited)
+
+
+def forget(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
+    """Lets views count as new ones in a store: what they lack is then asked for."""
+    gone = set(views)
+    known = read(_file(spec, store))
+    if known is None:  # no account was kept: they are told from the others by one
+        known = {plan.name: {} for plan in spec.plans_in(store)}
+    write(_file(spec, store), {name: had for name, had in known.items() if name not in gone})
+
+
+def forget_lost(spec: JobSpec, store: Store) -> None:
+    """Lets the views count as new ones that have lost their place in a store.
+
+    Raises:
+        SinkUnavailableError: The store does not answer.
+    """
+    if read(_file(spec, store)) is None or not (lost := identity.lost(spec, store)):
+        return
+    _log.warning("views have lost their place", store=store, views=sorted(lost))
+    forget(spec, store, lost)
+    identity.forget(spec, store, lost)  # last: whoever is killed in between finds them again
+
+
+def leave_out(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
+    """Lets views count as new ones when they come back to a store that cannot have them now."""
+    if read(_file(spec, store)) is not None:
+        forget(spec, store, views)
+
+
+def joined(spec: JobSpec, store: Store, view: str) -> None:
+    """Lets a version count as one that a store's query has had: it lacks nothing."""
+    known = read(_file(spec, store))
+    if known is not None and view not in known:
+        write(_file(spec, store), {**known, view: {}})
+
+
+def read(path: Path) -> dict[str, Awaited] | None:
+    """Returns the views that a query has had; None if no account was kept."""
+    if not path.is_file():
+        return None
+    views: dict[str, Awaited] = orjson.loads(path.read_bytes())
+    return views
+
+
+def write(path: Path, known: Mapping[str, Awaited]) -> None:
+    """Keeps the views that a query has, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(orjson.dumps(known))
+    draft.replace(path)
+
+
+def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
+    take_back(spec.checkpoint(store))
+    try:
+        forget_lost(spec, store)
+    except SinkError as error:  # `marks.check` looks before anything is made there
+        _log.warning("places of views cannot be looked at yet", store=store, code=error.code)
+    plans, known = spec.plans_in(store), read(_file(spec, store))
+    if known is not None:  # what joins lacks nothing that its query does not come by again
+        known = {**{place: {} for place in spec.joining}, **known}
+    if known is not None and all(plan.name in known for plan in plans):
+        return Arrivals(known)
+    topics = {topic for plan in plans for topic in plan.topics}
+    bounds = extent.bounds(spec.bootstrap, topics)
+    return arrivals(known, plans, committed(spec.checkpoint(store)), bounds)
+
+
+def _kept(
+    spec: JobSpec, store: Store, found: Arrivals, asked: Mapping[str, int]
+) -> dict[str, Awaited]:
+    """What is kept of a store's views: those that are declared, paused ones too."""
+    known = found.known or {}
+    names = {plan.name for plan in spec.plans_in(store)}
+    paused = {view.name for view in spec.paused if store in view.to} & known.keys()
+    kept = {name: dict(known.get(name, {})) for name in sorted(names | paused)}
+    for view, topics in found.lacking.items():
+        kept[view] = {topic: asked[topic] for topic in sorted(topics)}
+    return kept
+
+
+def _ask(spec: JobSpec, topics: frozenset[str]) -> dict[str, int]:
+    """Asks for one whole read of each topic's table; returns their numbers."""
+    tables: dict[str, TableName] = {
+        topic: schema.table for plan in spec.plans for topic, schema in plan.topics.items()
+    }
+    asked = {}
+    with session.connect(spec.source_dsn) as connection:
+        epoch = reads.epoch_of(connection, spec.source, 1)
+        for topic in sorted(topics):
+            wish = Wish(tables[topic])
+            asked[topic], _ = reads.ask(connection, spec.source, epoch, wish)
+            _log.info("table is read for a new view", table=str(wish.table), read=asked[topic])
+    return asked
+
+
+def _file(spec: JobSpec, store: Store) -> Path:
+    return spec.checkpoint(store).with_suffix(".json")

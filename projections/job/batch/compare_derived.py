@@ -1,0 +1,143 @@
+"""A derived view compared with its query's result: how many rows differ, and which."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql import functions as fn
+
+from projections.derivation_errors import DuplicateKeyError
+from projections.incremental.spark.full_diff import EQUAL, ROW, STORED, alike, pairs_of
+from projections.verification.report import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+
+class Counts(NamedTuple):
+    """What a comparison found, in rows.
+
+    Attributes:
+        stored: Rows that are stored.
+        missing: Rows that are not.
+        extra: Rows that are stored and should not be, or more than once.
+        different: Rows that are stored otherwise.
+        duplicated: Of those that are extra, rows beside another one of their key.
+    """
+
+    stored: int
+    missing: int
+    extra: int
+    different: int
+    duplicated: int
+
+
+def counted(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Counts:
+    """Counts what `differences` describes, in one Spark job.
+
+    Args:
+        result: What the query gives now.
+        stored: What is stored, with at least the result's columns, of the same types.
+        keys: Columns that identify a row, NULL being a value like any other.
+    """
+    lacks, had = fn.col(ROW).isNull(), fn.col(STORED).isNotNull()
+    both = had & ~lacks
+    key = fn.struct(*(fn.col(f"_is_{name}") for name in keys))
+    numbers = [fn.count(fn.when(each, True)) for each in (had, ~had, lacks, both & ~fn.col(EQUAL))]
+    pairs = pairs_of(result, stored, keys)
+    row = pairs.agg(
+        *numbers, fn.count(fn.when(both, True)) - fn.count_distinct(fn.when(both, key))
+    ).collect()[0]
+    held, missing, extra, different, twice = row
+    return Counts(held, missing, extra + twice, different, twice)
+
+
+class Wrong(NamedTuple):
+    """A key that is not stored as it should be.
+
+    Attributes:
+        key: Its values, in the order of the keys.
+        verdict: What is wrong.
+        columns: In which columns the rows differ.
+    """
+
+    key: tuple[Any, ...]
+    verdict: Verdict
+    columns: tuple[str, ...] = ()
+
+
+def wrong(
+    result: DataFrame, stored: DataFrame, keys: Sequence[str], counts: Counts, limit: int
+) -> list[Wrong]:
+    """Names some of what `counted` has found, of each kind in turn, in a Spark job for each kind.
+
+    Args:
+        result: What the query gives now.
+        stored: What is stored, with at least the result's columns, of the same types.
+        keys: Columns that identify a row.
+        counts: What was found.
+        limit: How many keys at most.
+    """
+    lacks, had = fn.col(ROW).isNull(), fn.col(STORED).isNotNull()
+    pairs = pairs_of(result, stored, keys)
+    now, was = (
+        [fn.col(f"{side}{name}").alias(name) for name in keys] for side in ("_is_", "_was_")
+    )
+    unlike = fn.array_compact(
+        fn.array(
+            *(
+                fn.when(~alike(field), fn.lit(field.name)).otherwise(fn.lit(None))
+                for field in result.schema
+            )
+        )
+    )
+    none = fn.array().cast("array<string>")
+    twice = pairs.where(had & ~lacks).groupBy(*now).count().where("count > 1")
+    kinds = {
+        Verdict.MISSING: (counts.missing, pairs.where(~had).select(*now, none.alias(EQUAL))),
+        Verdict.EXTRA: (
+            counts.extra - counts.duplicated,
+            pairs.where(lacks).select(*was, none.alias(EQUAL)),
+        ),
+        Verdict.DIFFERENT: (
+            counts.different,
+            pairs.where(had & ~lacks & ~fn.col(EQUAL)).select(*now, unlike.alias(EQUAL)),
+        ),
+        Verdict.DUPLICATED: (counts.duplicated, twice.select(*keys, none.alias(EQUAL))),
+    }
+    there = [verdict for verdict, (count, _) in kinds.items() if count]
+    found: list[list[Wrong]] = []
+    for verdict in there:
+        rows = kinds[verdict][1].limit(limit).toArrow().to_pylist()
+        found.append(
+            [Wrong(tuple(row[n] for n in keys), verdict, tuple(row[EQUAL])) for row in rows]
+        )
+    taken = [each for row in zip_longest(*found) for each in row if each is not None]
+    return taken[:limit]
+
+
+def require_unique(rows: DataFrame, keys: Sequence[str], view: str) -> None:
+    """Refuses rows of which two have one key; looks at all of them, in one Spark job.
+
+    Args:
+        rows: Rows of a view, whole or for some keys.
+        keys: Columns that identify a row.
+        view: The view, for the message.
+
+    Raises:
+        DuplicateKeyError: Two rows have one key, or more.
+    """
+    copies = rows.groupBy(*keys).agg(fn.count("*").alias("copies")).where("copies > 1")
+    found = copies.select(*(fn.col(name).cast("string") for name in keys), "copies").head()
+    if found is None:
+        return
+    *example, count = found
+    raise DuplicateKeyError(
+        f"the key of the view {view} does not identify its rows",
+        detail=f"keys: {', '.join(keys)}; one of them has {count} rows",
+        hint="add columns to keys, or group or filter the query until there is one row for each",
+        example=tuple("NULL" if value is None else str(value) for value in example),
+    )

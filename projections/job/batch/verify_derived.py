@@ -1,0 +1,150 @@
+"""Verification of derived views: each beside its query, run over the tables it was made from."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from projections.changes.documents import DocumentForm
+from projections.common.fault import Fault
+from projections.definition.views import Store
+from projections.errors import FunctionLostError, PlanError
+from projections.incremental.row_form import derived_plan
+from projections.incremental.spark.maintainer import DerivedKeeper
+from projections.incremental.spark.table_reader import TableVersions
+from projections.job.batch.compare_derived import counted, require_unique, wrong
+from projections.job.spark.session import session_beside
+from projections.publishing.published_versions import Published
+from projections.verification.report import EXAMPLES, Finding, Uncompared, ViewReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from projections.definition.views import DerivedView
+    from projections.planning.job_spec import JobSpec
+    from projections.publishing.published_versions import PublishedVersion, TableVersion
+
+_NAMED: Final = 10
+"""Keys of a view that are wrong and named; a repair makes the whole of it."""
+
+_AT_ONCE: Final = 2
+"""Views that are compared at once: one is planned while rows of another are read."""
+
+
+def verify_derived(
+    spec: JobSpec, uncompared: Callable[[Uncompared], None] | None = None
+) -> list[ViewReport]:
+    """Compares every derived view with its query, in batch, at the boundary that is published.
+
+    Writes may go on meanwhile: the versions of all tables are fixed.
+
+    Args:
+        spec: The job.
+        uncompared: Is told of a view of which the function is lost, while others are compared.
+            Without it, that is raised.
+
+    Returns:
+        A report for each view that is published.
+
+    Raises:
+        FunctionLostError: What was kept of the function of a view is gone, or was altered.
+        DuplicateKeyError: A view is not kept as its key does not identify its rows; it has an
+            example.
+    """
+    published = Published(spec.addresses.tables, spec.source)
+    latest, places = published.latest(), published.current()
+    if latest is None or not spec.derived:
+        return []
+    session = session_beside(spec)
+    tables = spec.addresses.tables
+    # by Delta's own reader alone: what is verified was made from what the other one reads
+    versions = TableVersions(session, tables, files_max=0)
+
+    def verified(view: DerivedView) -> ViewReport | None:
+        keeper = DerivedKeeper(tables, view, versions)
+        try:
+            return derived_report(keeper, latest, places, spec.source)
+        except FunctionLostError as error:
+            if uncompared is None:
+                raise
+            uncompared(Uncompared(view.name, Store.TABLE, Fault.of(error)))
+            return None
+
+    with ThreadPoolExecutor(_AT_ONCE, "verification") as pool:
+        return [report for report in pool.map(verified, spec.derived) if report is not None]
+
+
+def derived_report(
+    keeper: DerivedKeeper, latest: PublishedVersion, places: Mapping[str, str], source: str
+) -> ViewReport | None:
+    """Compares one derived view with its query; see `verify_derived`.
+
+    Args:
+        keeper: Of the view.
+        latest: What is published.
+        places: Where views are read; see `Published.current`.
+        source: Name of the source.
+
+    Returns:
+        None of a view that is not published.
+    """
+    _require_unique(keeper, latest, places)
+    own = latest.views.get(keeper.view.name)
+    return None if own is None else _report(keeper, own, source)
+
+
+def _require_unique(
+    keeper: DerivedKeeper, latest: PublishedVersion, places: Mapping[str, str]
+) -> None:
+    """Looks at the rows of a view that has stayed behind its inputs."""
+    view, own = keeper.view, latest.views.get(keeper.view.name)
+    read = [places.get(name, name) for name in view.inputs]
+    if not latest.views.keys() >= set(read):
+        return
+    newest = {place: latest.views[place].version for place in read}
+    if own is None or own.made_from != newest:
+        require_unique(keeper.expected(keeper.result(newest)), view.keys, view.name)
+
+
+def _report(keeper: DerivedKeeper, table: TableVersion, source: str) -> ViewReport:
+    view = keeper.view
+    computed = keeper.result(table.made_from)
+    result = keeper.expected(computed)
+    withheld = 0 if result is computed else computed.count() - result.count()
+    stored = keeper.versions.rows(view.name, table.version)
+    counts = counted(result, stored, view.keys)
+    bad = counts.missing or counts.extra or counts.different
+    found = wrong(result, stored, view.keys, counts, _NAMED) if bad else []
+    text = _texts(keeper, table, source)
+    findings = tuple(Finding(text(each.key), each.verdict, 0, each.columns) for each in found)
+    columns = {name for each in findings[:EXAMPLES] for name in each.columns}
+    return ViewReport(
+        view=view.name,
+        store=Store.TABLE,
+        rows=counts.stored,
+        missing=counts.missing,
+        extra=counts.extra,
+        different=counts.different,
+        applied_through=table.applied_through,
+        examples=tuple(str(each) for each in findings[:EXAMPLES]),
+        columns=tuple(name for name in result.columns if name in columns),
+        withheld=withheld,
+        duplicated=counts.duplicated,
+        verified_through=None if bad else table.applied_through,
+        findings=findings,
+    )
+
+
+def _texts(
+    keeper: DerivedKeeper, table: TableVersion, source: str
+) -> Callable[[tuple[object, ...]], str]:
+    """Returns what makes the text of a key, as search and cache have it."""
+    place = DeltaTable(str(keeper.tables / keeper.view.name), version=table.version)
+    try:
+        plan = derived_plan(keeper.view, source, pa.schema(place.schema().to_arrow()))
+    except PlanError:  # of a key that only a table can hold
+        return lambda key: ", ".join(map(str, key))
+    return DocumentForm(plan).name_of

@@ -1,0 +1,262 @@
+"""What runs in Spark's Python workers: decode, reduce, write, count.
+
+Nothing of a batch goes back to the driver but one row of counters for each view. Sinks are kept
+from batch to batch: Spark reuses its worker processes.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from cdc.errors import CdcError
+from projections.changes.applier import Delivery
+from projections.changes.quarantine import halting
+from projections.changes.quarantine import table as quarantine_table
+from projections.common.fault import FaultError, kind_and_place
+from projections.definition.views import Store
+from projections.errors import ProjectionError, QueryFailedError, ViewHaltedError
+from projections.job.spark.shared_folder import SharedFolder
+from projections.planning.job_spec import writing
+from projections.publishing.batch_fence import BatchTurn
+from projections.publishing.boundary import divide
+from projections.publishing.published_versions import Published
+from projections.stores.delta.sink import WarehouseSink
+from projections.stores.factory import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from projections.changes.applier import Held, ViewCount
+    from projections.changes.sink import Sink
+    from projections.common.driver_lock import Tenure
+    from projections.planning.job_spec import LedgerAddress, StoreAddresses
+    from projections.planning.view_plan import ViewPlan
+    from projections.publishing.boundary import Reach, Run
+
+RECORD_COLUMNS: Final = (
+    *("key", "value", "epoch", "partition", "offset"),
+    *("old_key", "sent_at_us"),
+)
+"""Columns of a batch beside the topic, in the order of a `Record`."""
+
+COUNTERS: Final = pa.schema(
+    [
+        ("view", pa.string()),
+        ("records", pa.int64()),
+        ("applied", pa.int64()),
+        ("quarantined", pa.int64()),
+        ("filtered", pa.int64()),
+        ("upserted", pa.int64()),
+        ("deleted", pa.int64()),
+        ("stale", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("fresh_changes", pa.int64()),
+        ("lag_p50_us", pa.int64()),
+        ("lag_p99_us", pa.int64()),
+        ("failed", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+_DDL: Final = {pa.string(): "string", pa.int64(): "long"}
+COUNTERS_DDL: Final = ", ".join(
+    f"{field.name} {_DDL.get(field.type, 'map<string,long>')}" for field in COUNTERS
+)
+
+# a merge costs the same for one change and for thousands; the others are best kept in motion, but
+# at the end of each write to search nothing is under way for a while
+_CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
+
+_WAITING_MAX: Final = 20_000
+"""Records that wait for a later boundary; more are a backlog."""
+
+# The collector looks at what is new after so many objects, 700 if nothing is said; the records
+# of a batch are many times as many, all in use and in no cycle.
+_OBJECTS_UNTIL_COLLECTION: Final = 200_000
+
+_sinks: dict[tuple[Store, StoreAddresses], Sink] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWriter:
+    """Writes record batches of change topics into one store.
+
+    Attributes:
+        store: Where to.
+        plans: The views of that store.
+        addresses: Where the store answers.
+        ledger: Where what cannot be written waits.
+        held: What waits already, by view.
+        reach: Of tables, how far a batch and those before it have all there is.
+        derives: Whether views are made from these, so that a boundary is not readable before.
+        tenure: The driver's right to write.
+        mark: The driver's mark in the folder of the tables; None where nobody else could be.
+        turn: Of tables, the turn of the batch.
+        beside: Whether what is written is no batch, but what versions lack that no batch has yet:
+            of tables nothing is published then.
+    """
+
+    store: Store
+    plans: Sequence[ViewPlan]
+    addresses: StoreAddresses
+    ledger: LedgerAddress
+    held: Mapping[str, Held] = field(default_factory=dict)
+    reach: Reach | None = None
+    derives: bool = False
+    tenure: Tenure | None = None
+    mark: str | None = None
+    turn: int = 0
+    beside: bool = False
+
+    def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Makes the views' places in the store; the batches say nothing."""
+        for _ in batches:
+            pass
+        try:
+            with writing(self.tenure):
+                sink = self._sink()
+                for plan in self.plans:
+                    sink.prepare(plan)
+        except Exception as error:  # noqa: BLE001  # the edge of the process
+            raise crossing(error) from None
+        yield _counters({})
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Applies all batches of a task and yields one row of counters for each view."""
+        try:
+            with _collecting_rarely(), writing(self.tenure):
+                counts = self._write(batches)
+        except Exception as error:  # noqa: BLE001  # the edge of the process
+            raise crossing(error) from None
+        yield _counters(counts)
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
+        delivery = Delivery(
+            self.plans,
+            self._sink,
+            self.held,
+            changes_per_write=_CHANGES_PER_WRITE[self.store],
+            overlapped=self.store is Store.SEARCH,  # which needs most of the time for itself
+        )
+        runs = (run for batch in batches for run in _by_topic(batch))
+        try:
+            with closing(delivery):
+                if self.store is Store.TABLE and not self.beside:
+                    published = Published(self.addresses.tables, self.ledger.source)
+                    with BatchTurn(published.folder).taken(self.turn):
+                        self._write_group(published, delivery, runs)
+                else:
+                    _take(delivery, runs)
+        except ViewHaltedError as error:
+            if delivery.halted is not None:
+                halting.halt(self.ledger, delivery.halted, error)
+            raise
+        if delivery.waiting or delivery.truncated:
+            quarantine_table.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
+        return delivery.counts
+
+    def _write_group(self, published: Published, delivery: Delivery, runs: Iterable[Run]) -> None:
+        """Writes up to a boundary, and publishes the tables as they stand there.
+
+        What lies beyond waits for the next batch. Whoever is killed has published nothing that is
+        not there; records that wait are kept before the batch counts as done.
+        """
+        topics = frozenset(topic for plan in self.plans for topic in plan.topics)
+        kept = published.beyond()
+        division = divide(chain(kept.waiting, runs), topics, self.reach, kept.ahead)
+        _take(delivery, division.within)
+        if division.boundary is not None and self.reach is not None:
+            versions = self._table_versions(self.reach.views, division.boundary)
+            if versions:
+                published.publish(
+                    self.reach.epoch, division.boundary, versions, complete=not self.derives
+                )
+        if sum(len(records) for _, records in division.beyond) <= _WAITING_MAX:
+            published.keep_beyond(division.settled, division.beyond)
+            return
+        # so much is a backlog: it is taken at once, and no boundary comes before its end
+        published.keep_beyond(division.ahead)
+        _take(delivery, division.beyond)
+
+    def _table_versions(self, views: Mapping[str, int], boundary: int) -> dict[str, int]:
+        sink = self._sink()
+        assert isinstance(sink, WarehouseSink)  # noqa: S101  # tells the type checker
+        whole = {view for view, since in views.items() if since <= boundary}
+        return {plan.name: sink.version(plan) for plan in self.plans if plan.name in whole}
+
+    def _sink(self) -> Sink:
+        opened = (self.store, self.addresses) in _sinks
+        if self.store is Store.TABLE and self.mark is not None and not opened:
+            SharedFolder(self.addresses.tables, self.mark).check()
+        return kept_sink(self.store, self.addresses)
+
+
+def kept_sink(store: Store, addresses: StoreAddresses) -> Sink:
+    """Returns this process's sink of a store; the first use connects."""
+    place = store, addresses
+    if place not in _sinks:
+        _sinks[place] = open_sink(*place)
+    return _sinks[place]
+
+
+def _take(delivery: Delivery, runs: Iterable[Run]) -> None:
+    for topic, records in runs:
+        delivery.take(topic, records)  # those of a topic that no view reads are passed over
+    delivery.finish()
+
+
+@contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(_OBJECTS_UNTIL_COLLECTION)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def crossing(error: Exception) -> FaultError:
+    """Returns what crosses to the driver: never a foreign error's text, which may show a value."""
+    if isinstance(error, CdcError | ProjectionError):
+        return FaultError(error)
+    return FaultError(QueryFailedError("a batch cannot be written", detail=kind_and_place(error)))
+
+
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+    """Splits a batch into runs of one topic; a Kafka partition's records lie together."""
+    topics = batch.column("topic").to_pylist()
+    columns = [batch.column(name).to_pylist() for name in RECORD_COLUMNS]
+    start = 0
+    for place in range(1, len(topics) + 1):
+        if place == len(topics) or topics[place] != topics[start]:
+            columns_of_run = [column[start:place] for column in columns]
+            yield topics[start], list(zip(*columns_of_run, strict=True))
+            start = place
+
+
+def _counters(counts: Mapping[str, ViewCount]) -> pa.RecordBatch:
+    rows = []
+    for view, count in counts.items():
+        lags = sorted(count.lags_us)
+        rows.append(
+            {
+                "view": view,
+                "records": count.records,
+                "applied": count.applied,
+                "quarantined": count.quarantined,
+                "filtered": count.filtered,
+                "upserted": count.changes.upserted,
+                "deleted": count.changes.deleted,
+                "stale": count.changes.stale,
+                "size_bytes": count.changes.size_bytes,
+                "fresh_changes": len(lags),
+                "lag_p50_us": lags[len(lags) // 2] if lags else None,
+                "lag_p99_us": lags[len(lags) * 99 // 100] if lags else None,
+                "failed": list(count.failed.items()),
+            }
+        )
+    return pa.RecordBatch.from_pylist(rows, schema=COUNTERS)

@@ -1,0 +1,238 @@
+"""The job: one Spark driver that keeps all views of a source in all their stores."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+from cdc.broker import topics
+from cdc.broker.errors import BrokerError
+from cdc.errors import CdcError
+from projections.common import checkpoint_owner
+from projections.common.driver_lock import taken
+from projections.common.fault import Fault
+from projections.definition.views import Store
+from projections.errors import ProjectionError, TopicsMissingError
+from projections.job import backfill, search_places, store_recovery
+from projections.job.generation import Turn
+from projections.job.schema_watch import TableWatch
+from projections.job.spark import cluster
+from projections.job.spark.session import hold, start_session
+from projections.job.status import JobState, JobStatus
+from projections.versions import handover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from pyspark.sql import SparkSession
+
+    from projections.job.status import QueryProgress
+    from projections.planning.job_spec import JobSpec
+
+TOPICS_WAIT_S: Final = 300.0
+_TICK_S: Final = 0.25
+_STATUS_S: Final = 0.5
+_BIND_S: Final = 2.0
+_log = structlog.get_logger(__name__)
+
+
+def begin(spec: JobSpec) -> SparkSession:
+    """Starts Spark; `run` joins it. The status file says so if it cannot be started.
+
+    Raises:
+        ClusterError: The cluster cannot be used.
+    """
+    JobStatus(JobState.STARTING).write(spec.status_file)
+    try:
+        return start_session(spec)
+    except ProjectionError as error:
+        JobStatus(JobState.FAILED, Fault.of(error)).write(spec.status_file)
+        raise
+
+
+def run(spec: JobSpec) -> int:
+    """Keeps the views until told to stop by SIGTERM or SIGINT, or until a query is given up.
+
+    Returns:
+        0 after SIGTERM, 130 after SIGINT, 1 if a query was given up; the status file says why.
+
+    Raises:
+        WriterLockedError: Another driver keeps the views of this home, or has left behind what
+            might still write.
+        ClusterError: The cluster cannot be used.
+    """
+    with taken(spec.home) as tenure:
+        spec.derived_file.unlink(missing_ok=True)  # of the job before, which may have kept others
+        return _Job(replace(spec, tenure=tenure)).run()
+
+
+def _end(session: SparkSession) -> None:
+    # a signal to the whole process group may have ended the JVM before us
+    with contextlib.suppress(Py4JError, OSError):
+        session.stop()
+
+
+class _Job:
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._stop = threading.Event()
+        self._signal = 0
+        self._state = JobState.STARTING
+        self._progress: dict[str, QueryProgress] = {}
+        self._tables = TableWatch(spec)
+        self._epoch = store_recovery.epoch_of(spec)
+        self._turn: Turn | None = None
+        self._error: Fault | None = None
+        self._held: object = None
+        self._executors: cluster.ExecutorWatch | None = None
+        self._mark: str | None = None
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        session = begin(self._spec)
+        try:
+            # kept as long as this process lives
+            self._held = None if self._spec.tenure is None else hold(session, self._spec.tenure)
+            self._meet_executors(session)
+            while not self._stop.is_set() and self._error is None:
+                self._take_turn(session)
+        except ProjectionError as error:
+            self._error = Fault.of(error)
+        finally:
+            self._stop.set()
+            self._state = JobState.FAILED if self._error else JobState.STOPPED
+            self._tell()
+            if self._turn is not None:
+                self._turn.end()
+            self._tables.close()
+            self._epoch.close()
+            _end(session)
+        if self._error is not None:
+            _log.error("job gave up", code=self._error.code, what=self._error.message)
+            return 1
+        return 130 if self._signal == signal.SIGINT else 0
+
+    def _meet_executors(self, session: SparkSession) -> None:
+        """Makes sure of executors that are not this process, now and as long as the job runs."""
+        if self._spec.local:
+            return
+        self._mark = cluster.shared(session, self._spec.addresses.tables)
+        self._executors = cluster.ExecutorWatch(session)
+
+    def _take_turn(self, session: SparkSession) -> None:
+        """Keeps the views until there is a reason to end, or until they have to be bound anew."""
+        spec = self._patiently(self._tables.bind)
+        if spec is None:
+            return
+        self._await_topics(spec)
+        spec = self._patiently(partial(self._admitted, spec))
+        if spec is None:
+            return
+        epoch = self._epoch if spec.plans_in(Store.CACHE) else None
+        spec = replace(spec, mark=self._mark)
+        turn = self._turn = Turn(session, spec, self._tables, self._progress, epoch)
+        turn.start()
+        self._watch(turn)
+        if not self._stop.is_set() and self._error is None:
+            turn.end()
+            turn.wait()
+
+    def _admitted(self, spec: JobSpec) -> JobSpec:
+        with spec.writing():
+            checkpoint_owner.adopt(spec.checkpoint(Store.TABLE).parent)
+            spec = handover.checked(spec)
+            spec = search_places.prepared(store_recovery.recovered(spec, self._epoch))
+            return backfill.admitted(spec)
+
+    def _patiently(self, bind: Callable[[], JobSpec]) -> JobSpec | None:
+        """Binds the views, as soon as the source answers; None if the job has to stop first."""
+        while not self._stop.is_set():
+            try:
+                return bind()
+            except (psycopg.Error, CdcError) as error:
+                _log.warning("views cannot be bound yet", error=type(error).__name__)
+                self._stop.wait(_BIND_S)
+        return None
+
+    def _watch(self, turn: Turn) -> None:
+        """Tells how the queries are, until there is a reason to end the turn."""
+        while not self._stop.wait(_STATUS_S):
+            self._error = turn.fault
+            if self._error is not None:
+                return
+            if self._spec.tenure is not None:
+                self._spec.tenure.check()
+            if self._state is JobState.STARTING and turn.running:
+                self._ready()
+            self._tell()
+            if self._executors is not None:
+                self._executors.check()
+            if self._tables.look():
+                _log.info("tables have changed, views are bound anew")
+                return
+            if self._epoch.lost.is_set():
+                return
+
+    def _ready(self) -> None:
+        self._state = JobState.READY
+        if self._spec.ready_file is not None:
+            self._spec.ready_file.parent.mkdir(parents=True, exist_ok=True)
+            self._spec.ready_file.write_text("ready\n")
+
+    def _await_topics(self, spec: JobSpec) -> None:
+        """Waits until the topics exist: Spark refuses a subscription that matches none."""
+        wanted = frozenset(topic for plan in spec.plans for topic in plan.topics)
+        deadline = time.monotonic() + TOPICS_WAIT_S
+        while not self._stop.is_set() and not self._exists(wanted):
+            if time.monotonic() > deadline:
+                raise TopicsMissingError(
+                    "topics of the views do not exist",
+                    detail=f"{len(wanted)} topics wanted, after {TOPICS_WAIT_S:.0f} s",
+                    hint="the connector makes them; headwater source status says how it is",
+                )
+            self._stop.wait(_TICK_S)
+
+    def _exists(self, wanted: frozenset[str]) -> bool:
+        try:
+            return wanted <= topics.names(self._spec.bootstrap)
+        except BrokerError:
+            return False  # the broker may still be starting
+
+    def _tell(self) -> None:
+        queries = {} if self._turn is None else self._turn.queries
+        for name, progress in self._progress.items():
+            if name not in queries:  # all its views are paused
+                progress.running, progress.error = False, None
+        for query in queries.values():
+            running = query.query
+            query.progress.running = running is not None
+            # to ask is dear: Spark writes all offsets as text, to be read again here
+            wanted = running is not None and query.progress.phases_wanted
+            last = running.lastProgress if running is not None and wanted else None
+            if last is not None:
+                query.progress.time_spent(last)
+        turn = self._turn
+        status = JobStatus(
+            self._state,
+            self._error,
+            self._progress,
+            paused=() if turn is None else turn.spec.paused,
+            attendants={} if turn is None else {a.name: a.condition() for a in turn.attendants},
+        )
+        status.write(self._spec.status_file)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._signal = number
+        self._stop.set()

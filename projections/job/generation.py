@@ -1,0 +1,227 @@
+"""Turn: all that runs as long as the views are bound to their tables as these are.
+
+When a table changes, the turn ends, the views are bound anew, and the next turn begins where this
+one has come: what a batch was at is taken again. Session and process stay.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from cdc.errors import CdcError
+from projections.changes.quarantine import table as quarantine_table
+from projections.changes.quarantine.write_guard import StoreGuard
+from projections.common.fault import Fault
+from projections.definition.views import Store
+from projections.errors import ProjectionError
+from projections.job import data_loss
+from projections.job.active_plans import Intake
+from projections.job.initial_load import load_new
+from projections.job.query_supervisor import SupervisedQuery
+from projections.job.spark.session import session_of_batches
+from projections.job.status import QueryProgress
+from projections.job.streaming_query import (
+    ARCHIVE,
+    Gate,
+    committed_offsets,
+    prepare_store,
+    start_archive,
+    start_query,
+)
+from projections.job.tasks.derived_tables import Deriver
+from projections.job.tasks.handover import Lane, Takeover
+from projections.job.tasks.maintenance import Caretaker
+from projections.job.tasks.positions import Publisher
+from projections.job.tasks.stable_tables import Showcase
+from projections.stores import identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from projections.common.background_task import Attendant
+    from projections.common.offsets import Offsets
+    from projections.job.schema_watch import TableWatch
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.stores.valkey.epoch import CacheEpoch
+
+_END_S = 60.0
+_log = structlog.get_logger(__name__)
+
+
+class Turn:
+    """Queries of one binding, and what tends their views beside them.
+
+    Args:
+        session: Where.
+        spec: The job, its views bound.
+        tables: Tells when they have to be bound anew.
+        progress: Figures of the queries, by name, which outlive the turn.
+        epoch: The job's memory of its cache; None without one.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        spec: JobSpec,
+        tables: TableWatch,
+        progress: dict[str, QueryProgress],
+        epoch: CacheEpoch | None = None,
+    ) -> None:
+        self.spec = spec
+        self._epoch = epoch
+        self.queries: dict[str, SupervisedQuery] = {}
+        self._session = session
+        self._batches = session_of_batches(session)
+        self._tables = tables
+        self._progress = progress
+        self._ending = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._guards = {
+            store: StoreGuard(spec.ledger, store, spec.tenure)
+            for store in Store
+            if spec.plans_in(store)
+        }
+        self._intakes = {store: Intake(spec.plans_in(store)) for store in self._guards}
+        self._marking = threading.Lock()
+        self._caretaker = Caretaker(spec, self._guards, self._committed, epoch)
+        self._deriver = Deriver(session, self._batches, spec) if spec.derived else None
+        reached = None if self._deriver is None else self._deriver.reached
+        self._publisher = Publisher(spec, tables, self._committed, self._kept, reached)
+        lanes = {
+            store: Lane(guard, self._intakes[store], partial(self._committed, store))
+            for store, guard in self._guards.items()
+        }
+        self._takeover = Takeover(self._batches, spec, tables, lanes, self._taken)
+        self._showcase = Showcase(spec.addresses.tables, spec.source)
+        for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
+            if spec.plans_in(store):
+                self._add(store, partial(self._start_store, store))
+        self._add(ARCHIVE, self._start_archive)
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why a query or what tends its views is given up; None if none is."""
+        faults = [query.fault for query in self.queries.values()]
+        faults += [attendant.fault for attendant in self.attendants]
+        return next((fault for fault in faults if fault), None)
+
+    @property
+    def attendants(self) -> tuple[Attendant, ...]:
+        """What tends the views beside the queries."""
+        beside = self._beside
+        return beside if self._deriver is None else (*beside, *self._deriver.companions)
+
+    @property
+    def _beside(self) -> tuple[Attendant, ...]:
+        """Those that the turn itself starts and stops; the deriver has some of its own."""
+        tended = (self._publisher, self._showcase, self._caretaker, self._takeover)
+        return tended if self._deriver is None else (*tended, self._deriver)
+
+    @property
+    def running(self) -> bool:
+        """Whether every query runs."""
+        return all(query.query is not None for query in self.queries.values())
+
+    def start(self) -> None:
+        """Starts everything; each query is tended in a thread of its own."""
+        self._try_again()
+        for attendant in self._beside:
+            attendant.start()
+        for query in self.queries.values():
+            thread = threading.Thread(
+                target=query.run, args=(self._ending,), name=query.name, daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def end(self) -> None:
+        """Stops everything that `start` started; what was begun is begun again in the next turn."""
+        self._ending.set()
+        for attendant in self._beside:
+            attendant.stop()
+        for query in self.queries.values():
+            query.stop()
+
+    def wait(self) -> None:
+        """Waits until all of an ended turn is at rest, so that another may begin."""
+        for thread in (*self._threads, *self._beside):
+            thread.join(_END_S)
+        # one that was just being started when it was told to stop
+        for query in self.queries.values():
+            query.stop()
+        for guard in self._guards.values():
+            guard.close()
+
+    def _try_again(self) -> None:
+        """Has what waits for other columns than the views had tried with those that they have."""
+        try:
+            with quarantine_table.connect(self.spec.ledger) as connection:
+                views = [plan.name for plan in self.spec.plans]
+                quarantine_table.shaped_anew(connection, self.spec.source, views)
+        except ProjectionError as error:
+            _log.warning("what waits is not tried again yet", code=error.code, what=error.message)
+
+    def _add(self, name: str, start: Callable[[], Any]) -> None:
+        progress = self._progress.setdefault(str(name), QueryProgress())
+        self.queries[str(name)] = SupervisedQuery(
+            str(name), start, progress, lambda: self._loss(name)
+        )
+
+    def _loss(self, query: str) -> Fault | None:
+        error = data_loss.find(self.spec, query)
+        return None if error is None else Fault.of(error)
+
+    def _start_store(self, store: Store) -> StreamingQuery:
+        with self.spec.writing():
+            if store is Store.TABLE:
+                load_new(self.spec, self._ending.is_set)
+            identity.check(self.spec, store)
+            prepare_store(self._session, self.spec, store)
+            self._mark(store)
+        self._retry_first(store)
+        epoch = self._epoch if store is Store.CACHE else None
+        gate = Gate(
+            self._guards[store], self._intakes[store], self._tables, self._publisher.reach, epoch
+        )
+        on_batch = self._progress[store].record
+        return start_query(self._batches, self.spec, store, gate, on_batch)
+
+    def _mark(self, store: Store) -> None:
+        with self._marking:
+            identity.keep(self.spec, store)
+
+    def _kept(self, store: Store) -> tuple[ViewPlan, ...]:
+        intake = self._intakes.get(store)
+        return () if intake is None else intake.plans
+
+    def _taken(self, spec: JobSpec) -> None:
+        """Goes on with a version that batches of all its stores have."""
+        self.spec = spec
+        for store in spec.plans[0].to:
+            with spec.writing():
+                self._mark(store)
+        self._caretaker.meet(spec)
+
+    def _start_archive(self) -> StreamingQuery:
+        return start_archive(self._batches, self.spec, self._progress[ARCHIVE].archived)
+
+    def _retry_first(self, store: Store) -> None:
+        """Makes room in a full quarantine before the next batch needs it."""
+        try:
+            with quarantine_table.connect(self.spec.ledger) as connection:
+                self._caretaker.retry(connection, store)
+        except (CdcError, ProjectionError) as error:
+            _log.warning("nothing is tried again yet", code=error.code, what=error.message)
+
+    def _committed(self, store: Store) -> Offsets | None:
+        supervised = self.queries.get(store)
+        query = supervised.query if supervised else None
+        return committed_offsets(query) if query is not None else None

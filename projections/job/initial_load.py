@@ -1,0 +1,98 @@
+"""First load: large tables come into a new view's table straight from the source.
+
+A view is loaded so if it is a mirror of a table with a key, has no expectations and no table yet,
+and a whole read of its source table is under way or done, whose position the rows get. Whatever
+stands against it, the view is filled by the stream as any other: this is only faster.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import structlog
+from deltalake import DeltaTable
+
+from cdc.errors import CdcError
+from cdc.position import ChangePosition
+from cdc.postgres import session
+from cdc.snapshot import reads
+from projections.definition.views import Store
+from projections.errors import ProjectionError
+from projections.stores.delta import bulk_load
+from projections.stores.delta.bulk_load import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc.snapshot.reads import Read
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+BEGIN_WAIT_S: Final = 15.0
+"""How long a read that is asked for may take to begin."""
+
+_POLL_S: Final = 0.25
+_log = structlog.get_logger(__name__)
+
+
+def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict[str, int]:
+    """Loads those views of a job that are new and large; returns their rows, by name.
+
+    Args:
+        spec: The job.
+        stopped: Tells to begin with no further one.
+    """
+    found = {}
+    for plan in spec.plans_in(Store.TABLE):
+        if stopped() or plan.events is not None or plan.history is not None or plan.append_only:
+            continue
+        if plan.expectations:
+            continue  # they are looked at where the stream's rows are
+        if DeltaTable.is_deltatable(str(spec.addresses.tables / plan.name)):
+            continue
+        try:
+            rows = _load(spec, plan, stopped)
+        except (CdcError, ProjectionError, psycopg.Error) as error:
+            _log.warning(
+                "view is not loaded, the stream fills it",
+                view=plan.name,
+                error=getattr(error, "code", type(error).__name__),
+            )
+            continue
+        if rows is not None:
+            _log.info("view loaded from the source", view=plan.name, rows=rows)
+            found[plan.name] = rows
+    return found
+
+
+def _load(spec: JobSpec, plan: ViewPlan, stopped: Callable[[], bool]) -> int | None:
+    with session.connect(spec.source_dsn) as connection:
+        read = _read(connection, spec, plan, stopped)
+    if read is None or read.read_lsn is None or (read.rows_expected or 0) < spec.load_rows_min:
+        return None  # the stream makes short work of it, too
+    version = ChangePosition.of_read(read.epoch, read.read_lsn).version
+    root, hiding = spec.addresses.tables, spec.hiding
+    return bulk_load.load(Load(plan, version, spec.source_dsn, root, hiding.rules, hiding.salt))
+
+
+def _read(
+    connection: psycopg.Connection[Any], spec: JobSpec, plan: ViewPlan, stopped: Callable[[], bool]
+) -> Read | None:
+    """Returns the newest whole read of the view's table, once it has begun."""
+    deadline = time.monotonic() + BEGIN_WAIT_S
+    while not stopped():
+        epoch = reads.epoch_of(connection, spec.source, 1)
+        found = [
+            read
+            for read in reads.of_source(connection, spec.source, epoch)
+            if read.whole and read.table == plan.schema.table
+        ]
+        newest = found[-1] if found else None
+        if newest is None or newest.state in ("failed", "cancelled"):
+            return None
+        if newest.read_lsn is not None or time.monotonic() > deadline:
+            return newest
+        time.sleep(_POLL_S)
+    return None

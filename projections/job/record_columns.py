@@ -1,0 +1,44 @@
+"""The columns in which a batch of records comes to the writer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as fn
+
+from cdc.change_event import EPOCH_HEADER
+from projections.changes.record import OLD_KEY_HEADER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def record_columns(records: DataFrame) -> DataFrame:
+    """Returns of a topic's records what `BatchWriter` reads.
+
+    Args:
+        records: As Spark's reader of topics gives them, with headers.
+    """
+    old_key = fn.when(fn.size("headers") > 1, _header(OLD_KEY_HEADER))
+    return records.select(
+        "topic",
+        "partition",
+        "offset",
+        "key",
+        "value",
+        epoch_column().alias("epoch"),
+        old_key.alias("old_key"),
+        fn.unix_micros("timestamp").alias("sent_at_us"),
+    )
+
+
+def epoch_column() -> Column:
+    """Returns what a record says of the source's epoch, as text."""
+    first = fn.get("headers", fn.lit(0))
+    # nearly every record has this header alone, and to look through all costs as much as the rest
+    epoch = fn.when(first["key"] == EPOCH_HEADER, first["value"]).otherwise(_header(EPOCH_HEADER))
+    return epoch.cast("string")
+
+
+def _header(name: str) -> Column:
+    return fn.get(fn.filter("headers", lambda header: header["key"] == name), fn.lit(0))["value"]

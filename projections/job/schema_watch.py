@@ -1,0 +1,185 @@
+"""Sight of the tables of a job's views: whether they are still what the views were bound to."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import structlog
+
+from cdc.errors import CdcError
+from cdc.postgres import session
+from cdc.schema_change import history, trigger
+from projections.definition.views import MirrorView
+from projections.planning import view_schemas
+from projections.planning.binding import bind
+from projections.versions import derived as versions_derived
+from projections.versions import registry
+
+if TYPE_CHECKING:
+    from cdc.lsn import Lsn
+    from projections.definition.views import DerivedView
+    from projections.planning.job_spec import JobSpec
+
+_log = structlog.get_logger(__name__)
+
+
+class TableWatch:
+    """Binds the views of a job to their tables, and sees when that has to be done anew.
+
+    A change of a table commits before any row of the new shape can be in Kafka. So whoever looks
+    after the records of a batch are known, and before they are applied, knows of every change that
+    they come after. While the source does not answer, nothing is seen: a record whose columns are
+    others is then refused by itself, and whatever could be mistaken is corrected by the read that
+    the change asks for.
+
+    Args:
+        spec: The job.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._views = [view.name for view in spec.views]
+        self._tables = [view.table for view in spec.views if isinstance(view, MirrorView)]
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._mark: tuple[object, ...] = ()
+        self._names: list[str] = []
+        self._known: frozenset[str] = frozenset()
+        self._read: frozenset[str] = frozenset()
+        self._bound: JobSpec | None = None
+        self._coming = False
+        self._looked_at: Lsn | None = None
+        self._changed = False
+
+    def bind(self) -> JobSpec:
+        """Returns the job with its views bound to their tables as these are now.
+
+        Raises:
+            PlanError: A view that was never bound does not fit its table.
+            PostgresError: The source does not answer.
+        """
+        if not self._spec.views:
+            return self._spec
+        with self._lock:
+            self._changed = False
+            self._bound = self._bind(self._connected())
+            return self._bound
+
+    @property
+    def coming(self) -> bool:
+        """Whether versions have come since that no query has had yet; as of the last look."""
+        return self._coming
+
+    def met(self) -> JobSpec | None:
+        """Binds versions that have come, beside views that stay as they are.
+
+        They count as bound from here on: a batch that is begun later may have them.
+
+        Returns:
+            The job with them; None if something else is not as it was: then all views have to be
+            bound anew.
+
+        Raises:
+            PlanError: A version does not fit its table.
+            PostgresError: The source does not answer.
+        """
+        with self._lock:
+            before, read, self._coming = self._bound, self._read, False
+            self._bound = bound = self._bind(self._connected())
+            there = {plan.name for plan in before.plans} if before is not None else set()
+            others = tuple(
+                plan for plan in bound.plans if plan.name in there or plan.name not in bound.joining
+            )
+            same = before is not None and (others, bound.paused) == (before.plans, before.paused)
+            if not same or not self._read <= read:
+                self._changed = True
+            return None if self._changed else bound
+
+    def give_up(self) -> None:
+        """Has all views bound anew, whatever is seen."""
+        self._changed = True
+
+    def _bind(self, connection: psycopg.Connection[Any]) -> JobSpec:
+        spec = self._spec
+        self._observe(connection, always=True)
+        # whatever is noted between the two is in what is bound and not in the mark: it is seen
+        versions = registry.mark(connection, spec.source, self._views)
+        derived = self._derived(connection)
+        kept = registry.kept(connection, spec.source, spec.views)
+        views = [version.view for version in kept]
+        bound = bind(connection, spec.source, views, decides=True, hiding=spec.hiding)
+        self._names = names = [view.name for view in views]
+        # one of a view that is not declared is nobody's to take over
+        self._known = versions.joining.union(names)
+        self._mark = (*bound.mark, versions.among(self._known))
+        others = tuple(plan for plan in spec.plans if plan.events and plan.name not in names)
+        shown = {version.view.name: version.shown for version in kept}
+        plans = tuple(replace(plan, shown=shown[plan.name]) for plan in bound.plans)
+        joining = {v.view.name: v.joining for v in kept if v.joining is not None}
+        bound_spec = replace(spec, plans=(*plans, *others), paused=bound.paused, joining=joining)
+        return replace(bound_spec, derived=derived)
+
+    def _derived(self, connection: psycopg.Connection[Any]) -> tuple[DerivedView, ...]:
+        """Views made from others, which the deriver looks for anew at each boundary."""
+        spec = self._spec
+        reads = self._reads(connection)
+        found = versions_derived.places(
+            connection, spec.source, spec.declared_derived, spec.functions
+        )
+        found = found or spec.derived
+        self._read = reads.union(*(view.inputs for view in found))
+        return found
+
+    def _reads(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
+        names = [view.name for view in self._spec.declared_derived]
+        return versions_derived.read(connection, self._spec.source, names)
+
+    def look(self) -> bool:
+        """Tells whether the views have to be bound anew."""
+        if not self._spec.views or self._changed:
+            return self._changed
+        with self._lock:
+            try:
+                connection = self._connected()
+                self._observe(connection, always=False)
+                source = self._spec.source
+                versions = registry.mark(connection, source, self._views)
+                shapes = view_schemas.mark(connection, source, self._names)
+                # what nobody has read so far says of its rows only what they are
+                others = not self._reads(connection) <= self._read
+                if others or (*shapes, versions.among(self._known)) != self._mark:
+                    self._changed = True  # and never back: another may have seen it meanwhile
+                self._coming = not versions.joining <= self._known
+            except (psycopg.Error, CdcError) as error:
+                self._close()
+                _log.warning("tables are not looked at", error=type(error).__name__)
+        return self._changed
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        with self._lock:
+            self._close()
+
+    def _observe(self, connection: psycopg.Connection[Any], *, always: bool) -> None:
+        """Looks for changes that the source does not note by itself."""
+        if not view_schemas.ready(connection) or (trigger.active(connection) and not always):
+            return
+        looked_at = history.position(connection)
+        try:
+            history.observe(connection, self._tables, self._looked_at)
+        except psycopg.errors.LockNotAvailable:
+            return  # DDL is under way: it is seen as soon as it has ended
+        self._looked_at = looked_at
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = session.connect(self._spec.source_dsn)
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

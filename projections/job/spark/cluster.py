@@ -1,0 +1,228 @@
+"""What a job asks of a cluster before it works there: a master, executors, and one folder for all.
+
+Spark itself waits for executors without end and says so in its log only; here each wait has one.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
+from projections.common.fault import Fault, FaultError
+from projections.errors import (
+    ClusterError,
+    FolderNotSharedError,
+    MasterUnreachableError,
+    NoExecutorsError,
+)
+from projections.job.spark.shared_folder import SharedFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+MASTER_WAIT_S: Final = 20.0
+"""For a standalone master to answer."""
+
+EXECUTORS_WAIT_S: Final = 120.0
+"""For the first executor, also after all were lost: a machine may have to be found for it."""
+
+_POLL_S: Final = 0.2
+_CONNECT_S: Final = 2.0
+_STANDALONE: Final = "spark://"
+_DETAIL_MAX: Final = 300
+
+
+def await_master(master: str) -> None:
+    """Waits until a standalone master listens; of other clusters Spark itself says enough.
+
+    Args:
+        master: As the settings name it; several may be named, of which one leads.
+
+    Raises:
+        MasterUnreachableError: None listens.
+    """
+    if not master.startswith(_STANDALONE):
+        return
+    deadline = time.monotonic() + MASTER_WAIT_S
+    while not any(map(_listens, addresses(master))):
+        if time.monotonic() > deadline:
+            raise MasterUnreachableError(
+                "no Spark master listens at that address",
+                detail=f"{master}, for {MASTER_WAIT_S:.0f} s",
+                hint="start the cluster, or check spark.master in headwater.toml",
+            )
+        time.sleep(_POLL_S)
+
+
+def addresses(master: str) -> list[tuple[str, int]]:
+    """Returns hosts and ports of a standalone cluster's masters.
+
+    Raises:
+        MasterUnreachableError: It is no address.
+    """
+    try:
+        parts = [urlsplit(f"//{part}") for part in master.removeprefix(_STANDALONE).split(",")]
+        return [(part.hostname or "", part.port or 0) for part in parts]
+    except ValueError:
+        hint = "spark://host:port, for several masters spark://host:port,host:port"
+        raise MasterUnreachableError(
+            "spark.master is no address", detail=master, hint=hint
+        ) from None
+
+
+def near(master: str) -> bool:
+    """Whether a standalone cluster's masters are all on this machine's loopback."""
+    return master.startswith(_STANDALONE) and all(
+        host in {"127.0.0.1", "localhost"} for host, _ in addresses(master)
+    )
+
+
+@contextmanager
+def refusals(master: str) -> Iterator[None]:
+    """Names what Spark says when a cluster takes no job.
+
+    Raises:
+        ClusterError: It does not.
+    """
+    try:
+        yield
+    except Py4JJavaError as error:
+        text = str(error.java_exception.toString()).splitlines()[0][:_DETAIL_MAX]
+        hint = "headwater logs projections; master and pyspark must be of the same version"
+        raise ClusterError(
+            "the cluster does not take the job", detail=f"{master}: {text}", hint=hint
+        ) from None
+
+
+def executors(session: SparkSession) -> int:
+    """Returns how many executors the job has, beside its driver."""
+    # public in Scala only
+    known = session.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001
+    return int(known.size()) - 1
+
+
+def await_executors(session: SparkSession) -> None:
+    """Waits until the job has an executor.
+
+    Raises:
+        NoExecutorsError: It gets none.
+        ClusterError: The cluster has sent the job away.
+    """
+    deadline = time.monotonic() + EXECUTORS_WAIT_S
+    while True:
+        try:
+            found = executors(session)
+        except Py4JError as error:
+            raise ClusterError(
+                "the cluster has sent the job away",
+                detail=type(error).__name__,
+                hint="headwater logs projections",
+            ) from None
+        if found > 0:
+            return
+        if time.monotonic() > deadline:
+            raise no_executors()
+        time.sleep(_POLL_S)
+
+
+def no_executors() -> NoExecutorsError:
+    """Says that the job has had no executor for too long."""
+    return NoExecutorsError(
+        "the cluster gives the job no executor",
+        detail=f"for {EXECUTORS_WAIT_S:.0f} s",
+        hint="are there workers, and has one of them spark.executor.memory and spark.executor.cores"
+        " to give? The master's page says",
+    )
+
+
+class ExecutorWatch:
+    """Notices that a job has had no executor for long.
+
+    Spark waits for one without end: a master that has forgotten the job gives it none, and a job
+    that begins anew is known again.
+
+    Args:
+        session: The job's.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._had_at = time.monotonic()
+
+    def check(self) -> None:
+        """Looks, now and then.
+
+        Raises:
+            NoExecutorsError: There has been none for too long.
+        """
+        try:
+            found = executors(self._session)
+        except (Py4JError, OSError):
+            return  # the driver is ending; others say why
+        now = time.monotonic()
+        if found > 0:
+            self._had_at = now
+        elif now - self._had_at > EXECUTORS_WAIT_S:
+            raise no_executors()
+
+
+def shared(session: SparkSession, root: Path) -> str:
+    """Checks that every executor there is works in the driver's folder.
+
+    Args:
+        session: The job's; nothing else runs in it yet, so that each executor gets a task.
+        root: The folder.
+
+    Returns:
+        The driver's mark in it, for executors that come later.
+
+    Raises:
+        FolderNotSharedError: One does not see it, or cannot write there.
+    """
+    folder = SharedFolder.marked(root)
+    tasks = session.range(executors(session), numPartitions=executors(session))
+    try:
+        replies = tasks.mapInArrow(_Reply(folder), "reply string").collect()
+    except Exception as error:
+        fault = Fault.find(str(error))
+        if fault is None or fault.code != FolderNotSharedError.code:
+            raise
+        raise FolderNotSharedError(fault.message, detail=fault.detail, hint=fault.hint) from None
+    for row in replies:
+        folder.take(row["reply"])
+    return folder.mark
+
+
+class _Reply:
+    def __init__(self, folder: SharedFolder) -> None:
+        self._folder = folder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        try:
+            reply = self._folder.reply()
+        except FolderNotSharedError as error:
+            host = socket.gethostname()
+            detail = f"{error.detail}, on {host}"
+            raise FaultError(
+                FolderNotSharedError(error.message, detail=detail, hint=error.hint)
+            ) from None
+        yield pa.RecordBatch.from_pydict({"reply": [reply]})
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=_CONNECT_S).close()
+    except (OSError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,262 @@
+"""The Spark session of the job, set for a small machine and no surprises."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from projections.common.scratch_dir import Scratch
+from projections.errors import WriterLockedError
+from projections.incremental.spark import java_classes
+from projections.job.spark import class_archive, cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from projections.common.driver_lock import Tenure
+    from projections.planning.job_spec import JobSpec
+
+__all__ = [
+    "JAVA_OPTIONS",
+    "SparkSession",
+    "hold",
+    "session_beside",
+    "session_ended",
+    "session_of_batches",
+    "settings",
+    "start_session",
+]
+
+_BESIDE: Final = "local[4]"
+"""Where whoever only reads runs Spark: a cluster may have all its cores with the job."""
+
+_REPEATING: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Spark's loggers of errors that it raises all the same."""
+
+_JVM_END_S: Final = 60.0
+
+_LOOPBACK = "127.0.0.1"
+_PYTHON = "spark.pyspark.python"
+
+JAVA_OPTIONS: Final = (
+    # one collector thread and a heap that shrinks: other servers live on the same machine
+    "-XX:+UseSerialGC -XX:NewRatio=1 -XX:MinHeapFreeRatio=40 -XX:MaxHeapFreeRatio=70"
+    # a driver only plans: the second compiler takes more of a small machine than it gives back
+    " -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+    # Spark reads the text of a failed batch with a regular expression that recurses deeply
+    " -Xss8m"
+    " -XX:ReservedCodeCacheSize=96m -XX:MaxMetaspaceSize=320m -Djava.net.preferIPv4Stack=true"
+)
+_CHECKPOINT_FILES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    # home, checkpoints and tables are paths of a file system, whatever a cluster's default is
+    "spark.hadoop.fs.defaultFS": "file:///",
+    # a batch of one store never stands behind a batch of another
+    "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
+    # workers are forked from a daemon that has loaded our modules, and no thread by that
+    "spark.python.daemon.module": "projections.job.spark.worker_daemon",
+    "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+    "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "spark.executorEnv._RJEM_MALLOC_CONF": "background_thread:false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    # each call on a column would tell the JVM where in our code it was made: ten calls for one
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # of views made from others, inputs with fewer files are read without Delta's planning
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "128",
+    # for each file that the usual one writes, Hadoop starts ten processes: readlink, chmod
+    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.stopTimeout": "8s",
+    # the driver's metrics and the history of finished work are read by nobody
+    "spark.sql.ui.retainedExecutions": "5",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.cleaner.periodicGC.interval": "10min",
+    # what a worker frees goes back to the system: each would keep its largest batch otherwise
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    "spark.executorEnv.MALLOC_ARENA_MAX": "2",
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": "1048576",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.autoCompact.enabled": "true",
+    "spark.databricks.delta.autoCompact.maxFileSize": "33554432",
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "20",
+    "spark.databricks.delta.stalenessLimit": "0",
+}
+
+
+_OF_FEW_ROWS: Final = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # without code, what occurs twice in a row is looked up in a cache that is emptied at each row
+    "spark.sql.subexpressionElimination.enabled": "false",
+    # to read a file's dictionaries, so that it need not be read, takes longer than to read it
+    "parquet.filter.dictionary.enabled": "false",
+}
+
+
+def start_session(spec: JobSpec) -> SparkSession:
+    """Starts the driver's JVM, or joins the one that this process has.
+
+    Raises:
+        ClusterError: The cluster does not answer, does not take the job, or gives it no executor;
+            each has a code of its own.
+    """
+    # Spark's own launcher and its workers are told through the environment, by Spark's design
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = spec.conf.get(_PYTHON, sys.executable)
+    if spec.java_home is not None:
+        os.environ["JAVA_HOME"] = str(spec.java_home)
+    builder = SparkSession.builder.appName(f"headwater {spec.source}").master(spec.master)
+    for name, value in settings(spec).items():
+        builder = builder.config(name, value)
+    session = _started(builder, spec)
+    java_classes.remember(session)
+    return session
+
+
+def session_beside(spec: JobSpec) -> SparkSession:
+    """Starts a driver beside the job's for somebody who asks something, or joins the process's own.
+
+    What its JVM says goes to a log: it is nothing to whoever asked for something else. What is
+    wrong with a query is told by the error that is raised.
+
+    Args:
+        spec: The job.
+    """
+    for name in _REPEATING:
+        logging.getLogger(name).disabled = True
+    with _heard_in(spec.home / "log" / "spark-beside.log"):
+        return start_session(spec if spec.local else replace(spec, master=_BESIDE))
+
+
+@contextmanager
+def session_ended(spec: JobSpec) -> Iterator[SparkSession]:
+    """Gives a driver beside the job's whose JVM ends with it: what follows may take hours.
+
+    One that this process has already is joined, and stays.
+
+    Args:
+        spec: The job.
+    """
+    joined = SparkContext._active_spark_context is not None  # noqa: SLF001  # of any thread
+    session = session_beside(spec)
+    try:
+        yield session
+    finally:
+        if not joined:
+            _end(session)
+
+
+def _end(session: SparkSession) -> None:
+    context: Any = session.sparkContext  # its process has no other name
+    gateway = context._gateway  # noqa: SLF001
+    session.stop()
+    gateway.shutdown()
+    type(context)._gateway = type(context)._jvm = None  # noqa: SLF001  # the next begins another
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_JVM_END_S)
+
+
+@contextmanager
+def _heard_in(log: Path) -> Iterator[None]:
+    """Has processes that are started meanwhile write their errors to a log, for all their life."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    own = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+
+
+def _started(builder: SparkSession.Builder, spec: JobSpec) -> SparkSession:
+    if spec.local:
+        return builder.getOrCreate()
+    cluster.await_master(spec.master)
+    with cluster.refusals(spec.master):
+        session = builder.getOrCreate()
+    cluster.await_executors(session)
+    return session
+
+
+def settings(spec: JobSpec) -> dict[str, str]:
+    """Returns Spark's settings for a job; those of the project win over ours."""
+    found = {
+        "spark.driver.memory": f"{spec.driver_memory_mib}m",
+        "spark.jars": ",".join(map(str, spec.jars)),
+        "spark.sql.warehouse.dir": str(spec.home / "data" / "spark"),
+    }
+    if spec.code:
+        found["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, spec.code))
+    if spec.local or cluster.near(spec.master):
+        found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    folder = f'"-Djava.io.tmpdir={_scratch().path}"'
+    options = (JAVA_OPTIONS, folder, class_archive.option(spec.java_home))
+    found |= _CONF | {"spark.driver.extraJavaOptions": " ".join(filter(None, options))}
+    return found | dict(spec.conf)
+
+
+@cache
+def _scratch() -> Scratch:
+    """Where the driver's JVM has what it shuffles, and jars: killed, it removes nothing of it."""
+    made = Scratch()
+    atexit.register(made.close)
+    return made
+
+
+def session_of_batches(session: SparkSession) -> SparkSession:
+    """Returns a session of the same driver for what is done often and with few rows.
+
+    Every task has code made for the columns that it reads and gives, which for some hundred rows
+    takes longer than the rows, and so does much of what is to pay off with each row. Queries over
+    whole tables are up to three times as fast with it, so they stay in the session that is given.
+    """
+    found = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())  # noqa: SLF001
+    for name, value in _OF_FEW_ROWS.items():
+        found.conf.set(name, value)
+    return found
+
+
+def hold(session: SparkSession, tenure: Tenure) -> Any:
+    """Has the driver's JVM hold its lock of a tenure until it ends.
+
+    Args:
+        session: A session of the JVM.
+        tenure: The driver's.
+
+    Returns:
+        What the JVM holds the lock by, as long as this process has it.
+
+    Raises:
+        WriterLockedError: The JVM of another driver has it.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001  # Java's locks have no other way from here
+    file = jvm.java.io.RandomAccessFile(str(tenure.jvm_lock), "rw")
+    if file.getChannel().tryLock() is None:
+        raise WriterLockedError("Spark of another driver is there", detail=str(tenure.jvm_lock))
+    return file

@@ -1,0 +1,356 @@
+"""The streaming queries: one for each store, and one that archives what the connector wrote."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import structlog
+
+from cdc.broker import extent, topics
+from cdc.broker.errors import BrokerError
+from projections.archive.table import GIVEN, Retention
+from projections.common import checkpoint_owner, spark_checkpoint
+from projections.common.fault import FaultError
+from projections.definition.views import Store
+from projections.errors import (
+    CheckpointTornError,
+    ProjectionError,
+    UnknownShapeError,
+    WriterFencedError,
+)
+from projections.job import data_loss
+from projections.job.archive_writer import ADDED_DDL, Archiver
+from projections.job.batch_writer import COUNTERS_DDL, BatchWriter
+from projections.job.record_columns import epoch_column, record_columns
+from projections.job.sent_plans import SentPlans
+from projections.publishing.batch_fence import BatchTurn
+from projections.publishing.published_versions import Published
+from projections.versions import handover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from cdc.broker.extent import Place
+    from projections.changes.quarantine.write_guard import StoreGuard
+    from projections.common.offsets import Offsets
+    from projections.job.active_plans import Intake
+    from projections.job.schema_watch import TableWatch
+    from projections.planning.job_spec import JobSpec
+    from projections.publishing.boundary import Reach
+    from projections.stores.valkey.epoch import CacheEpoch
+
+ARCHIVE: Final = "archive"
+_EARLIEST: Final = "earliest"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a query takes its work.
+
+    Attributes:
+        every_ms: Shortest time between the starts of two batches.
+        offsets_max: Most records of a batch.
+    """
+
+    every_ms: int
+    offsets_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a batch passes before it is written.
+
+    Attributes:
+        guard: Knows what waits of the store, and keeps retries apart from batches.
+        intake: The store's views: those that a batch has.
+        tables: Tells whether the views have to be bound to their tables anew.
+        reach: Tells, from the offsets at which a batch ends, how far it has all there is.
+        epoch: Of the cache: notices that it has forgotten what was written.
+    """
+
+    guard: StoreGuard
+    intake: Intake
+    tables: TableWatch
+    reach: Callable[[Offsets], Reach | None]
+    epoch: CacheEpoch | None = None
+
+    def beat(self) -> None:
+        """Lets a store notice what it has lost, before a batch and after it."""
+        if self.epoch is not None:
+            try:
+                self.epoch.beat()
+            except ProjectionError as error:
+                raise FaultError(error) from None
+
+
+# A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
+# than its freshness needs; one of the tables costs about as much again for every few of them.
+_PACES: Final[dict[str, Pace]] = {
+    Store.CACHE: Pace(500, 40_000),
+    Store.SEARCH: Pace(1_000, 60_000),
+    Store.TABLE: Pace(750, 100_000),
+}
+_ARCHIVE_OFFSETS_MAX: Final = 200_000
+_TABLES_MS: Final = 250
+"""By how much each table puts the next batch off."""
+
+_TABLES_MS_MAX: Final = 3_000
+
+_CHANGED: Final = UnknownShapeError("tables have changed: the views are bound to them anew")
+
+_CONSUMER: Final = {
+    "kafka.default.api.timeout.ms": "20000",
+    "kafka.request.timeout.ms": "10000",
+    "kafkaConsumer.pollTimeoutMs": "20000",
+    # Spark asks for the offsets of a partition after each of its reads, and the broker answers a
+    # connection in order: behind a fetch that waits for data it would wait as long.
+    "kafka.fetch.max.wait.ms": "10",
+}
+
+
+def pace(spec: JobSpec, query: str) -> Pace:
+    """Returns how a query takes its work; that of the tables rests longer the more there are."""
+    if query == ARCHIVE:
+        return Pace(round(spec.archive_interval_s * 1_000), _ARCHIVE_OFFSETS_MAX)
+    usual = _PACES[query]
+    if query != Store.TABLE:
+        return usual
+    wanted_ms = _TABLES_MS * len(spec.plans_in(Store.TABLE))
+    return replace(usual, every_ms=min(max(usual.every_ms, wanted_ms), _TABLES_MS_MAX))
+
+
+def start_query(
+    session: SparkSession,
+    spec: JobSpec,
+    store: Store,
+    gate: Gate,
+    on_batch: Callable[[int, list[dict[str, Any]]], None],
+) -> StreamingQuery:
+    """Starts the query of a store.
+
+    Args:
+        session: Where.
+        spec: The job.
+        store: The store; some view must live there.
+        gate: What a batch passes before it is written.
+        on_batch: Called with a batch's id and its counters once the batch is in the store.
+
+    Raises:
+        JobError: The store's checkpoint is not to be gone on with.
+        BrokerError: The broker does not answer.
+    """
+    writer = replace(_writer(spec, store), derives=bool(spec.derived))
+    # one writer for each table at a time; elsewhere the rows of a partition stay in one task
+    tasks = 1 if store is Store.TABLE else spec.tasks
+    wanted = sorted(spec.topics_in(store))
+    starting = _starting(spec, store)
+    records = record_columns(_records(session, spec, store, _exactly(wanted), starting))
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        try:
+            with gate.guard.writing():
+                # which records the batch has is fixed by now: what they follow has happened, and
+                # no version is dropped any more before it is written
+                if gate.tables.look():
+                    raise FaultError(_CHANGED)
+                ends = spark_checkpoint.batch_end(spec.checkpoint(store), batch_id)
+                writing = replace(writer, plans=gate.intake.sent)
+                if store is Store.TABLE:
+                    turns = BatchTurn(Published(spec.addresses.tables, spec.source).folder)
+                    writing = replace(writing, reach=gate.reach(ends), turn=turns.begin())
+                gate.beat()
+                counters = _written(gate.guard, writing, batch)
+                gate.beat()
+                gate.intake.written(ends)
+        except WriterFencedError as error:
+            raise FaultError(error) from None
+        on_batch(batch_id, counters)
+
+    stream = records.coalesce(tasks).writeStream.foreachBatch(write)
+    return _started(session, spec, store, stream)
+
+
+def start_archive(
+    session: SparkSession, spec: JobSpec, on_batch: Callable[[int, int], None]
+) -> StreamingQuery:
+    """Starts the query that adds every record of the source's topics to the archive.
+
+    Args:
+        session: Where.
+        spec: The job.
+        on_batch: Called with a batch's id and its new records once they are in the archive.
+
+    Raises:
+        CheckpointForeignError: The checkpoint is another query's.
+        RecordsLostError: It is damaged, and what follows it is gone.
+    """
+    place = spec.checkpoint(ARCHIVE)
+    checkpoint_owner.check(place)
+    if (path := spark_checkpoint.damaged(place)) is not None:
+        if (lost := data_loss.find(spec, ARCHIVE)) is not None:
+            raise lost
+        _log.warning("a checkpoint is damaged, the query begins another", file=str(path))
+        spark_checkpoint.set_aside(place)  # the archive itself knows up to where it has records
+    checkpoint_owner.claim(place, {})
+    pattern = re.escape(f"{spec.source}.") + ".*"
+    records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
+    archiver = Archiver(spec.archive, Retention(spec.archive_days), spec.tenure)
+    identities: dict[str, str] = {}
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        ends = spark_checkpoint.batch_end(spec.checkpoint(ARCHIVE), batch_id)
+        if {topic for topic, _ in ends} - identities.keys():
+            # a query whose topic is made anew while it runs ends, and is started again
+            identities.update(_identities(spec, ends))
+        aware = replace(archiver, ends=ends, identities=identities)
+        rows = batch.mapInArrow(aware.write, ADDED_DDL).collect()
+        on_batch(batch_id, sum(row["added"] for row in rows))
+
+    stream = records.select(*GIVEN).coalesce(1).writeStream.foreachBatch(write)
+    return _started(session, spec, ARCHIVE, stream)
+
+
+def _identities(spec: JobSpec, ends: Offsets) -> dict[str, str]:
+    try:
+        return topics.identities(spec.bootstrap, {topic for topic, _ in ends})
+    except BrokerError as error:
+        raise FaultError(error) from None
+
+
+def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
+    """Makes the places of a store's views, in a worker process, which is then warm."""
+    writer = _writer(spec, store)
+    session.range(1, numPartitions=1).mapInArrow(writer.prepare, COUNTERS_DDL).collect()
+
+
+def _writer(spec: JobSpec, store: Store) -> BatchWriter:
+    plans = SentPlans(spec.plans_in(store))
+    return BatchWriter(
+        store, plans, spec.addresses, spec.ledger, tenure=spec.tenure, mark=spec.mark
+    )
+
+
+def committed_offsets(query: StreamingQuery) -> Offsets:
+    """Returns the offsets up to which a query's finished batches reach."""
+    stream = query._jsq.streamingQuery()  # noqa: SLF001  # public in Scala only
+    progress = stream.committedOffsets().values().iterator()
+    offsets: Offsets = {}
+    while progress.hasNext():
+        for topic, partitions in orjson.loads(progress.next().json()).items():
+            for partition, offset in partitions.items():
+                offsets[topic, int(partition)] = offset
+    return offsets
+
+
+def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[dict[str, Any]]:
+    """Writes a batch, knowing what waits; whatever is set apart is known to the next one."""
+    try:
+        aware = replace(writer, held=guard.held())
+    except ProjectionError as error:
+        raise FaultError(error) from None
+    set_apart = True
+    try:
+        rows = batch.mapInArrow(aware.write, COUNTERS_DDL).collect()
+        counters = [row.asDict() for row in rows]
+        set_apart = any(row["quarantined"] for row in counters)
+    finally:
+        if set_apart:
+            guard.changed()
+    return counters
+
+
+def _starting(spec: JobSpec, store: Store) -> str:
+    """Where a query begins that has no checkpoint; sets one aside that it cannot go on with.
+
+    Raises:
+        CheckpointForeignError: The checkpoint is another query's.
+        CheckpointTornError: No batch of it can be read, nor all that went before.
+        RecordsLostError: What it wants next is gone, or its topics are not those it stands in.
+        BrokerError: The broker does not answer.
+    """
+    wanted, place = spec.topics_in(store), spec.checkpoint(store)
+    spark_checkpoint.take_back(place)
+    known = checkpoint_owner.check(place)
+    stands, damaged = spark_checkpoint.committed(place), spark_checkpoint.damaged(place)
+    at = handover.rewound(spec, store, stands)
+    standing = {partition: offset for partition, offset in at.items() if partition[0] in wanted}
+    bounds = extent.bounds(spec.bootstrap, wanted)
+    identities = topics.identities(spec.bootstrap, wanted)
+    lost = data_loss.made_anew(store, wanted & known.keys(), known, identities)
+    if lost := lost or data_loss.lost(store, standing, bounds):
+        raise lost
+    anew = damaged is not None or at != stands
+    starts = spark_checkpoint.starts(at, wanted, bounds, anew=anew)
+    if damaged is not None:
+        _check_known(damaged, at, bounds)
+    if starts is not None or damaged is not None:
+        spark_checkpoint.set_aside(place)
+    checkpoint_owner.claim(place, identities)
+    return _EARLIEST if starts is None else orjson.dumps(starts).decode()
+
+
+def _check_known(damaged: Path, at: Offsets, bounds: Mapping[Place, tuple[int, int]]) -> None:
+    """Refuses to begin anew where nobody knows what was had of records that are gone.
+
+    Raises:
+        CheckpointTornError: No batch can be read, and a topic does not begin with its first record.
+    """
+    if not at and any(first > 0 for first, _ in bounds.values()):
+        raise CheckpointTornError(
+            "a query's checkpoint is damaged, and its topics do not have all their records",
+            detail=str(damaged),
+            hint="remove the query's folder of checkpoints and the .json file of that name beside "
+            "it: its views are filled anew",
+        )
+    _log.warning("a checkpoint is damaged, the query begins another", file=str(damaged))
+
+
+def _records(
+    session: SparkSession, spec: JobSpec, query: str, pattern: str, starting: str = _EARLIEST
+) -> DataFrame:
+    # a pattern, because a subscription by name fails while one of the topics does not exist yet
+    reader = (
+        of_topics(session.readStream.format("kafka"), spec, query)
+        .option("subscribePattern", pattern)
+        .option("startingOffsets", starting)
+        .option("maxOffsetsPerTrigger", pace(spec, query).offsets_max)
+    )
+    records: DataFrame = reader.load()
+    return records
+
+
+def of_topics(reader: Any, spec: JobSpec, query: str) -> Any:
+    """Has a reader of Spark's, of streams or of batches, read topics as a query does."""
+    reader = (
+        reader.option("kafka.bootstrap.servers", spec.bootstrap)
+        .option("failOnDataLoss", "true")
+        .option("includeHeaders", "true")
+        .option("groupIdPrefix", f"headwater-{spec.source}-{query}")
+    )
+    for name, value in _CONSUMER.items():
+        reader = reader.option(name, value)
+    return reader
+
+
+def _started(session: SparkSession, spec: JobSpec, query: str, stream: Any) -> StreamingQuery:
+    # the pool is a property of this thread that the query's own thread inherits
+    session.sparkContext.setLocalProperty("spark.scheduler.pool", query)
+    started: StreamingQuery = (
+        stream.queryName(str(query))
+        .option("checkpointLocation", str(spec.checkpoint(query)))
+        .trigger(processingTime=f"{pace(spec, query).every_ms} milliseconds")
+        .start()
+    )
+    return started
+
+
+def _exactly(names: list[str]) -> str:
+    return "|".join(re.escape(name) for name in names)

@@ -1,0 +1,456 @@
+"""Follower: takes the derived views of a source from their tables into one other store.
+
+What the store has of each view is kept in a file beside the checkpoints, which is written after the
+store: whoever is killed in between gives the same again, with the same versions or greater ones.
+
+A place that somebody deleted is noticed while nothing changes, too: the follower looks at the marks
+of its places every few seconds, and gives a view anew whose place has not the mark it was given to.
+So it does with one that somebody asked for, see `projections.verification.renewal`.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import psycopg
+import pyarrow as pa
+import structlog
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from msgspec import structs
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from cdc.errors import CdcError
+from cdc.postgres import session as postgres
+from projections.common.background_task import Attendant
+from projections.common.derived_turn import DerivedTurn
+from projections.common.fault import Fault
+from projections.definition.views import Store
+from projections.errors import (
+    FeedLostError,
+    IndexLostError,
+    ProjectionError,
+    QueryFailedError,
+    SinkError,
+    WriterFencedError,
+)
+from projections.incremental.delivery import (
+    COMMITS_MAX,
+    Delivered,
+    DerivedDelivery,
+    delivered,
+    delivered_file,
+    plan_at,
+)
+from projections.incremental.row_form import derived_plan, form_of
+from projections.incremental.spark.maintainer import number_of
+from projections.job.batch_writer import crossing, kept_sink
+from projections.planning.job_spec import writing
+from projections.publishing import positions
+from projections.publishing.published_versions import Published
+from projections.stores.factory import open_sink
+from projections.stores.identity import Marked
+from projections.stores.valkey.epoch import CacheEpoch
+from projections.stores.valkey.sink import CacheSink
+from projections.verification.renewal import Renewals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from cdc.lsn import Lsn
+    from projections.common.driver_lock import Tenure
+    from projections.definition.views import DerivedView
+    from projections.planning.job_spec import JobSpec, StoreAddresses
+    from projections.planning.view_plan import ViewPlan
+    from projections.publishing.published_versions import PublishedVersion, TableVersion
+
+LOOK_S: Final = 5.0
+"""Between two looks at places while nothing is published: so long may a lost one go unnoticed."""
+
+_TICK_S: Final = 0.1
+_PAUSE_S: Final = 2.0
+_POOL: Final = "derived"
+_DDL: Final = "upserted long, deleted long, refused long, error string"
+_COUNTS: Final = pa.schema(
+    [
+        ("upserted", pa.int64()),
+        ("deleted", pa.int64()),
+        ("refused", pa.int64()),
+        ("error", pa.string()),
+    ]
+)
+_CONNECT_S: Final = 5
+_FAILURES: Final = (
+    ProjectionError,
+    CdcError,
+    PySparkException,
+    Py4JError,
+    DeltaError,
+    psycopg.Error,
+    OSError,
+)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTask:
+    """A delivery as one of Spark's workers makes it.
+
+    Attributes:
+        delivery: It.
+        store: Where to.
+        addresses: Where that answers.
+        tenure: The driver's right to write.
+    """
+
+    delivery: DerivedDelivery
+    store: Store
+    addresses: StoreAddresses
+    tenure: Tenure | None = None
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Delivers; yields how many rows were written, are gone, and were refused, and why."""
+        for _ in batches:
+            pass
+        try:
+            with writing(self.tenure):
+                applied = self.delivery.deliver(kept_sink(self.store, self.addresses))
+        except Exception as error:  # noqa: BLE001  # the edge of the process
+            raise crossing(error) from None
+        refused = applied.refused
+        why = str(crossing(refused[0].error)) if refused else None
+        counts = {
+            "upserted": [applied.upserted],
+            "deleted": [applied.deleted],
+            "refused": [len(refused)],
+            "error": [why],
+        }
+        yield pa.RecordBatch.from_pydict(counts, schema=_COUNTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """What this has brought to the store, or found there.
+
+    Attributes:
+        plan: The view.
+        version: Of its table.
+    """
+
+    plan: ViewPlan
+    version: int
+
+
+class Follower(Attendant):
+    """Keeps the derived views of one store where their published tables are.
+
+    A view that cannot be delivered stays where it is and is tried again; the others go on. What
+    the store refuses key by key is counted, and given again when its row changes.
+
+    Args:
+        session: Where.
+        spec: The job.
+        store: Search or cache.
+    """
+
+    def __init__(self, session: SparkSession, spec: JobSpec, store: Store) -> None:
+        super().__init__(f"derived {store}")
+        self.faults: dict[str, Fault] = {}
+        self.reached: dict[str, Lsn] = {}
+        self._session = session
+        self._spec = spec
+        self._store = store
+        self._views = [view for view in spec.derived if store in view.to]
+        self._published = Published(spec.addresses.tables, spec.source)
+        self._turn = DerivedTurn(spec.source_dsn, spec.source, store)
+        self._file = delivered_file(spec, store)
+        self._had = delivered(spec, store)
+        self._renewals = Renewals(spec)
+        self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
+        self._at: dict[str, _Brought] = {}
+        self._refusals: dict[str, Fault] = {}  # of keys, where there are any
+        self._look_at = 0.0
+        self._epoch: CacheEpoch | None = None
+        if store is Store.CACHE:
+            addresses = spec.addresses
+            file = spec.checkpoint(store).with_suffix(".derived.epoch")
+            self._epoch = CacheEpoch(
+                addresses.cache_url, addresses.cache_prefix, file, "_epoch_derived"
+            )
+
+    def run(self) -> None:
+        """Follows the published versions until stopped."""
+        super().run()
+        self._turn.close()
+        if self._epoch is not None:
+            self._epoch.close()
+
+    def attend(self) -> None:
+        """Brings views to each version that is published."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        done, wait_s = 0, _TICK_S
+        while not self.rested(wait_s):
+            version = self._published.latest()
+            if version is None or (version.number == done and time.monotonic() < self._look_at):
+                continue
+            done, wait_s = 0, _PAUSE_S
+            with suppress(WriterFencedError), self._spec.writing():  # which ends the job
+                if self._follow_in_turn(version):
+                    done, wait_s = version.number, _TICK_S
+
+    def meet(self, views: Iterable[DerivedView]) -> None:
+        """Follows these views from now on."""
+        self._views = [view for view in views if self._store in view.to]
+
+    def _follow_in_turn(self, version: PublishedVersion) -> bool:
+        """Follows while readers are not moved, where there may be versions to move them to."""
+        if not self._spec.declared_derived:
+            return self.follow(version)
+        try:
+            with self._turn.taken():
+                return self.follow(version)
+        except _FAILURES as error:
+            for view in self._views:
+                self._failed(view.name, error)
+            return False
+
+    def told(self, view: str) -> dict[str, Any] | None:
+        """Says how a view is in the store; None of one that is not to be there."""
+        if all(each.name != view for each in self._views):
+            return None
+        fault, had = self.faults.get(view), self._had.get(view)
+        return {
+            "error": None if fault is None else asdict(fault),
+            "refused": 0 if had is None else had.refused,
+        }
+
+    def follow(self, version: PublishedVersion) -> bool:
+        """Brings every view to a version; returns whether all of them have come there."""
+        try:
+            self._look(version)
+        except _FAILURES as error:
+            for view in self._views:
+                self._failed(view.name, error)
+            return False
+        whole = True
+        for view in self._views:
+            table = version.views.get(view.name)
+            if table is None or self._stopped.is_set():
+                whole = whole and table is None
+                continue
+            try:
+                whole &= self._deliver(view, table, version)
+            except _FAILURES as error:
+                whole = False
+                self._failed(view.name, error)
+        return whole
+
+    def _deliver(self, view: DerivedView, table: TableVersion, version: PublishedVersion) -> bool:
+        """Brings a view to a version; returns whether it is there."""
+        at = self._at.get(view.name)
+        renewal = self._renewals.due(view.name, self._store, number_of(version))
+        if renewal is None and at is not None and at.version == table.version:
+            self._come(at, table)
+            return True
+        tables = self._spec.addresses.tables
+        found = DeltaTable(str(tables / view.name), version=table.version)
+        plan = derived_plan(view, self._spec.source, pa.schema(found.schema().to_arrow()))
+        shown = self._published.current().get(plan.view, plan.view) == plan.name
+        plan = replace(plan, shown=shown)
+        form, had = form_of(plan), self._had.get(view.name)
+        place = self._place(plan, form)
+        wanted = Delivered(
+            str(found.metadata().id), table.version, version.epoch, version.lsn, form, place
+        )
+        after = None if renewal is not None else _after(had, wanted)
+        if had is not None and had.place != place:
+            _log.warning("a view has lost its place", view=view.name, store=str(self._store))
+            self._withdraw([view.name])
+        if had is None or after is None or after < wanted.version:
+            if after is None and had is not None and had.place == place:
+                if had.number >= wanted.number:
+                    return False  # what is written anew has to be newer: the next boundary is
+                if renewal is not None:
+                    had = self._begin(plan, wanted)
+                elif self._store is Store.CACHE and not plan.cache.linked:
+                    self._rid(plan)
+            delivery = DerivedDelivery(tables, plan, wanted.version, wanted.number, after)
+            self._write(delivery, wanted, 0 if had is None or after is None else had.refused)
+        self._come(_Brought(plan, table.version), table)
+        if renewal is not None:
+            self._renewals.done(renewal, self._store, wanted.number)
+            _log.info("a view was given anew as it was asked", view=view.name, store=self._store)
+        return True
+
+    def _begin(self, plan: ViewPlan, wanted: Delivered) -> Delivered:
+        """Notes that all of a view is about to be given where it is already.
+
+        Whoever is killed amid it gives all again, newer than what was given until then: what lies
+        beside a row in the cache is written with the row only.
+        """
+        begun = self._had[plan.name] = structs.replace(wanted, table="")
+        self._keep()
+        if self._epoch is not None:
+            self._epoch.mark([plan])
+            self._rid(plan)
+        return begun
+
+    def _come(self, brought: _Brought, table: TableVersion) -> None:
+        """Notes that a view is where its table is: of its faults, only refused keys are left."""
+        name = brought.plan.name
+        self._at[name] = brought
+        self.reached[name] = table.applied_through
+        refusal = self._refusals.get(name)
+        if refusal is None:
+            self.faults.pop(name, None)
+        else:
+            self._note(name, refusal)
+
+    def _write(self, delivery: DerivedDelivery, wanted: Delivered, refused: int) -> None:
+        plan = delivery.plan
+        task = StoreTask(delivery, self._store, self._spec.addresses, self._spec.tenure)
+        if self._epoch is not None:
+            self._epoch.beat()
+        (row,) = self._session.range(1, numPartitions=1).mapInArrow(task.run, _DDL).collect()
+        if self._epoch is not None:
+            self._epoch.beat()
+            if delivery.after is None:
+                self._epoch.built(plan)
+        self._had[plan.name] = structs.replace(wanted, refused=refused + row["refused"])
+        self._keep()
+        why = None if row["error"] is None else Fault.find(row["error"])
+        if why is not None:
+            self._refusals[plan.name] = why
+        elif not self._had[plan.name].refused:
+            self._refusals.pop(plan.name, None)
+
+    def _place(self, plan: ViewPlan, form: str) -> str:
+        """Sees to it that there is a place for a view in the store; returns its mark."""
+        with closing(open_sink(self._store, self._spec.addresses)) as sink:
+            if self._prepared.get(plan.name) != form:
+                sink.prepare(plan)
+                self._prepared[plan.name] = form
+            if isinstance(sink, Marked):
+                mark = sink.mark(plan)
+                if mark is None:
+                    self._prepared.pop(plan.name)
+                    raise IndexLostError(
+                        f"view {plan.name} has lost its place in {self._store}",
+                        hint="it is made and filled anew by itself",
+                    )
+                return mark
+        return "" if self._epoch is None else self._epoch.id
+
+    def _look(self, version: PublishedVersion) -> None:
+        """Notices what the store has lost, which is then given anew.
+
+        A store that does not answer is told by whoever brings a view there next.
+        """
+        due = time.monotonic() >= self._look_at
+        if due:
+            self._look_at = time.monotonic() + LOOK_S
+        if self._epoch is not None:
+            self._look_at_cache(self._epoch, version)
+        elif due:
+            try:
+                lost = self._lost()
+            except SinkError:
+                lost = list(self._at)
+            self._forget(lost)
+
+    def _lost(self) -> list[str]:
+        """Returns the views whose place is not the one that they were given to.
+
+        Raises:
+            SinkError: The store does not answer.
+        """
+        with closing(open_sink(self._store, self._spec.addresses)) as sink:
+            if not isinstance(sink, Marked):
+                return []
+            return [
+                name
+                for name, brought in self._at.items()
+                if sink.mark(brought.plan) != self._had[name].place
+            ]
+
+    def _look_at_cache(self, epoch: CacheEpoch, version: PublishedVersion) -> None:
+        """Notices a cache that has forgotten something: all is then given anew."""
+        reason = epoch.look()
+        if reason is None:
+            return
+        _log.warning("derived views of the cache are given anew", why=reason)
+        views = [view for view in self._views if view.name in version.views]
+        self._withdraw([view.name for view in views])
+        self._forget([view.name for view in self._views])
+        epoch.renew([plan_at(self._spec, view) for view in views])
+
+    def _forget(self, views: list[str]) -> None:
+        """Lets views be looked at in the store before anything is known of them there."""
+        for view in views:
+            self._prepared.pop(view, None)
+            self._at.pop(view, None)
+
+    def _withdraw(self, views: list[str]) -> None:
+        """Takes back that views claim to be in the store."""
+        dsn = self._spec.source_dsn
+        with postgres.connect(dsn, autocommit=False, timeout_s=_CONNECT_S) as connection:
+            positions.withdraw(connection, views, self._store)
+        for view in views:
+            self.reached.pop(view, None)
+
+    def _rid(self, plan: ViewPlan) -> None:
+        """Removes what lies beside the rows of a view that has nothing there any more."""
+        addresses = self._spec.addresses
+        with closing(CacheSink(addresses.cache_url, addresses.cache_prefix)) as sink:
+            sink.drop_beside(plan)
+
+    def _failed(self, view: str, error: Exception) -> None:
+        if isinstance(error, ProjectionError):
+            fault = Fault.of(error)
+        else:
+            unknown = Fault(
+                QueryFailedError.code,
+                f"view {view} cannot be delivered",
+                type(error).__name__,
+                None,
+                True,
+            )
+            fault = Fault.find(str(error)) or unknown
+        if fault.code == IndexLostError.code:
+            self._prepared.pop(view, None)
+        if fault.code == FeedLostError.code:
+            self._had[view] = structs.replace(self._had[view], table="")
+        self._note(view, fault)
+
+    def _note(self, view: str, fault: Fault) -> None:
+        if self.faults.get(view) != fault:
+            _log.warning(
+                "a view is not delivered",
+                view=view,
+                store=str(self._store),
+                code=fault.code,
+                what=fault.message,
+            )
+        self.faults[view] = fault
+
+    def _keep(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(self._had))
+        draft.replace(self._file)
+
+
+def _after(had: Delivered | None, wanted: Delivered) -> int | None:
+    """Version of the table from which on changes are given; None where all rows are."""
+    if had is None:
+        return None
+    same = (had.table, had.form, had.place) == (wanted.table, wanted.form, wanted.place)
+    near = had.version <= wanted.version <= had.version + COMMITS_MAX
+    return had.version if same and near else None

@@ -1,0 +1,358 @@
+"""Deriver: makes each boundary readable once the views made from others have come there."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import psutil
+import psycopg
+import structlog
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from cdc.errors import CdcError
+from projections.common.background_task import Attendant
+from projections.common.derived_turn import DerivedTurn
+from projections.definition.views import Store
+from projections.derivation_errors import ViewQueryError
+from projections.errors import ProjectionError, WriterFencedError
+from projections.incremental.spark.maintainer import DerivedKeeper, number_of, query_fault
+from projections.incremental.spark.table_reader import TableVersions
+from projections.job.tasks.derived_checks import DerivedWatch
+from projections.job.tasks.derived_stores import Follower
+from projections.publishing.published_versions import Published
+from projections.verification.renewal import Renewals
+from projections.versions import derived as versions_derived
+from projections.versions import registry
+from projections.versions.version import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    from pyspark.sql import SparkSession
+
+    from cdc.lsn import Lsn
+    from projections.common.fault import Fault
+    from projections.definition.views import DerivedView
+    from projections.planning.job_spec import JobSpec
+    from projections.publishing.published_versions import PublishedVersion, TableVersion
+    from projections.verification.renewal import Renewal
+
+    Connection = psycopg.Connection[Any]
+
+_TICK_S: Final = 0.1
+_REST_MAX_S: Final = 5.0
+"""Longest rest after a boundary. Where the machine is busy it rests as long as the last one took:
+else views made from others would always be at work, and take half of a small machine from the views
+that they are made from. The more of it is idle the shorter, and where half of it is, not at all."""
+_REST_FAILED_S: Final = 1.0
+_END_S: Final = 60.0
+_AT_ONCE: Final = 2
+"""Views that are brought to a boundary at once: one is planned while rows of another are read."""
+_POOL: Final = "derived"
+_FAILURES: Final = (
+    *(Py4JError, DeltaError, OSError, WriterFencedError, RuntimeError),
+    *(psycopg.Error, CdcError),
+)
+_log = structlog.get_logger(__name__)
+
+
+class Deriver(Attendant):
+    """Keeps the derived views of a source, boundary by boundary.
+
+    A boundary that comes while another is at work waits; of several only the newest counts. Two
+    views are at work at once, each after those that it is made from. A view that cannot be kept
+    stays at its last boundary, with those made from it; the others go on. What somebody asked for
+    is computed whole at the next boundary, see `projections.verification.renewal`. A version that
+    joins is made whole at the next boundary, too, and held once every store of its has it.
+
+    Args:
+        session: Where.
+        batches: Where that is done which concerns few rows.
+        spec: The job.
+    """
+
+    def __init__(self, session: SparkSession, batches: SparkSession, spec: JobSpec) -> None:
+        super().__init__("deriver")
+        tables = spec.addresses.tables
+        self.faults: dict[str, Fault] = {}
+        self.seconds: dict[str, float] = {}
+        self._session = session
+        self._published = Published(tables, spec.source)
+        self._file = spec.derived_file
+        self._spec = spec
+        self._versions = TableVersions(session, tables)
+        self._versions_of_few = TableVersions(batches, tables)
+        self.keepers = [self._keeper(view) for view in spec.derived]
+        self._turn = DerivedTurn(spec.source_dsn, spec.source, Store.TABLE)
+        self._joining: dict[str, DerivedView] = {}
+        self._made: Mapping[str, TableVersion] = {}
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)
+        self._epoch = 0
+        self._renewals = Renewals(spec)
+        self._renewed: list[Renewal] = []
+        self._followers = {
+            store: Follower(batches, spec, store)
+            for store in (Store.SEARCH, Store.CACHE)
+            if any(store in view.to for view in (*spec.derived, *spec.declared_derived))
+        }
+        self._watch = DerivedWatch(session, spec, _POOL, lambda: self.views)
+        self._said = b""
+
+    def run(self) -> None:
+        """Follows the boundaries until stopped."""
+        for companion in self.companions:
+            companion.start()
+        super().run()
+        self._pool.shutdown()
+        self._turn.close()
+        for companion in self.companions:
+            companion.join(_END_S)
+
+    def attend(self) -> None:
+        """Brings the views to each boundary that is not readable yet."""
+        rest_s = _TICK_S
+        while not self.rested(rest_s):
+            rest_s = _TICK_S
+            try:
+                self._tell()
+                version = self._published.newest()
+                if self._joining:
+                    self._hold()
+                if version is not None and not version.complete:
+                    began = time.monotonic()
+                    with self._alone() as connection:
+                        if connection is not None:
+                            self._meet(connection)
+                        made = self.derived(version)
+                        if connection is not None:
+                            self._refuse(connection)
+                        with self._spec.writing():
+                            self._published.complete(version, made)
+                            self._settle(version)
+                        self._made = made
+                    took_s = time.monotonic() - began
+                    rest_s = max(_TICK_S, min(took_s * _pressure(), _REST_MAX_S))
+            except _FAILURES as error:
+                # a pool takes no work any more once this process has begun to end
+                if not self._stopped.is_set():
+                    _log.warning("a boundary is not readable yet", error=type(error).__name__)
+                rest_s = _REST_FAILED_S
+
+    def stop(self) -> None:
+        """Ends the thread, and those of the other stores, after what they are at."""
+        super().stop()
+        for companion in self.companions:
+            companion.stop()
+
+    @property
+    def companions(self) -> tuple[Attendant, ...]:
+        """Those that it starts and stops."""
+        return (*self._followers.values(), self._watch)
+
+    @property
+    def views(self) -> list[DerivedView]:
+        """What is kept, under its places."""
+        return [keeper.view for keeper in self.keepers]
+
+    def reached(self) -> dict[tuple[str, Store], Lsn]:
+        """Returns where each view is in each store."""
+        kept = {view.name for view in self.views}
+        made = {view: table.applied_through for view, table in self._made.items() if view in kept}
+        return {(view, Store.TABLE): lsn for view, lsn in made.items()} | {
+            (view, store): lsn
+            for store, follower in self._followers.items()
+            for view, lsn in dict(follower.reached).items()
+            if view in kept
+        }
+
+    def derived(self, version: PublishedVersion) -> dict[str, TableVersion]:
+        """Brings every view to a boundary; returns their tables there, as far as there are any."""
+        if version.epoch != self._epoch:  # whatever was made anew has versions of its own
+            self._forget()
+            self._epoch = version.epoch
+        self._renewed.clear()
+        before = self._published.latest()
+        views = {} if before is None else before.views
+        places = self._published.current()
+        names = {view.name for view in self.views}
+        # of a view made from others the version itself says where it was before
+        others = {each: at for each, at in version.views.items() if each not in names}
+        kept: dict[str, Future[TableVersion | None]] = {}
+        identities = self._identities()
+        for keeper in self.keepers:
+            keeper.identities = identities
+            # those that it waits for are in the pool already, so they come to their end
+            read = (places.get(name, name) for name in keeper.view.inputs)
+            inputs = {place: kept[place] for place in read if place in kept}
+            own = views.get(keeper.view.name)
+            kept[keeper.view.name] = self._pool.submit(
+                self._kept, keeper, version, {**others}, inputs, own, places
+            )
+        wait(kept.values())
+        found = {name: future.result() for name, future in kept.items()}
+        return {name: table for name, table in found.items() if table is not None}
+
+    def _identities(self) -> dict[str, tuple[str, ...]]:
+        """By place, what identifies a row of each table that has one row for each key."""
+        mirrored = {
+            plan.name: plan.keys
+            for plan in self._spec.plans
+            if plan.history is None and not plan.append_only
+        }
+        return mirrored | {view.name: view.keys for view in self.views}
+
+    def _keeper(self, view: DerivedView) -> DerivedKeeper:
+        tables, tenure = self._spec.addresses.tables, self._spec.tenure
+        return DerivedKeeper(tables, view, self._versions, self._versions_of_few, tenure=tenure)
+
+    def _alone(self) -> AbstractContextManager[Connection | None]:
+        """Keeps versions from being dropped meanwhile, where there may be any."""
+        return self._turn.taken() if self._spec.declared_derived else nullcontext()
+
+    def _meet(self, connection: Connection) -> None:
+        """Follows what versions there are by now."""
+        spec = self._spec
+        kept = versions_derived.kept(connection, spec.source, spec.declared_derived, spec.functions)
+        self._joining = {each.view.name: each.view for each in kept if each.joining}
+        if [each.view for each in kept] == self.views:
+            return
+        known = {keeper.view.name: keeper for keeper in self.keepers}
+        self.keepers = [
+            before
+            if (before := known.get(each.view.name)) and before.view == each.view
+            else self._keeper(each.view)
+            for each in kept
+        ]
+        for name in known.keys() - {view.name for view in self.views}:
+            self.faults.pop(name, None)
+        for follower in self._followers.values():
+            follower.meet(self.views)
+
+    def _refuse(self, connection: Connection) -> None:
+        """Says of versions that join why they cannot be made."""
+        for name in self._joining:
+            fault = self.faults.get(name)
+            if fault is not None and not fault.retriable:
+                registry.note_fault(connection, self._spec.source, name, fault)
+
+    def _hold(self) -> None:
+        """Holds versions that have come to every store of theirs."""
+        reached = self.reached()
+        there = [
+            name
+            for name, view in self._joining.items()
+            if all((name, store) in reached for store in (*view.to, Store.TABLE))
+        ]
+        if not there:
+            return
+        with self._turn.taken() as connection:
+            for name in there:
+                before, source = [VersionState.JOINING], self._spec.source
+                if registry.move(connection, source, name, VersionState.HELD, before):
+                    _log.info("a version is held", place=name)
+                del self._joining[name]
+
+    def _settle(self, version: PublishedVersion) -> None:
+        """Strikes off what was asked for and can be read now."""
+        for renewal in self._renewed:
+            self._renewals.done(renewal, Store.TABLE, number_of(version))
+            _log.info("a view was made whole as it was asked", view=renewal.view)
+
+    def _kept(  # noqa: PLR0913, PLR0917  # what one boundary is to one view
+        self,
+        keeper: DerivedKeeper,
+        version: PublishedVersion,
+        known: dict[str, TableVersion],
+        inputs: Mapping[str, Future[TableVersion | None]],
+        own: TableVersion | None,
+        places: Mapping[str, str],
+    ) -> TableVersion | None:
+        """Brings a view to a boundary; it stays where it was if it cannot be kept."""
+        name = keeper.view.name
+        for each, future in inputs.items():
+            made = future.result()
+            if made is not None:
+                known[each] = made
+        began = time.monotonic()
+        renewal = self._renewals.due(name, Store.TABLE, number_of(version))
+        try:
+            self._require_declared(keeper.view)
+            made = keeper.keep(version, known, own, places, whole=renewal is not None)
+            self.faults.pop(name, None)
+            if renewal is not None and made is not None:
+                self._renewed.append(renewal)
+        except (ProjectionError, PySparkException, Py4JJavaError, DeltaError, OSError) as error:
+            made = own
+            self._forget()  # a file that a frame names may be gone
+            self._failed(name, error)
+        self.seconds[name] = time.monotonic() - began
+        return made
+
+    def _require_declared(self, view: DerivedView) -> None:
+        """Refuses a view that reads what nobody keeps any more: it would wait for ever.
+
+        Raises:
+            ViewQueryError: It does.
+        """
+        spec = self._spec
+        declared = {each.name for each in (*spec.views, *spec.declared_derived)}
+        gone = [name for name in view.inputs if name not in declared]
+        if gone and spec.declared_derived and spec.views:
+            raise ViewQueryError(
+                f"view {view.name} reads {gone[0]}, which is not declared any more",
+                hint=f"headwater view rebuild {view.name.partition('.')[0]} makes it by the query"
+                " that is declared now",
+            )
+
+    def _forget(self) -> None:
+        for versions in (self._versions, self._versions_of_few):
+            versions.forget()
+
+    def _in_pool(self) -> None:
+        """Puts what a thread of the pool has Spark do beside the batches of the stores."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+
+    def _tell(self) -> None:
+        """Says how each view is kept; read by `headwater view explain` and `status`."""
+        said = {
+            keeper.view.name: {
+                "seconds": round(self.seconds.get(keeper.view.name, 0.0), 3),
+                "error": asdict(fault) if (fault := self.faults.get(keeper.view.name)) else None,
+                **(asdict(keeper.explanation) if keeper.explanation else {}),
+                "failed": dict(keeper.failed),
+                "stores": {
+                    str(store): found
+                    for store, follower in self._followers.items()
+                    if (found := follower.told(keeper.view.name)) is not None
+                },
+            }
+            for keeper in self.keepers
+        }
+        text = orjson.dumps(said)
+        if text == self._said:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".tmp")
+        draft.write_bytes(text)
+        draft.replace(self._file)
+        self._said = text
+
+    def _failed(self, view: str, error: Exception) -> None:
+        fault = query_fault(view, error)
+        if self.faults.get(view) != fault:
+            _log.warning("a view cannot be kept", view=view, code=fault.code, what=fault.message)
+        self.faults[view] = fault
+
+
+def _pressure() -> float:
+    """How busy the machine was since this was asked before: 0 up to a half, 1 if no core rests."""
+    return max(0.0, psutil.cpu_percent(interval=None) / 50 - 1)

@@ -1,0 +1,300 @@
+"""Takeover: a version that joins is brought to where a store's batches are, and goes on with them.
+
+The archive ends somewhere, and a query stands further on. What lies in between is taken for the
+version alone, while batches are written for all others, until it is about where they are. Then
+between two batches the little that is left is taken, and the next batch has the version, too. So
+no batch has it before it has everything that the batch follows, and no query is started anew.
+
+Until it is noted that the version is held it counts as one that joins: whoever is killed, and
+whatever goes another way than it should, leaves it to the next turn, whose queries go back for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import psycopg
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from cdc.broker import extent
+from cdc.errors import CdcError
+from projections.changes.quarantine import table as quarantine_table
+from projections.common import store_lock
+from projections.common.background_task import Attendant
+from projections.errors import ProjectionError
+from projections.job import backfill
+from projections.job.batch_writer import COUNTERS_DDL, BatchWriter
+from projections.job.record_columns import record_columns
+from projections.job.sent_plans import SentPlans
+from projections.job.streaming_query import of_topics
+from projections.stores.factory import open_sink
+from projections.versions import approach, handover
+from projections.versions.approach import Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from projections.changes.applier import Held
+    from projections.changes.quarantine.write_guard import StoreGuard
+    from projections.common.offsets import Offsets
+    from projections.definition.views import Store
+    from projections.job.active_plans import Intake
+    from projections.job.schema_watch import TableWatch
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+INTERVAL_S: Final = 0.25
+RECORDS_MAX: Final = 50_000
+"""Records of a partition that are taken in one round: a worker has them in memory."""
+
+ROUNDS_MAX: Final = 400
+"""Rounds in which a version has to come to where the batches of a store are."""
+
+_BESIDE: Final = 3
+"""Rounds to the topics' ends after which the next batch waits for the rest. Without waiting a
+version is there as soon as no batch has been written during a round."""
+
+_UNKNOWN_MAX: Final = 30
+"""Rounds in which nobody may know where the next batch begins: the query runs for a moment only."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A store whose query runs.
+
+    Attributes:
+        guard: Keeps its batches apart from whatever else is written there.
+        intake: The views that its batches have.
+        committed: Gives the offsets that its query has finished; None while it is down.
+    """
+
+    guard: StoreGuard
+    intake: Intake
+    committed: Callable[[], Offsets | None]
+
+
+class Takeover(Attendant):
+    """Takes versions over that come to join while the queries of a turn run.
+
+    Args:
+        session: Where.
+        spec: The job, its views bound.
+        tables: Sees that versions have come.
+        lanes: The stores.
+        taken: Is told the job as it is with a version that all its stores have.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        spec: JobSpec,
+        tables: TableWatch,
+        lanes: Mapping[Store, Lane],
+        taken: Callable[[JobSpec], None],
+    ) -> None:
+        super().__init__("takeover")
+        self._session = session
+        self._spec = spec
+        self._tables = tables
+        self._lanes = lanes
+        self._taken = taken
+
+    def attend(self) -> None:
+        """Waits for versions until stopped."""
+        while not self.rested(INTERVAL_S):
+            if not self._tables.coming:
+                continue
+            try:
+                self._take_over()
+            except (
+                *(CdcError, ProjectionError, PySparkException),
+                *(Py4JError, psycopg.Error, OSError),
+            ) as error:
+                if not self._stopped.is_set():
+                    code = getattr(error, "code", type(error).__name__)
+                    _log.warning("a version is left to the next turn", error=code)
+                self._tables.give_up()
+
+    def _take_over(self) -> None:
+        found = self._tables.met()
+        if found is None:
+            return  # the turn ends
+        known = {plan.name for plan in self._spec.plans}
+        coming = {place: ends for place, ends in found.joining.items() if place not in known}
+        found = handover.checked(replace(found, joining=coming))
+        for plan in found.plans:
+            if plan.name not in found.joining:
+                continue
+            ends = found.joining[plan.name]
+            if not self._fits(plan) or not all(self._bring(plan, s, ends) for s in sorted(plan.to)):
+                self._tables.give_up()
+                return
+            self._spec = replace(self._spec, plans=(plan, *self._spec.plans))
+            self._taken(self._spec)
+            _log.info("a version goes on with the others", version=plan.name)
+
+    def _fits(self, plan: ViewPlan) -> bool:
+        """Whether the queries that run read what the version is made from."""
+        return all(
+            store in self._lanes and plan.topics.keys() <= self._spec.topics_in(store)
+            for store in plan.to
+        )
+
+    def _bring(self, plan: ViewPlan, store: Store, ends: Offsets) -> bool:
+        """Brings a version to where a store's batches are; tells whether they have it now."""
+        spec, lane = replace(self._spec, plans=(plan,)), self._lanes[store]
+        version = _JoiningVersion(self._session, spec, store, ends)
+        unknown = beside = 0
+        with quarantine_table.connect(spec.ledger) as connection:
+            for _ in range(ROUNDS_MAX):
+                # nobody drops it meanwhile, nor moves readers
+                with store_lock.shared(connection, spec.source, store):
+                    until, whole = version.next()
+                    # as for a batch: what these records follow has happened and is seen now
+                    if self._ended():
+                        return False
+                    version.prepare()
+                    version.take(until, quarantine_table.held(connection, spec.source, store))
+                    approach.note(spec, plan.name, {store: version.taken})
+                if not whole:
+                    continue
+                with lane.guard.writing():
+                    begins = lane.intake.stands or lane.committed() or {}
+                    if self._ended():
+                        return False
+                    beside += 1
+                    if begins and (version.has(begins) or beside > _BESIDE):
+                        version.take(begins, lane.guard.held())
+                        self._tell(plan, store, version)
+                        backfill.joined(spec, store, plan.name)
+                        lane.guard.changed()
+                        lane.intake.add(spec.plans_in(store))
+                        return True
+                unknown += not begins
+                if unknown > _UNKNOWN_MAX or self._stopped.wait(0 if begins else 1):
+                    return False
+        return False
+
+    @staticmethod
+    def _tell(plan: ViewPlan, store: Store, version: _JoiningVersion) -> None:
+        _log.info(
+            "a version is where a store is",
+            version=plan.name,
+            store=str(store),
+            records=version.records,
+            seconds=round(version.seconds, 2),
+        )
+
+    def _ended(self) -> bool:
+        return self._stopped.is_set() or self._tables.look()
+
+
+class _JoiningVersion:
+    """A version in one store, which alone is written here.
+
+    Attributes:
+        records: About how many records were taken for it.
+        seconds: How long that took.
+
+    Args:
+        session: Where.
+        spec: The job, with the version alone.
+        store: The store.
+        ends: Offset after the last record of each partition that the version has.
+    """
+
+    def __init__(self, session: SparkSession, spec: JobSpec, store: Store, ends: Offsets) -> None:
+        self._session = session
+        self._spec = spec
+        self._store = store
+        self._ends = dict(ends)
+        self._whole: Offsets = {}
+        self._prepared = False
+        self.records = 0
+        self.seconds = 0.0
+        (plan,) = spec.plans_in(store)
+        self._topics = frozenset(plan.topics)
+        addresses, own = spec.addresses, SentPlans([plan])
+        writer = BatchWriter(store, own, addresses, spec.ledger, tenure=spec.tenure, mark=spec.mark)
+        self._writer = replace(writer, beside=True)
+
+    def prepare(self) -> None:
+        """Makes its place, if it is not there."""
+        if self._prepared:
+            return
+        with self._spec.writing(), closing(open_sink(self._store, self._spec.addresses)) as sink:
+            for plan in self._spec.plans_in(self._store):
+                sink.prepare(plan)
+        self._prepared = True
+
+    def next(self) -> tuple[Offsets, bool]:
+        """Returns up to where it is to be brought next, and whether its topics end there."""
+        bounds = extent.bounds(self._spec.bootstrap, self._topics)
+        ends = self._whole = {place: end for place, (_, end) in bounds.items()}
+        found = {p: min(end, self._ends.get(p, 0) + RECORDS_MAX) for p, end in ends.items()}
+        return found, found == ends
+
+    @property
+    def taken(self) -> Taken:
+        """What it has, and lacks to the topics' ends as they were last."""
+        lacking = self._lacking(self._whole)
+        left = sum(end - self._ends.get(place, 0) for place, end in lacking.items())
+        return Taken(sum(self._ends.values()), left)
+
+    def has(self, ends: Offsets) -> bool:
+        """Whether it has all records of its topics below some offsets."""
+        return not self._lacking(ends)
+
+    def take(self, ends: Offsets, held: Mapping[str, Held]) -> None:
+        """Takes what it lacks of its topics' records below some offsets.
+
+        Args:
+            ends: The offsets.
+            held: What waits of the store's views.
+        """
+        lacking = self._lacking(ends)
+        if not lacking:
+            return
+        began = time.monotonic()
+        begin = {place: self._ends.get(place, 0) for place in lacking}
+        places: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in sorted(lacking):
+            places[topic].append(partition)
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", str(self._store))
+        records = (
+            of_topics(self._session.read.format("kafka"), self._spec, self._store)
+            .option("assign", orjson.dumps(places).decode())
+            .option("startingOffsets", _as_spark_reads(begin))
+            .option("endingOffsets", _as_spark_reads(lacking))
+            .load()
+        )
+        writer = replace(self._writer, held=held)
+        record_columns(records).coalesce(1).mapInArrow(writer.write, COUNTERS_DDL).collect()
+        self._ends |= lacking
+        self.records += sum(end - begin[place] for place, end in lacking.items())
+        self.seconds += time.monotonic() - began
+
+    def _lacking(self, ends: Offsets) -> Offsets:
+        return {
+            place: end
+            for place, end in ends.items()
+            if place[0] in self._topics and end > self._ends.get(place, 0)
+        }
+
+
+def _as_spark_reads(offsets: Offsets) -> str:
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for (topic, partition), offset in sorted(offsets.items()):
+        found[topic][str(partition)] = offset
+    return orjson.dumps(found).decode()

@@ -1,0 +1,261 @@
+"""Publisher: tells the source database how far its views are, about every second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+import structlog
+
+from cdc.broker.admin import consumer
+from cdc.broker.offsets import partitions
+from cdc.errors import CdcError
+from cdc.postgres import session
+from cdc.schema_change import history
+from cdc.snapshot import reads
+from projections.changes import sweeps
+from projections.common.background_task import Attendant
+from projections.definition.views import Store
+from projections.errors import WriterFencedError
+from projections.planning import view_schemas
+from projections.publishing import positions
+from projections.publishing.boundary import Reach
+from projections.publishing.frontier import Frontier
+from projections.publishing.published_versions import Published
+from projections.versions import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cdc.lsn import Lsn
+    from projections.common.offsets import Offsets
+    from projections.job.schema_watch import TableWatch
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+_INTERVAL_S: Final = (0.2, 0.7)
+"""Shortest and longest rest between two rounds: what was not sampled waits for a later boundary."""
+
+_RESTS: Final = 9
+"""Times as long as a round it rests after it, within these: it works a tenth of the time."""
+
+_CONNECT_S: Final = 5
+_log = structlog.get_logger(__name__)
+
+
+class _Seen(NamedTuple):
+    """What the source says of the reads of its tables, all by one look."""
+
+    epoch: int
+    unread: frozenset[str]
+    waiting: Mapping[Store, frozenset[str]]
+    whole: Mapping[str, reads.WholeRead]
+    swept: Mapping[tuple[str, Store], int]
+    spec: JobSpec
+
+    def late(self, plan: ViewPlan, store: Store) -> bool:
+        """Whether something that a table of a view held before is still to come to the view."""
+        awaited = self.spec.awaited.get((plan.name, store), {})
+        coming = {
+            topic
+            for topic, number in awaited.items()
+            if topic not in self.whole or self.whole[topic].id < number
+        }
+        return bool(plan.topics.keys() & (self.unread | self.waiting[store] | coming))
+
+    def swept_later(self, plan: ViewPlan, store: Store) -> bool:
+        """Whether a view still has rows that are gone at the source."""
+        return sweeps.pending(plan, store, self.whole, self.swept) is not None
+
+    def read_lsn(self, plan: ViewPlan) -> int:
+        """Position of the newest whole read of a view's tables, in bytes."""
+        found = (self.whole[topic] for topic in plan.topics if topic in self.whole)
+        return max((r.read_lsn.value for r in found if r.epoch == self.epoch), default=0)
+
+
+class Publisher(Attendant):
+    """Publishes `applied_through` of every view in every store.
+
+    A source or broker that does not answer only delays this: nothing is published meanwhile.
+
+    Args:
+        spec: The job.
+        tables: Tells whether its views have to be bound to their tables anew.
+        committed: Gives the offsets that a store's query has finished; None while it is down.
+        kept: Gives the views that a store's batches have; versions may come to be among them.
+        derived: Tells where views made from others are in each store.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        tables: TableWatch,
+        committed: Callable[[Store], Offsets | None],
+        kept: Callable[[Store], tuple[ViewPlan, ...]],
+        derived: Callable[[], Mapping[tuple[str, Store], Lsn]] | None = None,
+    ) -> None:
+        super().__init__("publisher")
+        self._spec = spec
+        self._tables = tables
+        self._committed = committed
+        self._kept = kept
+        self._delivered = derived
+        self._topics = spec.topics_in(Store.TABLE).union(*(plan.topics for plan in spec.plans))
+        # one for each view: a table that cannot be read holds up its own views only
+        self._frontiers = {
+            (plan.name, store): Frontier(frozenset(plan.topics))
+            for store in (Store.SEARCH, Store.CACHE)
+            for plan in spec.plans_in(store)
+        }
+        # a query's offsets are asked of the JVM, as text of all partitions: once for each store
+        self._stores = sorted({store for _, store in self._frontiers})
+        self._plans = {plan.name: plan for plan in spec.plans}
+        self._published = Published(spec.addresses.tables, spec.source)
+        # the tables are one group: all of them are where all of their topics are
+        self._group = Frontier(spec.topics_in(Store.TABLE))
+        self._group_lock = threading.Lock()
+        # before which position a table that came later is not published, in bytes
+        self._tables_since = {plan.name: 0 for plan in spec.plans_in(Store.TABLE)}
+        self._reached: Lsn | None = None
+        self._whole: dict[str, int] = {}  # since which position, in bytes
+        self._epoch = 0
+        self._told = 0
+
+    def attend(self) -> None:
+        """Samples and publishes until stopped."""
+        self._published.begin()
+        while not self._stopped.is_set():
+            try:
+                with (
+                    session.connect(self._spec.source_dsn, timeout_s=_CONNECT_S) as connection,
+                    consumer(self._spec.bootstrap) as broker,
+                ):
+                    rest_s = 0.0
+                    while not self.rested(rest_s):
+                        began = time.monotonic()
+                        self._round(connection, broker)
+                        shortest, longest = _INTERVAL_S
+                        rest_s = min(max(shortest, _RESTS * (time.monotonic() - began)), longest)
+            except (psycopg.Error, CdcError, WriterFencedError) as error:
+                _log.warning("positions are not published", error=type(error).__name__)
+                self.rested(_INTERVAL_S[1])
+
+    def reach(self, ends: Offsets) -> Reach | None:
+        """Returns how far a batch of the tables, and those before it, have all there is.
+
+        Args:
+            ends: Offset after the last record of each partition that the batch has.
+
+        Returns:
+            The position and the views that are whole there; None if nobody knows yet.
+        """
+        with self._group_lock:
+            reached = self._group.advance(ends)
+            if reached is not None:
+                self._reached = reached
+            if self._reached is None:
+                return None
+            lsn = self._reached.value
+            return Reach(self._epoch, lsn, dict(self._whole))
+
+    def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
+        # the order of these is what the frontier rests on
+        position = positions.confirmed(connection, self._spec.slot)
+        if self._tables.look():
+            return  # the views may lack what has come to their tables up to there
+        self._meet(connection)
+        seen = self._look(connection)
+        ends = {
+            (place.topic, place.partition): offset
+            for place, offset in broker.end_offsets(partitions(broker, self._topics)).items()
+        }
+        self._sample_group(seen, position, ends)
+        committed = {store: self._committed(store) for store in self._stores}
+        found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
+        by_topic: dict[str, Offsets] = defaultdict(dict)
+        for place, end in ends.items():
+            by_topic[place[0]][place] = end
+        for (view, store), frontier in self._frontiers.items():
+            own = {place: end for t in frontier.topics for place, end in by_topic[t].items()}
+            frontier.sample(None if seen.late(self._plans[view], store) else position, own)
+            if seen.swept_later(self._plans[view], store):
+                continue
+            finished = committed[store]
+            reached = frontier.advance(finished) if finished else None
+            if reached is not None:
+                found[reached].append((view, store))
+        if self._delivered is not None:
+            gone = registry.dropped(connection, self._spec.source)
+            for place, reached in self._delivered().items():
+                if place[0] not in gone:
+                    found[reached].append(place)
+        for reached, views in (*found.items(), *self._of_tables().items()):
+            with self._spec.writing():
+                positions.publish(connection, self._spec.source, views, reached)
+
+    def _meet(self, connection: psycopg.Connection[Any]) -> None:
+        """Follows versions, too, that batches have by now.
+
+        What such a version has had by itself may lie beyond the boundary of the other tables, but
+        not beyond the end of the source's log, which is looked at afterwards.
+        """
+        for store in self._stores:
+            for plan in self._kept(store):
+                if (plan.name, store) not in self._frontiers:
+                    self._frontiers[plan.name, store] = Frontier(frozenset(plan.topics))
+                    self._plans[plan.name] = plan
+        coming = [p for p in self._kept(Store.TABLE) if p.name not in self._tables_since]
+        if coming:
+            end = history.position(connection).value
+            self._tables_since |= {plan.name: end for plan in coming}
+            self._plans |= {plan.name: plan for plan in coming}
+
+    def _look(self, connection: psycopg.Connection[Any]) -> _Seen:
+        source, spec = self._spec.source, self._spec
+        unread = reads.unread_topics(connection, source)
+        waiting = {store: self._waiting(connection, store) for store in Store}
+        # whoever sees that a read is done sees here what it lets be removed
+        whole, swept = reads.whole_reads(connection, source), sweeps.done(connection)
+        return _Seen(view_schemas.epoch(connection, source), unread, waiting, whole, swept, spec)
+
+    def _sample_group(self, seen: _Seen, position: Lsn | None, ends: Offsets) -> None:
+        with self._group_lock:
+            if seen.epoch != self._epoch:
+                if self._epoch:  # positions of another incarnation say nothing here
+                    self._tables_since = dict.fromkeys(self._tables_since, 0)
+                self._epoch, self._reached = seen.epoch, None
+                self._group.sample(None, ends)
+                self._whole.clear()
+            self._group.sample(position, ends)
+            for plan in self._kept(Store.TABLE):
+                if plan.name not in self._tables_since:
+                    continue  # it comes just now
+                late = seen.late(plan, Store.TABLE) or seen.swept_later(plan, Store.TABLE)
+                if late or position is None:
+                    self._whole.pop(plan.name, None)
+                else:
+                    # only a batch that has all below these offsets has all that the read sent
+                    begun = self._tables_since[plan.name]
+                    since = max(position.value, seen.read_lsn(plan), begun)
+                    self._whole.setdefault(plan.name, since)
+
+    def _of_tables(self) -> dict[Lsn, list[tuple[str, Store]]]:
+        """Where the tables are that were published last."""
+        found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
+        latest = self._published.latest()
+        if latest is None or latest.number == self._told:
+            return found
+        self._told = latest.number
+        for view, table in latest.views.items():
+            if view in self._plans:
+                found[table.applied_through].append((view, Store.TABLE))
+        return found
+
+    def _waiting(self, connection: psycopg.Connection[Any], store: Store) -> frozenset[str]:
+        if not self._spec.views:
+            return frozenset()
+        views = [plan.name for plan in self._kept(store)]
+        return view_schemas.waiting_topics(connection, self._spec.source, store, views)

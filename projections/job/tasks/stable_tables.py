@@ -1,0 +1,84 @@
+"""Showcase: brings the stable path of every view to what is published of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from deltalake.exceptions import DeltaError
+
+from projections.common.background_task import Attendant
+from projections.errors import ProjectionError
+from projections.publishing.published_versions import Published
+from projections.publishing.stable_table import StableTable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTERVAL_S: Final = 0.25
+_AGAIN_S: Final = 5.0
+"""How long a view rests that could not be shown: its path keeps what it shows."""
+
+logger = logging.getLogger(__name__)
+
+
+class Showcase(Attendant):
+    """Follows what is published, and where views are read, in a thread of its own.
+
+    Nothing waits for it: a view that cannot be shown is tried again, and holds up no other. Only
+    views whose table has changed cost anything.
+
+    Args:
+        tables: Folder of the views' tables.
+        source: Name of the source.
+    """
+
+    def __init__(self, tables: Path, source: str) -> None:
+        super().__init__("showcase")
+        self.failing: dict[str, str] = {}
+        self._tables = tables
+        self._published = Published(tables, source)
+        self._stable: dict[str, StableTable] = {}
+        self._done: dict[str, tuple[str, int]] = {}  # by view: the place, and its table's version
+        self._seen: object = None
+        self._again_at = 0.0
+
+    def attend(self) -> None:
+        """Shows what is published until stopped."""
+        while not self.rested(INTERVAL_S):
+            try:
+                self.round()
+            except (OSError, msgspec.MsgspecError) as error:
+                logger.warning("what is published cannot be read: %s", type(error).__name__)
+
+    def round(self) -> None:
+        """Shows every view of which something else is published than it shows."""
+        latest, places = self._published.latest(), self._published.current()
+        if latest is None:
+            return
+        due = bool(self.failing) and time.monotonic() >= self._again_at
+        if (latest.number, places) == self._seen and not due:
+            return
+        for view, (place, table) in latest.by_view(places).items():
+            if self._stopped.is_set():
+                return
+            if self._done.get(view) != (place, table.version):
+                self._show(view)
+        self._seen = latest.number, places
+        self._again_at = time.monotonic() + _AGAIN_S
+
+    def _show(self, view: str) -> None:
+        stable = self._stable.setdefault(view, StableTable(self._tables, view))
+        try:
+            shown = stable.follow(self._published)
+        except (ProjectionError, DeltaError, OSError) as error:
+            why = error.code if isinstance(error, ProjectionError) else type(error).__name__
+            if self.failing.get(view) != why:
+                logger.warning("view %s keeps what its stable path shows: %s", view, why)
+            self.failing[view] = why
+            return
+        self.failing.pop(view, None)
+        if shown is not None:
+            self._done[view] = shown.place, shown.version

@@ -1,0 +1,162 @@
+"""Impact: what views would make of changes of their tables, before it is decided.
+
+The views decide as they always do, on what has happened or on what a migration would do, and all of
+that is rolled back. So what is told is what would come, not what somebody thinks would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg.types.json import Jsonb
+
+from cdc.column_rule import NOTHING_HIDDEN
+from cdc.schema_change import history as histories
+from cdc.schema_change.difference import changes_of
+from projections.common.fault import Fault
+from projections.definition.views import MirrorView
+from projections.errors import PlanError
+from projections.planning import view_schemas
+from projections.planning.binding import Binder, alone
+from projections.planning.job_spec import PausedView
+from projections.planning.schema_policy import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import psycopg
+
+    from cdc.column_rule import Hiding
+    from cdc.schema_change.shape import TableHistory
+    from cdc.schema_change.trial import TriedTable
+    from cdc.table import TableName
+    from projections.definition.views import View
+    from projections.planning.view_plan import ViewPlan
+    from projections.planning.view_schemas import ViewShape
+
+    Connection = psycopg.Connection[Any]
+
+_NOTE: Final = """
+INSERT INTO headwater.schema_changes (table_oid, lsn, command, rewritten, shape)
+VALUES (%s, pg_current_wal_insert_lsn(), 'MIGRATION', %s, %s)
+"""
+# A look at tables leaves its own settings behind in a transaction that goes on.
+_SETTINGS: Final = (
+    "search_path",
+    "timezone",
+    "datestyle",
+    "intervalstyle",
+    "extra_float_digits",
+    "bytea_output",
+    "lock_timeout",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewImpact:
+    """What becomes of a view.
+
+    Attributes:
+        view: Its name; of another version than the first, its place.
+        changes: What happens to its table, in words; of nothing else than a fault, empty.
+        outcome: What the view does.
+        reads: Whether the whole table is read again for it.
+        fault: Why it stands still; None if it does not.
+    """
+
+    view: str
+    changes: tuple[str, ...]
+    outcome: Outcome
+    reads: bool = False
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What becomes of views.
+
+    Attributes:
+        views: Those to which something happens.
+        plans: What those are bound to that go on, whether something happens to them or not.
+    """
+
+    views: tuple[ViewImpact, ...]
+    plans: tuple[ViewPlan, ...]
+
+
+def foresee(
+    connection: Connection,
+    source: str,
+    views: Sequence[View],
+    tried: Mapping[TableName, TriedTable] | None = None,
+    *,
+    hiding: Hiding = NOTHING_HIDDEN,
+) -> Foreseen:
+    """Tells what views would make of their tables; decides nothing.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        views: The views.
+        tried: What a migration makes of tables; None for what has happened by now, whether the job
+            has seen it or not.
+        hiding: What of the source's columns does not leave it as it is.
+    """
+    if not view_schemas.ready(connection):
+        return Foreseen((), ())
+    tables = [view.table for view in views if isinstance(view, MirrorView)]
+    with alone(connection, source, decides=True), connection.transaction(force_rollback=True):
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        if tried is None:
+            histories.observe(connection, tables)
+            for name in _SETTINGS:
+                connection.execute(f"SET LOCAL {name} TO DEFAULT".encode())
+        for table in (tried or {}).values():
+            shape = None if table.shape is None else Jsonb(dict(table.shape))
+            connection.execute(_NOTE, (table.oid, table.rewritten, shape))
+        foreseen = {name: table.schema for name, table in (tried or {}).items()}
+        known = histories.of_tables(connection, tables, hiding.rules, hiding.salt)
+        binder = Binder(
+            connection, source, list(views), decides=True, hiding=hiding, foreseen=foreseen
+        )
+        before = view_schemas.read(connection, source)
+        bound = [_bound(binder, view) for view in views]
+        after, outcomes = view_schemas.read(connection, source), view_schemas.outcomes(connection)
+    told = (
+        _impact(view, each, before.get(view.name), after.get(view.name), known, outcomes)
+        for view, each in zip(views, bound, strict=True)
+    )
+    plans = (each for each in bound if not isinstance(each, Fault | PausedView))
+    return Foreseen(tuple(filter(None, told)), tuple(plans))
+
+
+def _bound(binder: Binder, view: View) -> ViewPlan | PausedView | Fault:
+    try:
+        return binder.bind(view)
+    except PlanError as error:
+        return Fault.of(error)
+
+
+def _impact(  # noqa: PLR0913, PLR0917  # a view before and after
+    view: View,
+    bound: ViewPlan | PausedView | Fault,
+    before: ViewShape | None,
+    after: ViewShape | None,
+    known: Mapping[TableName, TableHistory],
+    outcomes: Mapping[int, Mapping[str, str]],
+) -> ViewImpact | None:
+    if isinstance(bound, Fault):
+        return ViewImpact(view.name, (), Outcome.PAUSED, fault=bound)
+    if isinstance(bound, PausedView) and before is not None and before.paused is not None:
+        return ViewImpact(view.name, (), Outcome.PAUSED, fault=bound.fault)
+    if before is None or after is None or view.table not in known:
+        return None
+    steps = changes_of(known[view.table], before.change_id)
+    said = [str(change) for _, changes in steps for change in changes]
+    found = [outcomes.get(version.id, {}).get(view.name) for version, _ in steps]
+    if not (decided := list(filter(None, found))):
+        return None
+    fault = bound.fault if isinstance(bound, PausedView) else None
+    reads = after.read_id != before.read_id
+    return ViewImpact(view.name, tuple(said), Outcome(decided[-1]), reads, fault)

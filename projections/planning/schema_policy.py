@@ -1,0 +1,134 @@
+"""What a view does when its table has changed: decided from the change and the policy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from cdc.schema_change.difference import ChangeKind, SchemaChange
+from projections.definition.views import SchemaPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from cdc.table import TableName
+
+
+class Outcome(StrEnum):
+    """What became of a schema change in a view."""
+
+    FOLLOWED = "followed"  # the view has the table's columns as they are now
+    KEPT = "ignored"  # the view keeps its columns and takes what fits them
+    WAITING = "records wait"  # the view keeps its columns, other records are quarantined
+    PAUSED = "paused"  # the view stands still until it is resumed
+    RESUMED = "resumed"  # a person has let it go on
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do.
+
+    Attributes:
+        outcome: In a word.
+        read: Whether the whole table must be read again.
+        rekeyed: Whether records older than the change cannot be placed in the view any more.
+        reason: The change that decided it.
+    """
+
+    outcome: Outcome
+    read: bool = False
+    rekeyed: bool = False
+    reason: SchemaChange | None = None
+
+
+_TABLE: Final = (ChangeKind.TABLE_RENAMED, ChangeKind.TABLE_DROPPED)
+_ROWS: Final = (
+    ChangeKind.REWRITTEN,
+    ChangeKind.PARTITION_ATTACHED,
+    ChangeKind.PARTITION_DETACHED,
+)
+"""Changes that leave the columns and the key as they are."""
+
+_FILLED: Final = (*_ROWS, ChangeKind.RETYPED)
+"""Changes of rows that a view sees although it keeps its columns."""
+
+
+def as_seen(
+    changes: Iterable[SchemaChange], table: TableName, unread: Container[int]
+) -> tuple[SchemaChange, ...]:
+    """Returns changes of a table as a view sees them that does not read some of its columns.
+
+    What becomes of such a column is nothing to it. But where rows were rewritten for one, or nobody
+    knows what else there was, others may have got values in the same command.
+
+    Args:
+        changes: What happened to the table.
+        table: The table.
+        unread: Numbers of the columns.
+    """
+    found = []
+    for change in changes:
+        if change.number not in unread:
+            found.append(change)
+        elif change.looked or change.computed or _rewrote(change):
+            found.append(SchemaChange(ChangeKind.REWRITTEN, str(table), looked=change.looked))
+    return tuple(found)
+
+
+def _rewrote(change: SchemaChange) -> bool:
+    return change.kind is ChangeKind.RETYPED and change.needs_read
+
+
+def decide(
+    policy: SchemaPolicy | None,
+    changes: Iterable[SchemaChange],
+    *,
+    keyless: bool,
+    keeps: bool = False,
+    history: bool = False,
+) -> Decision:
+    """Decides what a view does.
+
+    Args:
+        policy: What its declaration says; None if that is nothing.
+        changes: What happened to its table since the shape that it has.
+        keyless: Whether its table has, or had, no key: its rows cannot be read a second time.
+        keeps: Whether it has kept other columns than its table before.
+        history: Whether it is a history: one of another key is another history.
+    """
+    changes = list(changes)
+    stopping = _stopping(policy, changes, keyless=keyless, history=history)
+    if stopping is not None:
+        return Decision(Outcome.PAUSED, reason=stopping)
+    shaped = [change for change in changes if change.kind not in _ROWS]
+    first = next(iter(shaped), next(iter(changes), None))
+    if policy is SchemaPolicy.QUARANTINE and (shaped or keeps):
+        # what a read sends has the new shape, and would wait as well
+        return Decision(Outcome.WAITING, reason=first)
+    if policy is SchemaPolicy.IGNORE and (shaped or keeps):
+        filled = (c for c in changes if c.kind in _FILLED or c.computed or c.looked)
+        return Decision(Outcome.KEPT, read=any(c.needs_read for c in filled), reason=first)
+    return Decision(
+        Outcome.FOLLOWED,
+        read=any(change.needs_read for change in changes),
+        rekeyed=any(change.kind is ChangeKind.KEY_CHANGED for change in changes),
+        reason=first,
+    )
+
+
+def _stopping(
+    policy: SchemaPolicy | None, changes: list[SchemaChange], *, keyless: bool, history: bool
+) -> SchemaChange | None:
+    """Returns the change that a view cannot or may not follow."""
+    for change in changes:
+        shaped = change.kind not in _ROWS
+        if change.kind in _TABLE or (keyless and change.needs_read):
+            return change
+        if history and change.kind is ChangeKind.KEY_CHANGED:
+            return change
+        if policy is SchemaPolicy.PAUSE and shaped:
+            return change
+        if policy in (None, SchemaPolicy.IGNORE) and not change.compatible:
+            return change
+    return None

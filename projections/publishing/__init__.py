@@ -1,0 +1,11 @@
+"""Which versions of all tables make one consistent state, and how far every view is.
+
+Purpose: readers see whole transactions, and a writer can wait until a view has its own write.
+Entry points: `frontier.Frontier` (up to which position a query is complete), `boundary` (where a
+batch is cut), `published_versions.Published` (the published versions), `positions` (in the source
+database), `read_barrier` (wait for a position, measure lag), `stable_table` (one path for engines
+that read Delta themselves), `batch_fence`.
+Invariants: `applied_through` is a proof and no estimate. A published version is complete in every
+table before it is named, and its files stay as long as readers may be told of it.
+Tests: tests/unit/projections/publishing, tests/integration/projections/publishing.
+"""

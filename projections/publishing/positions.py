@@ -1,0 +1,83 @@
+"""Where each view is, in the source database: `headwater.view_positions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cdc.lsn import Lsn
+from projections.definition.views import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    import psycopg
+
+# a position never falls back: a job that starts again knows less than the one before it
+_PUBLISH = """
+INSERT INTO headwater.view_positions AS p (view, store, source, applied_through, updated_at)
+SELECT given.view, given.store, %s, %s::pg_lsn, now()
+FROM unnest(%s::text[], %s::text[]) AS given (view, store)
+ON CONFLICT (view, store) DO UPDATE
+SET source = excluded.source, applied_through = excluded.applied_through, updated_at = now()
+WHERE p.applied_through IS NULL OR p.applied_through < excluded.applied_through
+"""
+_WITHDRAW = "DELETE FROM headwater.view_positions WHERE view = ANY(%s) AND store = %s"
+_READ = """
+SELECT view, store, source, applied_through::text, updated_at
+FROM headwater.view_positions WHERE applied_through IS NOT NULL ORDER BY view, store
+"""
+_CONFIRMED = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPosition:
+    """How far a view is in a store.
+
+    Attributes:
+        view: Its name.
+        store: The store.
+        source: Its source.
+        applied_through: Everything committed up to here is in the view.
+        updated_at: When that was last found to have moved.
+    """
+
+    view: str
+    store: Store
+    source: str
+    applied_through: Lsn
+    updated_at: datetime
+
+
+def read(connection: psycopg.Connection[Any]) -> list[ViewPosition]:
+    """Reads all published positions."""
+    rows = connection.execute(_READ).fetchall()
+    return [
+        ViewPosition(view, Store(store), source, Lsn.parse(lsn), updated_at)
+        for view, store, source, lsn, updated_at in rows
+    ]
+
+
+def publish(
+    connection: psycopg.Connection[Any],
+    source: str,
+    views: Iterable[tuple[str, Store]],
+    applied_through: Lsn,
+) -> None:
+    """Publishes a position for views; one that is not ahead of theirs changes nothing."""
+    names, stores = zip(*sorted(views), strict=True)
+    # one statement: with many views a row each would keep the source busy, most of them idle
+    given = source, str(applied_through), list(names), list(map(str, stores))
+    connection.execute(_PUBLISH, given)
+
+
+def withdraw(connection: psycopg.Connection[Any], views: Sequence[str], store: Store) -> None:
+    """Takes back what views claim in a store that has lost them."""
+    connection.execute(_WITHDRAW, (list(views), str(store)))
+
+
+def confirmed(connection: psycopg.Connection[Any], slot: str) -> Lsn | None:
+    """Returns up to where a slot's reader has everything safe; None without such a slot."""
+    row = connection.execute(_CONFIRMED, (slot,)).fetchone()
+    return None if row is None or row[0] is None else Lsn.parse(row[0])

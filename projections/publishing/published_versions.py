@@ -1,0 +1,473 @@
+"""Published versions: which version of each view's table belongs to which boundary.
+
+A table's newest version may have half a transaction. Which versions of a source's tables make one
+state of it is written beside them, a file for each boundary: whoever reads the tables at those
+versions sees whole transactions, of all views at the same position. A file appears whole or not at
+all, is changed once at most, when views that are made from others have come there, and goes when
+the tables no longer keep what it names.
+
+A view can have several tables, each in a place of its own: the first is named as the view, those of
+later versions of the view have a dot in their names. Which of them readers get under the view's
+name is written beside the boundaries, for all views of the source in one file, so that several
+views are switched in one step.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import structs
+
+from cdc.lsn import Lsn
+from projections.changes.record import Record
+from projections.errors import PlaceBehindError, PlaceUnpublishedError
+from projections.publishing.boundary import Ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from projections.common.offsets import Offsets
+    from projections.publishing.boundary import Run
+
+KEPT_HOURS: Final = 1
+"""How long a published version can be read, and so a replaced file stays."""
+
+_FOLDER: Final = ".published"
+_BEYOND: Final = "beyond.msgpack"
+_CURRENT: Final = "current.json"
+_CURRENT_LOCK: Final = ".current.lock"
+_DIGITS: Final = 12
+_VERSION: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json")
+_US_PER_HOUR: Final = 3_600_000_000
+_NO_PLACE: Final = ""
+
+
+class TableVersion(msgspec.Struct, frozen=True):
+    """A view's table at a boundary.
+
+    Attributes:
+        version: Version of its Delta table.
+        epoch: Incarnation of the source.
+        lsn: The boundary at which the table stands, in bytes: the published one's own, or an
+            earlier one while the view's table is being read again.
+        made_from: Of a view that is made from others, the versions of their tables.
+        query: Of such a view, what tells its query from another.
+    """
+
+    version: int
+    epoch: int
+    lsn: int
+    made_from: dict[str, int] = {}
+    query: str = ""
+
+    @property
+    def applied_through(self) -> Lsn:
+        """Everything committed up to here is in the table, and nothing that was later."""
+        return Lsn(self.lsn)
+
+
+class PublishedVersion(msgspec.Struct, frozen=True):
+    """The tables of a source's views at one boundary.
+
+    Attributes:
+        number: Its number, from 1.
+        epoch: Incarnation of the source.
+        lsn: The boundary, in bytes.
+        published_at_us: When the tables had come there, microseconds since 1970, UTC.
+        views: Their versions, by view.
+        complete: Whether the views that are made from others are there, too.
+    """
+
+    number: int
+    epoch: int
+    lsn: int
+    published_at_us: int
+    views: dict[str, TableVersion]
+    complete: bool = True
+
+    @property
+    def applied_through(self) -> Lsn:
+        """The boundary."""
+        return Lsn(self.lsn)
+
+    def by_view(self, places: Mapping[str, str]) -> dict[str, tuple[str, TableVersion]]:
+        """Returns where each view is read, and at which version, by the view's own name.
+
+        Args:
+            places: Of views that are not read in the place of their name, where they are; see
+                `Published.current`. A view whose place has nothing published is left out.
+        """
+        names = {name for name in self.views if "." not in name} | places.keys()
+        chosen = {name: places.get(name, name) for name in sorted(names)}
+        return {name: (at, self.views[at]) for name, at in chosen.items() if at in self.views}
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """A change of where views are read.
+
+    Attributes:
+        at_us: When, microseconds since 1970, UTC.
+        was: Where each of them was read before.
+    """
+
+    at_us: int
+    was: dict[str, str]
+
+
+class Current(msgspec.Struct, frozen=True):
+    """Where the views of a source are read.
+
+    Attributes:
+        places: By view; one that is not among them is read in the place of its own name, one that
+            was withdrawn in none, whatever is still published of it.
+        switches: What made it so, the newest last, as far back as versions can be read.
+    """
+
+    places: dict[str, str] = {}
+    switches: list[Switch] = []
+
+    def at(self, at_us: int) -> dict[str, str]:
+        """Returns where the views were read at a time."""
+        found = dict(self.places)
+        for switch in reversed(self.switches):
+            if switch.at_us > at_us:
+                found |= switch.was
+        return found
+
+
+class Beyond(msgspec.Struct, frozen=True):
+    """What lies beyond a boundary.
+
+    Attributes:
+        ahead: What the tables have of it.
+        waiting: Records that wait for a later boundary, by topic.
+    """
+
+    ahead: Ahead = Ahead()
+    waiting: list[tuple[str, list[Record]]] = []
+
+
+def stable_path(tables: Path, view: str) -> Path:
+    """Returns where a view is read, always.
+
+    Args:
+        tables: Folder of the views' tables; that of the stable ones lies beside it.
+        view: Name of the view.
+    """
+    return tables.parent / "views" / view
+
+
+def sources(tables: Path) -> list[Published]:
+    """Returns the published versions of each source that has begun to publish any.
+
+    Args:
+        tables: Folder of the tables.
+    """
+    folders = sorted((tables / _FOLDER).glob("*")) if tables.is_dir() else []
+    return [Published(tables, folder.name) for folder in folders if folder.is_dir()]
+
+
+def promised(tables: Path, view: str) -> list[int]:
+    """Returns the versions of a view's table that have to stay readable, however old they are.
+
+    Those are what readers get now, what is about to be made readable, and what the views that are
+    made from this one compare with next.
+
+    Args:
+        tables: Folder of the tables.
+        view: Name of the view.
+    """
+    found: set[int] = set()
+    for group in sources(tables):
+        for version in (group.latest(), group.newest()):
+            if version is None:
+                continue
+            if view in version.views:
+                found.add(version.views[view].version)
+            made = (table.made_from.get(view) for table in version.views.values())
+            found.update(number for number in made if number is not None)
+    return sorted(found)
+
+
+class Published:
+    """The published versions of one source.
+
+    Args:
+        tables: Folder of the tables.
+        source: Name of the source.
+    """
+
+    def __init__(self, tables: Path, source: str) -> None:
+        self._folder = tables / _FOLDER / source
+
+    @property
+    def folder(self) -> Path:
+        """Where the versions are."""
+        return self._folder
+
+    def begin(self) -> None:
+        """Says that the tables are to be read by published versions only, also before the first."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def latest(self) -> PublishedVersion | None:
+        """Returns the newest complete one; None if nothing was ever published."""
+        found = (_read(self._folder / name) for name in reversed(self._names()))
+        return next((version for version in found if version.complete), None)
+
+    def newest(self) -> PublishedVersion | None:
+        """Returns the newest one, complete or not."""
+        names = self._names()
+        return _read(self._folder / names[-1]) if names else None
+
+    def all(self) -> list[PublishedVersion]:
+        """Returns those that can be read, the oldest first."""
+        found = (_read(self._folder / name) for name in self._names())
+        return [version for version in found if version.complete]
+
+    def complete(self, version: PublishedVersion, derived: Mapping[str, TableVersion]) -> None:
+        """Makes a version readable, with the views that are made from its own.
+
+        Args:
+            version: A version that was not.
+            derived: Those views' tables.
+        """
+        made = structs.replace(version, views=version.views | dict(derived), complete=True)
+        _write(self._path(version.number), msgspec.json.encode(made))
+
+    def publish(
+        self, epoch: int, lsn: int, versions: Mapping[str, int], *, complete: bool = True
+    ) -> PublishedVersion | None:
+        """Publishes a boundary; one that is not after the newest changes nothing.
+
+        Args:
+            epoch: Incarnation of the source.
+            lsn: The boundary, in bytes.
+            versions: Of each view that is whole there, the version of its table; those of others
+                stay as they were published last.
+            complete: Whether it can be read at once; else views are to be made from its own.
+
+        Returns:
+            It; None if it is not after the newest.
+        """
+        before = self.newest()
+        there = {view: TableVersion(version, epoch, lsn) for view, version in versions.items()}
+        views, number = there, 1
+        if before is not None:
+            if (epoch, lsn) <= (before.epoch, before.lsn):
+                return None
+            # an earlier one may have been completed since the last one was begun
+            latest = None if before.complete else self.latest()
+            known = {} if latest is None else latest.views
+            derived = {view: table for view, table in known.items() if table.made_from}
+            views, number = before.views | derived | there, before.number + 1
+        made = PublishedVersion(number, epoch, lsn, time.time_ns() // 1000, views, complete)
+        _write(self._path(number), msgspec.json.encode(made))
+        self._forget(made.published_at_us - KEPT_HOURS * _US_PER_HOUR)
+        return made
+
+    def behind(self, places: Iterable[str], epoch: int, lsn: int) -> list[str]:
+        """Returns places that readers get, or will next, as they were at an earlier boundary.
+
+        Args:
+            places: Those that are looked at.
+            epoch: Incarnation of the source.
+            lsn: The boundary, in bytes.
+        """
+        versions = [version for version in (self.latest(), self.newest()) if version is not None]
+        return sorted(
+            place
+            for place in places
+            if any(
+                place in version.views
+                and (version.views[place].epoch, version.views[place].lsn) < (epoch, lsn)
+                for version in versions
+            )
+        )
+
+    def forget_former(self) -> None:
+        """Removes all versions but what readers get now, and what comes next."""
+        if self._names():
+            self._forget(time.time_ns() // 1000)
+
+    def current(self, at_us: int | None = None) -> dict[str, str]:
+        """Returns where views are read that are not read in the place of their own name.
+
+        Args:
+            at_us: As of when, microseconds since 1970, UTC; None for now.
+        """
+        current = self._current()
+        return current.places if at_us is None else current.at(at_us)
+
+    def switch(self, places: Mapping[str, str], *, backwards: bool = False) -> None:
+        """Has views read in other places from now on, all of them in one step.
+
+        Whoever reads before it sees all views where they were, and whoever reads after it, all
+        where they are. A process that is killed amid it has switched all or none.
+
+        Args:
+            places: The places, by view.
+            backwards: Also where a place is at an earlier boundary than the one it takes over from.
+
+        Raises:
+            PlaceUnpublishedError: A place has nothing that can be read.
+            PlaceBehindError: Readers of a view would see it as it was before.
+        """
+        if self.latest() is None:  # the source may be none of ours: nothing is written then
+            raise PlaceUnpublishedError(
+                "no view can be read in another place: nothing is published yet",
+                detail=", ".join(sorted(places.values())),
+                hint="it can once its table has come to a boundary: headwater view versions",
+            )
+        with self._switching():
+            current = self._current()
+            moved = {
+                view: place
+                for view, place in places.items()
+                if current.places.get(view, view) != place
+            }
+            if not moved:
+                return
+            was = {view: current.places.get(view, view) for view in moved}
+            self._require_readable(moved, was, backwards=backwards)
+            last_us = current.switches[-1].at_us if current.switches else 0
+            switch = Switch(max(time.time_ns() // 1000, last_us + 1), was)
+            oldest_us = min((each.published_at_us for each in self.all()), default=0)
+            known = [each for each in current.switches if each.at_us >= oldest_us]
+            made = Current(current.places | moved, [*known, switch])
+            _write(self._folder / _CURRENT, msgspec.json.encode(made))
+
+    def withdraw(self, view: str) -> None:
+        """Has a view read nowhere from now on, nor as of an earlier time: its tables go.
+
+        Args:
+            view: The view; it can be shown again by a switch.
+        """
+        if not self._names():
+            return
+        with self._switching():
+            current = self._current()
+            switches = [
+                Switch(each.at_us, {name: at for name, at in each.was.items() if name != view})
+                for each in current.switches
+            ]
+            made = Current(current.places | {view: _NO_PLACE}, switches)
+            _write(self._folder / _CURRENT, msgspec.json.encode(made))
+
+    def refuse_behind(self, places: Mapping[str, str]) -> None:
+        """Refuses what `switch` would refuse; changes nothing.
+
+        Args:
+            places: The places, by view.
+
+        Raises:
+            PlaceUnpublishedError: A place has nothing that can be read.
+            PlaceBehindError: Readers of a view would see it as it was before.
+        """
+        current = self.current()
+        was = {view: current.get(view, view) for view in places}
+        self._require_readable(places, was, backwards=False)
+
+    def _current(self) -> Current:
+        try:
+            content = (self._folder / _CURRENT).read_bytes()
+        except FileNotFoundError:
+            return Current()
+        return msgspec.json.decode(content, type=Current)
+
+    @contextmanager
+    def _switching(self) -> Iterator[None]:
+        """One switch at a time, whichever process makes it."""
+        with (self._folder / _CURRENT_LOCK).open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def _require_readable(
+        self, places: Mapping[str, str], was: Mapping[str, str], *, backwards: bool
+    ) -> None:
+        latest, newest = self.latest(), self.newest()
+        for view, place in places.items():
+            if latest is None or place not in latest.views:
+                raise PlaceUnpublishedError(
+                    f"view {view} cannot be read in another place: nothing is published there",
+                    detail=place,
+                    hint="it can once its table has come to a boundary: headwater view versions",
+                )
+            # readers of mirrors get the newest, also before views made from them are there
+            for version in filter(None, (latest, newest)):
+                old, new = version.views.get(was[view]), version.views.get(place)
+                if backwards or old is None or new is None:
+                    continue
+                if (old.epoch, old.lsn) > (new.epoch, new.lsn):
+                    raise PlaceBehindError(
+                        f"view {view} would go back: the other place is behind",
+                        detail=f"{was[view]} is at {old.applied_through},"
+                        f" {place} at {new.applied_through}",
+                        hint="wait until it has caught up: headwater view status",
+                    )
+
+    def beyond(self) -> Beyond:
+        """Returns what lies beyond the newest boundary."""
+        path = self._folder / _BEYOND
+        return (
+            msgspec.msgpack.decode(path.read_bytes(), type=Beyond) if path.is_file() else Beyond()
+        )
+
+    def waiting_from(self) -> Offsets:
+        """Returns the offset of the first record of each partition that waits."""
+        found: Offsets = {}
+        for topic, records in self.beyond().waiting:
+            for record in records:
+                place = topic, record.partition
+                found[place] = min(record.offset, found.get(place, record.offset))
+        return found
+
+    def keep_beyond(self, ahead: Ahead, waiting: Iterable[Run] = ()) -> None:
+        """Keeps what lies beyond the boundary, whole or not at all.
+
+        Args:
+            ahead: What the tables have beyond it, or are about to have.
+            waiting: Records that they are to have later.
+        """
+        runs = [(topic, [Record._make(each) for each in records]) for topic, records in waiting]
+        kept = Beyond(ahead, [(topic, records) for topic, records in runs if records])
+        _write(self._folder / _BEYOND, msgspec.msgpack.encode(kept))
+
+    def _names(self) -> list[str]:
+        """Names of the versions' files, the oldest first; asked for ten times a second."""
+        try:
+            with os.scandir(self._folder) as found:
+                names = [each.name for each in found]
+        except FileNotFoundError:
+            return []
+        return sorted(filter(_VERSION.fullmatch, names))
+
+    def _forget(self, before_us: int) -> None:
+        """Removes what nobody can read any more; never the newest, nor the newest complete one."""
+        *older, _ = self._names()
+        latest = self.latest()
+        for path in (self._folder / name for name in older):
+            kept = latest is not None and path == self._path(latest.number)
+            if kept or _read(path).published_at_us >= before_us:
+                return
+            path.unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:0{_DIGITS}d}.json"
+
+
+def _read(path: Path) -> PublishedVersion:
+    return msgspec.json.decode(path.read_bytes(), type=PublishedVersion)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(content)
+    draft.replace(path)

@@ -1,0 +1,237 @@
+"""ReadBarrier: waits until a view has what somebody has just written.
+
+All that it needs is in the source: how far each view is in each store, and how far the log was
+read. So whoever reads a view needs neither Kafka nor the job, and is told which of them is behind.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from cdc.lsn import Lsn
+from cdc.postgres import committed
+from projections.definition.views import Store
+from projections.errors import NotCaughtUpError
+from projections.publishing import positions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+
+    import psycopg
+
+    from cdc.position_token import PositionToken
+    from cdc.postgres.captures import Capture
+    from projections.publishing.positions import ViewPosition
+
+TIMEOUT_S: Final = 5.0
+POLL_S: Final = 0.05
+_NOW: Final = "SELECT clock_timestamp()"
+_SLOT: Final = (
+    "SELECT active, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+)
+_PAUSED: Final = "SELECT paused ->> 'code' FROM headwater.view_shapes WHERE view = ANY(%s)"
+
+
+class Stage(StrEnum):
+    """Where on its way to a store a change is; found by looking, stored nowhere."""
+
+    CAPTURE = "capture"  # not in Kafka: no connector reads the log, or it is behind
+    PAUSED = "paused"  # its view, or one that it is made from, waits for somebody
+    BATCH = "batch"  # in Kafka: the job has not applied it to the store
+    DERIVATION = "derivation"  # in the tables of what the view is made from, not in its own
+    DELIVERY = "delivery"  # in the view's table, not in the store
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Who is behind, and by how much.
+
+    Attributes:
+        view: The view.
+        store: Where it was waited for.
+        stage: What has yet to be done.
+        applied_through: How far the view is there; None if it says nothing.
+        behind_bytes: Of the log, from there to the position that is waited for.
+        still_s: Since when the view's position has not moved, seconds; None if it says nothing.
+        cause: What is known beside that; empty if nothing is.
+    """
+
+    view: str
+    store: Store
+    stage: Stage
+    applied_through: Lsn | None
+    behind_bytes: int
+    still_s: float | None
+    cause: str = ""
+
+    def __str__(self) -> str:
+        by = f"{self.behind_bytes:,} bytes of the log behind"
+        since = "" if self.still_s is None else f", its position is {self.still_s:.1f} s old"
+        cause = f"; {self.cause}" if self.cause else ""
+        return f"{self.view} in {self.store}: {self.stage}, {by}{since}{cause}"
+
+
+class BehindError(NotCaughtUpError):
+    """A view that somebody waits for did not come to a position in time.
+
+    Attributes:
+        late: Of each store, which stage is behind, and by how much.
+    """
+
+    code: ClassVar[str] = "HW-P033"
+    late: tuple[Lateness, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBarrier:
+    """Waits for one view.
+
+    Attributes:
+        source: Name of the source.
+        view: The view.
+        stores: Where it lives.
+        inputs: The views that it is made from; empty for those of a table.
+    """
+
+    source: str
+    view: str
+    stores: frozenset[Store]
+    inputs: tuple[str, ...] = ()
+
+    def wait(
+        self,
+        connection: psycopg.Connection[Any],
+        token: PositionToken,
+        *,
+        stores: Collection[Store] = (),
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Waits until the view has everything that was committed before a token.
+
+        Args:
+            connection: To the source, in autocommit.
+            token: The place in the log.
+            stores: Where; everywhere if empty.
+            timeout_s: How long at most, in seconds.
+
+        Raises:
+            BehindError: A store is behind after that time; it says which stage is.
+            TokenError: The token means nothing in this source.
+        """
+        deadline = time.monotonic() + timeout_s
+        wanted = frozenset(stores) or self.stores
+        while True:
+            seen = look(connection, token, self.source)
+            late = sorted(store for store in wanted if not seen.reached(self.view, store))
+            if not late:
+                return
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise _behind([self.lateness(seen, store) for store in late], timeout_s)
+            time.sleep(min(POLL_S, left_s))
+
+    def lateness(self, seen: Seen, store: Store) -> Lateness:
+        """Says who is behind in a store that has not reached what is waited for."""
+        own = seen.positions.get((self.view, store))
+        stage, cause = self._stage(seen)
+        if own is None:
+            behind = seen.wanted.value - seen.capture.slot_made_at.value
+            return Lateness(self.view, store, stage, None, max(behind, 0), None, cause)
+        behind = seen.wanted.value - own.applied_through.value
+        still_s = (seen.now() - own.updated_at).total_seconds()
+        return Lateness(self.view, store, stage, own.applied_through, behind, still_s, cause)
+
+    def _stage(self, seen: Seen) -> tuple[Stage, str]:
+        if seen.capture.lost is not None:
+            return Stage.CAPTURE, f"the capture has lost changes, {seen.capture.lost}"
+        if code := seen.paused((self.view, *self.inputs)):
+            return Stage.PAUSED, code
+        if self.inputs and seen.reached(self.view, Store.TABLE):
+            return Stage.DELIVERY, ""
+        behind = [name for name in self.inputs if not seen.reached(name, Store.TABLE)]
+        if self.inputs and not behind:
+            return Stage.DERIVATION, ""
+        if cause := seen.unread():
+            return Stage.CAPTURE, cause
+        return Stage.BATCH, f"{', '.join(behind)} not there either" if behind else ""
+
+
+def look(connection: psycopg.Connection[Any], token: PositionToken, source: str) -> Seen:
+    """Asks the source how far everything is, seen from a token.
+
+    Raises:
+        TokenError: The token means nothing in this source.
+    """
+    capture = committed.check(connection, token, source)
+    found = {(p.view, p.store): p for p in positions.read(connection) if p.source == source}
+    return Seen(connection, capture, found, token.lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the source says at one look.
+
+    Attributes:
+        connection: By which more is asked.
+        capture: How the source is captured.
+        positions: How far each view is in each store.
+        wanted: The position that is waited for.
+    """
+
+    connection: psycopg.Connection[Any]
+    capture: Capture
+    positions: Mapping[tuple[str, Store], ViewPosition]
+    wanted: Lsn
+
+    def reached(self, view: str, store: Store) -> bool:
+        """Whether a view has come there in a store."""
+        found = self.positions.get((view, store))
+        return found is not None and found.applied_through >= self.wanted
+
+    def paused(self, views: Sequence[str]) -> str | None:
+        """Returns the code of what lets one of some views stand still."""
+        rows = self.connection.execute(_PAUSED, (list(views),)).fetchall()
+        return next((str(code) for (code,) in rows if code is not None), None)
+
+    def unread(self) -> str | None:
+        """Why the log was not read up to the position; None if it was."""
+        if any(each.applied_through >= self.wanted for each in self.positions.values()):
+            return None
+        slot = self.capture.slot
+        row = self.connection.execute(_SLOT, (slot,)).fetchone()
+        if row is None:
+            return f"there is no slot {slot}"
+        active, flushed = row
+        if flushed is not None and Lsn.parse(flushed) >= self.wanted:
+            return None
+        said = f"read up to {flushed}" if active else "no connector reads the log"
+        return f"{said}, slot {slot}"
+
+    def now(self) -> datetime:
+        """Returns the source's time."""
+        row = self.connection.execute(_NOW).fetchone()
+        if row is None:
+            raise AssertionError
+        found: datetime = row[0]
+        return found
+
+
+def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
+    hints = {
+        Stage.CAPTURE: "headwater source status says why",
+        Stage.PAUSED: "headwater view status names the change; headwater view resume goes on",
+        Stage.BATCH: "headwater status says whether the job runs; else wait longer",
+        Stage.DERIVATION: "headwater view explain says how it is kept; else wait longer",
+        Stage.DELIVERY: "headwater view status says whether the store is written; else wait longer",
+    }
+    error = BehindError(
+        f"a view did not come to a position within {round(timeout_s, 2):g} s",
+        detail="; ".join(map(str, late)),
+        hint=hints[late[0].stage],
+    )
+    error.late = tuple(late)
+    return error

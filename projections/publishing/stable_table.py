@@ -1,0 +1,504 @@
+"""StableTable: one path for a view's rows, whichever table has them and whoever reads them.
+
+A view's table is written batch by batch, so its newest version may have half a transaction, and a
+later version of the view has a table of its own. Readers that know nothing of either get a Delta
+table whose log is written here: each of its commits makes it equal to a published version of the
+table that is current. A commit is there or it is not, so a switch from one table to another is one
+step, and whoever reads meanwhile reads what was there when he opened it.
+
+Its data files are hard links to those of the view's tables. Of the ways in which a log can name
+files that lie elsewhere, no other is read by all readers. An absolute path and one that begins with
+`..` are read by DataFusion; pyarrow, pandas and Polars look for them below the
+table's own folder and fail. An absolute path would also end with the folder's name: a home that is
+moved, or mounted elsewhere in a container, keeps its links. A link costs no space and some
+microseconds, and a file stays for those who still read it when the view's table has let it go.
+Where a filesystem has no links, files are copied.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import time
+import uuid
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import msgspec
+import orjson
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cdc.lsn import Lsn
+from projections.common.delta_log import LogState, TableLog, file_key, files_of, parsed
+from projections.common.file_lock import WriterLock
+from projections.errors import LogUnreadableError, LogWrittenError, StableTableError
+from projections.publishing.published_versions import KEPT_HOURS, stable_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from projections.common.delta_log import Action, FileKey
+    from projections.publishing.published_versions import Published, TableVersion
+
+COMMITS_PER_CHECKPOINT: Final = 25
+"""A reader that opens the table reads this many commits at most; a checkpoint costs some ten of
+them."""
+
+CHECKPOINTS_PER_CLEANING: Final = 4
+
+_OPERATION: Final = "PUBLISH"
+_ATTEMPTS: Final = 3
+_MAPPING: Final = "delta.columnMapping."
+_CONFIGURATION: Final = {
+    "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
+    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hour",
+    "delta.logRetentionDuration": f"interval {KEPT_HOURS} hour",
+}
+_NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
+_MS_PER_HOUR: Final = 3_600_000
+logger = logging.getLogger(__name__)
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What a stable table shows.
+
+    Attributes:
+        place: Name of the table that has the rows.
+        version: Its version.
+        number: Number of the published version that it belongs to.
+        epoch: Incarnation of the source.
+        lsn: The boundary at which the rows stand, in bytes.
+        mark: What tells the table's commit from that of another table of the same name.
+    """
+
+    place: str
+    version: int
+    number: int
+    epoch: int
+    lsn: int
+    mark: str
+
+    @property
+    def applied_through(self) -> Lsn:
+        """The boundary."""
+        return Lsn(self.lsn)
+
+    def parameters(self) -> dict[str, str]:
+        """Returns it as the history of a Delta table tells it."""
+        said = {name: str(value) for name, value in msgspec.structs.asdict(self).items()}
+        return {**said, "boundary": str(self.applied_through)}
+
+
+class _Newest(msgspec.Struct, frozen=True):
+    """The newest commit of the stable table.
+
+    Attributes:
+        number: Its number; -1 of a table without any.
+        shown: What our newest commit shows; None if there is none.
+        ours: Whether that is the newest one.
+        torn: Whether the file of the next one is there, and cannot be read.
+    """
+
+    number: int = -1
+    shown: Shown | None = None
+    ours: bool = False
+    torn: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the table is as our newest commit says."""
+        return self.ours and not self.torn
+
+
+class StableTable:
+    """The stable table of a view.
+
+    Several processes may write it; each of their commits is made under a lock, for which what is to
+    be shown is looked up. A process that is killed amid a commit leaves links that nobody names and
+    the next cleaning removes.
+
+    Args:
+        tables: Folder of the views' tables.
+        view: Name of the view.
+    """
+
+    def __init__(self, tables: Path, view: str) -> None:
+        self.path = stable_path(tables, view)
+        self._tables = tables
+        self._view = view
+        self._log = TableLog(self.path)
+        self._lock = WriterLock(self.path.with_name(f".{view}.lock"), wait=True)
+        self._draft_path = self.path / ".draft"
+        self._newest: _Newest | None = None
+
+    def shows(self) -> Shown | None:
+        """Returns what the table shows; None of one that shows nothing yet.
+
+        Raises:
+            LogUnreadableError: Its log is torn.
+        """
+        return self._look().shown
+
+    def follow(self, published: Published, *, backwards: bool = False) -> Shown | None:
+        """Shows what is published of the view now, in the place where it is read now.
+
+        Both are looked up under the table's lock: once a switch is made, nobody who comes after
+        it shows the old place.
+
+        Args:
+            published: The published versions of its source.
+            backwards: Also where that is an earlier boundary than the one that is shown.
+
+        Returns:
+            What it shows then.
+
+        Raises:
+            StableTableError: It cannot be shown.
+            OSError: A file cannot be read or written.
+        """
+        with self._lock:
+            for attempt in range(1, _ATTEMPTS + 1):
+                latest, places = published.latest(), published.current()
+                found = None if latest is None else latest.by_view(places).get(self._view)
+                if latest is None or found is None:
+                    return self.shows()
+                try:
+                    return self._show(*found, latest.number, backwards=backwards)
+                except FileNotFoundError as error:
+                    # what is published no more may be removed; what took its place is there
+                    if attempt == _ATTEMPTS:
+                        raise StableTableError(
+                            f"view {self._view}: a file of its published table is gone",
+                            detail=f"{found[0]}, version {found[1].version}",
+                            hint="headwater view verify says whether rows are missing",
+                        ) from error
+        raise AssertionError  # the loop returns or raises
+
+    def show(
+        self, place: str, table: TableVersion, number: int, *, backwards: bool = False
+    ) -> Shown | None:
+        """Makes the table equal to a published version of a view's table, in one commit.
+
+        Args:
+            place: Name of that table.
+            table: Its version, and the boundary at which it is.
+            number: Number of the published version.
+            backwards: Also where that is an earlier boundary than the one that is shown.
+
+        Returns:
+            What it shows then: what it did before where that is at a later boundary.
+
+        Raises:
+            StableTableError: It cannot be shown.
+            OSError: A file cannot be read or written.
+        """
+        with self._lock:
+            return self._show(place, table, number, backwards=backwards)
+
+    def clean(self, kept_hours: float = KEPT_HOURS) -> None:
+        """Removes commits and files that nobody reads any more.
+
+        Args:
+            kept_hours: How long ago they have been replaced; with 0 nothing is left but what the
+                table shows, for those who have to be forgotten. Readers that have opened an older
+                state fail then.
+
+        Raises:
+            StableTableError: The log cannot be read.
+            OSError: A file cannot be removed.
+        """
+        with self._lock:
+            if self._look().number >= 0:
+                self._checkpoint()
+                self._clean(kept_hours)
+
+    def remove(self) -> None:
+        """Removes the table: of a view that is published no more.
+
+        Raises:
+            OSError: A file cannot be removed.
+        """
+        with self._lock:
+            self._newest = None
+            if self.path.is_dir():
+                shutil.rmtree(self.path)
+
+    def _show(self, place: str, table: TableVersion, number: int, *, backwards: bool) -> Shown:
+        for attempt in range(1, _ATTEMPTS + 1):
+            newest, mark = self._look(), self._mark(place, table.version)
+            before = newest.shown
+            if before is not None:
+                if (table.epoch, table.lsn) < (before.epoch, before.lsn) and not backwards:
+                    return before
+                same = (place, table.version) == (before.place, before.version)
+                if newest.whole and same and mark in {"", before.mark}:
+                    return before
+            shown = Shown(place, table.version, number, table.epoch, table.lsn, mark)
+            actions = self._going_on(newest, shown)
+            if actions is None:
+                actions = self._anew(newest, shown)
+            self._link(place, actions)
+            try:
+                self._commit(newest, shown, actions)
+            except FileExistsError:
+                self._newest = None
+                if attempt == _ATTEMPTS:
+                    raise LogWrittenError(
+                        f"somebody else writes to the stable path of view {self._view}",
+                        detail=str(self.path),
+                        hint="it is to be read only; write to tables of your own",
+                    ) from None
+                continue
+            return shown
+        raise AssertionError  # the loop returns or raises
+
+    def _mark(self, place: str, version: int) -> str:
+        """What tells a commit from one of that number in a table that was made anew."""
+        try:
+            content = TableLog(self._tables / place).commit(version).read_bytes()
+        except FileNotFoundError:
+            return ""
+        return hashlib.sha256(content).hexdigest()[:16]
+
+    def _going_on(self, newest: _Newest, shown: Shown) -> list[Action] | None:
+        """What was said in the same table since; None where that is not enough."""
+        before = newest.shown
+        if before is None or not newest.whole or before.place != shown.place:
+            return None
+        known = before.version < shown.version and before.mark
+        if not known or before.mark != self._mark(before.place, before.version):
+            return None
+        log = TableLog(self._tables / shown.place)
+        added: dict[FileKey, Action] = {}
+        removed: dict[FileKey, Action] = {}
+        changed = False
+        for number in range(before.version + 1, shown.version + 1):
+            try:
+                lines = log.lines(number)
+            except LogUnreadableError:
+                return None  # it is no more; a checkpoint may have what it said
+            for line in lines:
+                if "metaData" in line or "protocol" in line:
+                    return None
+                for said in (line.get("add"), line.get("remove")):
+                    changed |= said is not None and bool(said.get("dataChange", True))
+                if (add := line.get("add")) is not None:
+                    added[file_key(add)] = add
+                    removed.pop(file_key(add), None)
+                elif (remove := line.get("remove")) is not None:
+                    added.pop(file_key(remove), None)
+                    removed[file_key(remove)] = remove
+        return _said(shown.place, added.values(), removed.values(), changed=changed)
+
+    def _anew(self, newest: _Newest, shown: Shown) -> list[Action]:
+        """All in which the two tables differ."""
+        wanted = TableLog(self._tables / shown.place).state(shown.version)
+        if not wanted.metadata:
+            raise LogUnreadableError(
+                "the log of a table cannot be read", detail=f"{shown.place}: it has no columns"
+            )
+        stored = self._log.state(newest.number) if newest.number >= 0 else LogState()
+        form = _form(wanted.metadata, stored.metadata)
+        lines: list[Action] = []
+        if wanted.protocol != stored.protocol:
+            lines.append({"protocol": wanted.protocol})
+        if form != stored.metadata:
+            lines.append({"metaData": form})
+        theirs = {file_key(_placed(shown.place, add)): add for add in wanted.files.values()}
+        added = [add for key, add in theirs.items() if key not in stored.files]
+        gone = [add for key, add in stored.files.items() if key not in theirs]
+        lines += [_removed(add, changed=True) for add in gone]
+        return lines + _said(shown.place, added, (), changed=True)
+
+    def _link(self, place: str, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if (add := action.get("add")) is None:
+                continue
+            own, *vectors = files_of(add)
+            self._link_file(self._tables / own, self.path / own)
+            for name in vectors:
+                self._link_file(self._tables / place / name, self.path / name)
+
+    def _link_file(self, source: Path, target: Path) -> None:
+        if target.exists():  # a file is written once, under a name of its own
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            shutil.copyfile(source, self._draft())
+            self._draft_path.replace(target)
+
+    def _draft(self) -> Path:
+        """Returns where a file is written before it has its name.
+
+        One that was left behind may be a commit under a second name, so it is not written over.
+        """
+        self._draft_path.unlink(missing_ok=True)
+        return self._draft_path
+
+    def _commit(self, newest: _Newest, shown: Shown, actions: list[Action]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        info = {
+            "timestamp": now_ms,
+            "operation": _OPERATION,
+            "operationParameters": shown.parameters(),
+            "isBlindAppend": False,
+            "engineInfo": "headwater",
+        }
+        for action in actions:
+            if "remove" in action:
+                action["remove"]["deletionTimestamp"] = now_ms
+        number = newest.number + 1
+        target = self._log.commit(number)
+        self._log.folder.mkdir(parents=True, exist_ok=True)
+        lines = [{"commitInfo": info}, *actions]
+        self._draft().write_bytes(b"\n".join(map(orjson.dumps, lines)))
+        if newest.torn:
+            self._draft_path.replace(target)
+        else:
+            self._name(target)
+        self._newest = _Newest(number, shown, ours=True)
+        if number and number % COMMITS_PER_CHECKPOINT == 0:
+            self._tidy(number)
+
+    def _name(self, target: Path) -> None:
+        """Gives the draft its name, unless something has it."""
+        try:
+            os.link(self._draft_path, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if target.exists():
+                raise FileExistsError(target) from None
+            self._draft_path.replace(target)
+        else:
+            self._draft_path.unlink()
+
+    def _look(self) -> _Newest:
+        """The newest commit; looked for in the folder only where there is another one."""
+        known = self._newest
+        if (
+            known is not None
+            and not self._log.commit(known.number + 1).exists()
+            and self._log.commit(known.number).exists()
+        ):
+            return known
+        self._newest = None
+        numbers = self._log.commits()
+        if not numbers:
+            return _Newest()
+        torn = False
+        try:
+            parsed(self._log.commit(numbers[-1]).read_bytes())
+        except ValueError:
+            torn = True  # by a power cut: no reader has got beyond it
+            numbers.pop()
+        for number in reversed(numbers):
+            shown = _shown(self._log.lines(number))
+            if shown is not None:
+                found = _Newest(numbers[-1], shown, number == numbers[-1], torn)
+                break
+        else:
+            found = _Newest(numbers[-1] if numbers else -1, torn=torn)
+        if found.whole:
+            self._newest = found
+        return found
+
+    def _tidy(self, number: int) -> None:
+        try:
+            self._checkpoint()
+            if number % (COMMITS_PER_CHECKPOINT * CHECKPOINTS_PER_CLEANING) == 0:
+                self._clean(KEPT_HOURS)
+        except (DeltaError, StableTableError, OSError) as error:
+            # readers have more to read until the next time
+            logger.warning("stable path of %s: not tidied: %s", self._view, type(error).__name__)
+
+    def _checkpoint(self) -> None:
+        DeltaTable(str(self.path)).create_checkpoint()
+
+    def _clean(self, kept_hours: float) -> None:
+        before_ms = time.time_ns() // 1_000_000 - int(kept_hours * _MS_PER_HOUR)
+        since = max(filter(partial(self._older, before_ms), self._log.checkpoints()), default=0)
+        # the oldest first: what is left reaches back to a checkpoint without a gap
+        with os.scandir(self._log.folder) as entries:
+            names = sorted(entry.name for entry in entries)
+        for name in names:
+            number = name.partition(".")[0]
+            if number.isdecimal() and int(number) < since:
+                (self._log.folder / name).unlink(missing_ok=True)
+        state = self._log.state(self._look().number)
+        gone = (r for r in state.gone.values() if r.get("deletionTimestamp", 0) >= before_ms)
+        kept = {name for said in (*state.files.values(), *gone) for name in files_of(said)}
+        for folder, folders, files in os.walk(self.path, topdown=False):
+            if folder == str(self._log.folder):
+                continue
+            inner = "" if folder == str(self.path) else f"{Path(folder).relative_to(self.path)}/"
+            for name in files:
+                if inner + name not in kept:
+                    (self.path / (inner + name)).unlink(missing_ok=True)
+            if inner and not folders:
+                with suppress(OSError):  # not empty
+                    (self.path / inner).rmdir()
+
+    def _older(self, before_ms: int, checkpoint: int) -> bool:
+        """Whether the commit of a checkpoint was there before a time."""
+        try:
+            return self._log.commit(checkpoint).stat().st_mtime_ns // 1_000_000 <= before_ms
+        except FileNotFoundError:
+            return True
+
+
+def _shown(lines: list[Action]) -> Shown | None:
+    """What a commit of ours shows; None of one that is not."""
+    for line in lines:
+        info = line.get("commitInfo")
+        if info is not None and info.get("operation") == _OPERATION:
+            with suppress(msgspec.ValidationError):
+                return msgspec.convert(info.get("operationParameters"), Shown, strict=False)
+    return None
+
+
+def _form(wanted: Action, stored: Action) -> Action:
+    """The table's form under the stable table's own name, whichever table has the rows."""
+    mapping = {
+        name: value
+        for name, value in wanted.get("configuration", {}).items()
+        if name.startswith(_MAPPING)
+    }
+    return {
+        "id": stored.get("id") or str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": wanted["schemaString"],
+        "partitionColumns": wanted.get("partitionColumns", []),
+        "configuration": _CONFIGURATION | mapping,
+        "createdTime": stored.get("createdTime") or time.time_ns() // 1_000_000,
+    }
+
+
+def _said(
+    place: str, added: Iterable[Action], removed: Iterable[Action], *, changed: bool
+) -> list[Action]:
+    """What is said of files of a place in the stable table's log."""
+    lines = [_removed(_placed(place, remove), changed=changed) for remove in removed]
+    return lines + [{"add": {**_placed(place, add), "dataChange": changed}} for add in added]
+
+
+def _placed(place: str, said: Action) -> Action:
+    return {**said, "path": f"{quote(place)}/{said['path']}"}
+
+
+def _removed(said: Action, *, changed: bool) -> Action:
+    names = ("path", "partitionValues", "size", "deletionVector")
+    kept = {name: said[name] for name in names if said.get(name) is not None}
+    full = "partitionValues" in kept and "size" in kept
+    return {"remove": {**kept, "dataChange": changed, "extendedFileMetadata": full}}

@@ -1,1 +1,0 @@
-"""Search: what an index of a view is like, and how applications ask it."""

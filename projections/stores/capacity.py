@@ -1,0 +1,117 @@
+"""Room: what a version of a view takes of a store, and what the store has left for another one."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from projections.definition.views import Store
+from projections.errors import SinkError
+from projections.stores.opensearch.client import SearchEngine
+from projections.stores.opensearch.sink import index_of
+from projections.stores.valkey.client import CacheServer, Keys, glob, told_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from projections.planning.job_spec import StoreAddresses
+
+_KEYS_AT_ONCE: Final = 2000
+_LOOKED_AT_MAX: Final = 400_000
+"""Keys of a cache that are looked at: a share of its rows is known to a percent by far fewer."""
+_ASKED_AT_ONCE: Final = 20
+"""Rows of each part of the keys whose size is asked for: each answer costs as much as a read."""
+
+
+class Room(NamedTuple):
+    """What there is of a store.
+
+    Attributes:
+        taken_bytes: About what the version takes that is there.
+        free_bytes: What may be written beside it; None where the store has no limit, or none that
+            is known from here.
+    """
+
+    taken_bytes: int
+    free_bytes: int | None = None
+
+
+def rooms(addresses: StoreAddresses, place: str, stores: Iterable[Store]) -> dict[str, Room]:
+    """Tells what a version takes of stores other than the tables, by their names.
+
+    A store that does not answer, or has nothing of it, is left out: a rebuild finds that itself.
+
+    Args:
+        addresses: Where the stores are.
+        place: Of the version.
+        stores: Those that are asked.
+    """
+    found = {}
+    for store in sorted(stores):
+        with suppress(SinkError):
+            if store is Store.CACHE:
+                found[str(store)] = cache_room(addresses.cache_url, addresses.cache_prefix, place)
+            elif store is Store.SEARCH:
+                found[str(store)] = search_room(addresses.search_url, place)
+    return {store: room for store, room in found.items() if room is not None}
+
+
+def cache_room(url: str, prefix: str, place: str) -> Room | None:
+    """Tells what the rows of a version take of the cache's memory, by a sample of them.
+
+    Lookups, counters and leaderboards are not among it, nor deletes that are remembered: it is
+    less than the whole.
+
+    Args:
+        url: Of the server.
+        prefix: Namespace of the project.
+        place: Of the version.
+
+    Returns:
+        It; None if no row of it was found.
+
+    Raises:
+        SinkError: The cache refuses, or does not answer.
+    """
+    pattern = f"{glob(Keys(prefix, place).rows)}*"
+    cursor = looked_at = found = asked = sampled_bytes = 0
+    with closing(CacheServer(url, prefix)) as server, told_apart():
+        client: Any = server.client
+        while True:  # keys come in the order of a hash: the first are as good a sample as any
+            cursor, keys = client.scan(cursor, match=pattern, count=_KEYS_AT_ONCE)
+            looked_at, found = looked_at + _KEYS_AT_ONCE, found + len(keys)
+            pipeline = client.pipeline(transaction=False)
+            for key in keys[:_ASKED_AT_ONCE]:
+                pipeline.memory_usage(key)
+            sizes = [size for size in pipeline.execute() if size]  # one may have gone
+            asked, sampled_bytes = asked + len(sizes), sampled_bytes + sum(sizes)
+            if not cursor or looked_at >= _LOOKED_AT_MAX:
+                break
+        every, facts = client.dbsize(), client.info("memory")
+    if not asked:
+        return None
+    rows = found * max(1.0, every / looked_at) if cursor else found
+    limit, used = int(facts.get("maxmemory", 0)), int(facts["used_memory"])
+    uncounted = int(facts.get("mem_not_counted_for_evict", 0))
+    free = max(0, limit - used + uncounted) if limit else None
+    return Room(round(rows * sampled_bytes / asked), free)
+
+
+def search_room(url: str, place: str) -> Room | None:
+    """Tells what a version takes of the disk of search, with its replicas.
+
+    Args:
+        url: Of the engine.
+        place: Of the version.
+
+    Returns:
+        It; None if there is no index of it.
+
+    Raises:
+        SinkError: The engine refuses, or does not answer.
+    """
+    with closing(SearchEngine(url)) as engine:
+        path = f"/{index_of(place)}/_stats/store?ignore_unavailable=true"
+        told = engine.request("GET", path)["indices"]
+    sizes = [int(each["total"]["store"]["size_in_bytes"]) for each in told.values()]
+    return Room(sum(sizes)) if sizes else None

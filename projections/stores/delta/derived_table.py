@@ -1,0 +1,155 @@
+"""The table of a derived view: what its query gives, key by key, written without a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from projections.common.file_lock import WriterLock
+from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
+from projections.derivation_errors import DuplicateKeyError
+from projections.errors import SinkUnavailableError
+from projections.stores.delta.table_sink import CONFIGURATION, FEED, HOOKS, maintain, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_COUNT: Final = "_headwater_count"
+
+
+class DerivedTable:
+    """Keeps the rows of a derived view in the Delta table `<root>/<view>`.
+
+    There is one writer, which gives what a boundary makes of the affected keys; given again it
+    changes nothing. Each row has the boundary at which it was computed last in `_version`.
+
+    Args:
+        root: Folder of the tables.
+        view: Name of the view.
+        keys: Columns that identify a row; NULL is a value like any other.
+    """
+
+    def __init__(self, root: Path, view: str, keys: Sequence[str]) -> None:
+        self._path = root / view
+        self._lock = WriterLock(root / f".{view}.lock", wait=True)
+        self._view = view
+        self._keys = tuple(keys)
+
+    def write(self, rows: pa.Table, version: int, *, anew: bool = False) -> tuple[int, int]:
+        """Writes what became of affected keys.
+
+        Args:
+            rows: The view's columns and `_deleted`; of a deleted row the keys alone count.
+            version: Boundary at which it is so.
+            anew: They are all that the view has, in place of what it had.
+
+        Returns:
+            Rows given to be kept, and keys given to be gone.
+
+        Raises:
+            DuplicateKeyError: Two rows have one key.
+            SinkUnavailableError: The table cannot be read or written.
+        """
+        self._require_unique(rows)
+        gone = pc.sum(rows[DELETED_FIELD]).as_py() or 0
+        stamped = rows.append_column(
+            VERSION_COLUMN, pa.array([version] * rows.num_rows, pa.int64())
+        )
+        try:
+            with self._lock:
+                if anew:
+                    self._replace(stamped)
+                elif rows.num_rows:
+                    self._merge(stamped)
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailableError(
+                f"view {self._view}: its table cannot be read or written",
+                detail=type(error).__name__,
+            ) from None
+        return rows.num_rows - gone, gone
+
+    def _merge(self, rows: pa.Table) -> None:
+        table = DeltaTable(str(self._path))
+        # in brackets: what follows FROM is read to the end as one expression
+        on = " AND ".join(f"({_alike(rows, name)})" for name in self._keys)
+        gone = f's."{DELETED_FIELD}"'
+        (
+            table.merge(
+                rows,
+                on,
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,
+                post_commithook_properties=HOOKS,
+            )
+            .when_matched_delete(gone)
+            .when_matched_update_all(f"NOT {gone}", except_cols=[DELETED_FIELD])
+            .when_not_matched_insert_all(f"NOT {gone}", except_cols=[DELETED_FIELD])
+            .execute()
+        )
+        maintain(table, self._path.parent, self._view)
+
+    def _replace(self, rows: pa.Table) -> None:
+        kept = rows.filter(pc.invert(rows[DELETED_FIELD])).drop_columns([DELETED_FIELD])
+        path = str(self._path)
+        if not DeltaTable.is_deltatable(path):
+            DeltaTable.create(path, kept.schema, configuration=CONFIGURATION | FEED)
+        write_deltalake(
+            path,
+            kept,
+            mode="overwrite",
+            schema_mode="overwrite",
+            post_commithook_properties=HOOKS,
+        )
+
+    def _require_unique(self, rows: pa.Table) -> None:
+        live = rows.filter(pc.invert(rows[DELETED_FIELD])).select(list(self._keys))
+        counted = live.append_column(_COUNT, pa.array([1] * live.num_rows, pa.int64()))
+        groups = counted.group_by(list(self._keys)).aggregate([(_COUNT, "sum")])
+        several = groups.filter(pc.greater(groups[f"{_COUNT}_sum"], 1))
+        if several.num_rows:
+            example: dict[str, Any] = several.slice(0, 1).to_pylist()[0]
+            count = example.pop(f"{_COUNT}_sum")
+            raise DuplicateKeyError(
+                f"the key of the view {self._view} does not identify its rows",
+                detail=f"keys: {', '.join(self._keys)}; one of them has {count} rows",
+                hint="add columns to keys, or group or filter the query until there is one row"
+                " for each",
+                example=tuple("NULL" if v is None else str(v) for v in example.values()),
+            )
+
+
+def _alike(rows: pa.Table, name: str) -> str:
+    """A condition: a key is that of a row. By equality alone are files passed over that lack it."""
+    how = "IS NOT DISTINCT FROM" if rows[name].null_count else "="
+    return f"t.{quoted(name)} {how} s.{quoted(name)}"
+
+
+def settled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Returns rows of which each says whether it is deleted.
+
+    Args:
+        rows: Columns of a view and `_deleted`; where that is NULL, the row is deleted unless there
+            is another one of its key.
+        keys: Columns that identify a row; NULL is a value like any other.
+    """
+    told = rows[DELETED_FIELD]
+    if not told.null_count:
+        return rows
+    known = rows.filter(told.is_valid())
+    there = set(_values(known, keys))
+    unknown = rows.filter(told.is_null())
+    lacking = pa.array([key not in there for key in _values(unknown, keys)], pa.bool_())
+    gone = unknown.filter(lacking)
+    place = rows.schema.get_field_index(DELETED_FIELD)
+    marks = pa.array([True] * gone.num_rows, pa.bool_())
+    return pa.concat_tables([gone.set_column(place, rows.schema.field(place), marks), known])
+
+
+def _values(rows: pa.Table, keys: Sequence[str]) -> Iterator[tuple[object, ...]]:
+    return zip(*(rows[name].to_pylist() for name in keys), strict=True)

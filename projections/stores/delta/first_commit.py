@@ -1,0 +1,113 @@
+"""When rows were inserted, in the table of a mirror that says so, whatever order changes come in.
+
+Of each key that is the newest insert or delete that is known: of an insert, its commit; of a
+delete, nobody knows when the row that came after it was inserted, until that insert is known too.
+The newer of two is right, so the order in which they come does not matter, nor how often. It is
+kept beside the row, or beside the delete that is remembered, and moves with the key from one to
+the other. A row that the view leaves out is there all the same, so it keeps what is known of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+from msgspec import structs
+
+from projections.definition.columns import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
+from projections.stores.delta.arrow import table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from projections.changes.row_change import RowChange
+    from projections.planning.view_plan import ViewPlan
+
+_LATER: Final = f's."{BEGUN_COLUMN}" > coalesce(t."{BEGUN_COLUMN}", 0)'
+
+
+class Known(NamedTuple):
+    """What a table has of a key.
+
+    Attributes:
+        version: Of its row, or of its delete.
+        begun: Version of the newest insert or delete of the key.
+        at_us: When that was committed, if it was an insert, microseconds since 1970; else 0.
+    """
+
+    version: int
+    begun: int
+    at_us: int
+
+
+NOTHING: Final = Known(0, 0, 0)
+
+
+def alone(change: RowChange) -> RowChange:
+    """Returns what a change says of when its row was inserted, and nothing else."""
+    return structs.replace(change, version=0, row=None, kept=(), base=None)
+
+
+def known(changes: Sequence[RowChange], by: Sequence[Known]) -> list[RowChange]:
+    """Returns changes with what is known of their keys, where that is newer."""
+    return [
+        structs.replace(change, begun=each.begun, begun_at_us=each.at_us)
+        if each.begun > change.begun
+        else change
+        for change, each in zip(changes, by, strict=True)
+    ]
+
+
+def leaves_out(change: RowChange) -> bool:
+    """Whether a delete may be of a row that is at its source and not in the view."""
+    return change.begun < change.version
+
+
+def each_known(table: pa.Table, at: str) -> Iterator[Known]:
+    """Reads what a table has of its keys.
+
+    Args:
+        table: Rows or deletes, with their versions.
+        at: The column with the time.
+    """
+    numbers = (table.column(name).to_pylist() for name in (VERSION_COLUMN, BEGUN_COLUMN))
+    times = table.column(at).cast(pa.int64()).to_pylist()
+    for version, begun, at_us in zip(*numbers, times, strict=True):
+        yield Known(version, begun or 0, at_us or 0)
+
+
+def as_rows(plan: ViewPlan, gone: pa.Table) -> pa.Table:
+    """Returns deletes with the columns in which a view's table has the time."""
+    time = gone.column(BEGUN_AT_COLUMN)
+    for name in plan.inserted_at:
+        gone = gone.append_column(table_schema(plan).field(name), time)
+    return gone.drop_columns([BEGUN_AT_COLUMN])
+
+
+def remembering(merger: Any, newer: str) -> Any:
+    """Has a remembered delete take what is newer of each: its version, and when the row began."""
+    parts = {VERSION_COLUMN: newer, BEGUN_COLUMN: _LATER, BEGUN_AT_COLUMN: _LATER}
+    taken = {f'"{name}"': _one(f'"{name}"', when) for name, when in parts.items()}
+    return merger.when_matched_update(taken, f"{newer} OR {_LATER}")
+
+
+def updating(
+    merger: Any, columns: Mapping[str, str], inserted_at: Sequence[str], newer: str
+) -> Any:
+    """Has newer rows take the place of those that there are, and every one what is newly known.
+
+    Args:
+        merger: The merge.
+        columns: What a newer row sets, by column, quoted.
+        inserted_at: The columns with the time, quoted.
+        newer: A condition: a row is newer than the one that there is.
+    """
+    own = [*inserted_at, f'"{BEGUN_COLUMN}"']
+    first = {name: _one(name, _LATER) for name in own}
+    return merger.when_matched_update({**columns, **first}, newer).when_matched_update(
+        {name: f"s.{name}" for name in own}, _LATER
+    )
+
+
+def _one(name: str, when: str) -> str:
+    return f"CASE WHEN {when} THEN s.{name} ELSE t.{name} END"

@@ -1,0 +1,220 @@
+"""Arrow form of a history: its states, and beside them every change that they are made from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.changes.row_change import RowChange
+from projections.definition.columns import VERSION_COLUMN
+from projections.stores.delta.arrow import arrow_type, column_array, decoded_rows, keys_table
+from projections.stores.delta.history.states import HistoryChange, HistoryState, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from projections.planning.view_plan import ViewPlan
+
+Place = tuple[object, ...]
+"""A key as a table has it."""
+
+CURRENT: Final = "is_current"
+COMMIT: Final = "_commit"
+"""Column of the changes: number of the commit that brought them."""
+
+GONE: Final = "_headwater_gone"
+LIVE: Final = "_live"
+INSERTED: Final = "_inserted"
+"""Column of the changes: see `HistoryChange.inserted`; tables of before it was kept do not say."""
+
+IDENTITY: Final = (VERSION_COLUMN, "_recorded_version")
+
+_ALIGNMENT: Final = 8  # see `change.read`
+_TIME: Final = pa.timestamp("us", "UTC")
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class HistoryForm:
+    """Converts states and changes of one history.
+
+    Args:
+        plan: It.
+    """
+
+    def __init__(self, plan: ViewPlan) -> None:
+        assert plan.history is not None  # noqa: S101  # whoever has a form has a history
+        self.plan = plan
+        self.sequence_by = plan.history.sequence_by
+        self.rule = Rule(plan.history.tracked, self.sequence_by is not None)
+        by_name = plan.schema.by_name
+        self._key_columns = [by_name[name] for name in plan.keys]
+        columns = [pa.field(c.name, arrow_type(c)) for c in plan.schema.columns]
+        self.states_schema = pa.schema(
+            [
+                *columns,
+                pa.field("valid_from", _TIME, nullable=False),
+                pa.field("valid_to", _TIME),
+                pa.field(CURRENT, pa.bool_()),
+                pa.field("recorded_from", _TIME, nullable=False),
+                pa.field("recorded_to", _TIME),
+                pa.field(VERSION_COLUMN, pa.int64(), nullable=False),
+                pa.field("_recorded_version", pa.int64(), nullable=False),
+                pa.field("_last_version", pa.int64(), nullable=False),
+                pa.field("_last_at", _TIME, nullable=False),
+            ]
+        )
+        self.changes_schema = pa.schema(
+            [
+                *columns,
+                pa.field(VERSION_COLUMN, pa.int64(), nullable=False),
+                pa.field("_at", _TIME, nullable=False),
+                pa.field("_sequence", _TIME),
+                pa.field(LIVE, pa.bool_(), nullable=False),
+                pa.field(COMMIT, pa.int64(), nullable=False),
+                pa.field(INSERTED, pa.bool_()),
+            ]
+        )
+
+    def places(self, keys: Iterable[Place]) -> list[Place]:
+        """Returns keys as the tables have them.
+
+        Raises:
+            UnholdableValueError: One has no exact form.
+        """
+        found = [RowChange(key, 0, None, 0) for key in keys]
+        return self.places_in(keys_table(self.plan, found))
+
+    def places_in(self, table: pa.Table) -> list[Place]:
+        """Returns the keys of a table's rows."""
+        columns = [table.column(name).to_pylist() for name in self.plan.keys]
+        return list(zip(*columns, strict=True))
+
+    def among(self, table: pa.Table | pa.RecordBatch, places: pa.Array) -> pa.Array:
+        """Tells which rows may be of some keys: more than are, if a key has several columns."""
+        return pc.is_in(table.column(self.plan.keys[0]), value_set=places)
+
+    def first_column(self, places: Iterable[Place]) -> pa.Array:
+        """Returns what `among` looks for."""
+        return pa.array([place[0] for place in places], arrow_type(self._key_columns[0]))
+
+    def states_table(self, states: Sequence[tuple[Place, HistoryState]]) -> pa.Table:
+        """Returns states as rows."""
+        found = [state for _, state in states]
+        arrays = self._columns([state.row for state in found], [place for place, _ in states])
+        arrays += [
+            _times([state.valid_from_us for state in found]),
+            _times([state.valid_to_us for state in found]),
+            pa.array([state.current for state in found], pa.bool_()),
+            _times([state.recorded_from_us for state in found]),
+            _times([state.recorded_to_us for state in found]),
+            pa.array([state.version for state in found], pa.int64()),
+            pa.array([state.recorded_version for state in found], pa.int64()),
+            pa.array([state.last_version for state in found], pa.int64()),
+            _times([state.last_at_us for state in found]),
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.states_schema)
+
+    def gone_table(self, states: Sequence[tuple[Place, tuple[int, int]]]) -> pa.Table:
+        """Returns the keys and identities of states that are no more."""
+        arrays = [
+            pa.array([place[n] for place, _ in states], arrow_type(column))
+            for n, column in enumerate(self._key_columns)
+        ]
+        arrays += [
+            pa.array([identity[n] for _, identity in states], pa.int64())
+            for n in range(len(IDENTITY))
+        ]
+        return pa.Table.from_arrays(arrays, names=[*self.plan.keys, *IDENTITY])
+
+    def states(self, table: pa.Table) -> list[tuple[Place, HistoryState]]:
+        """Returns the states that rows are."""
+        columns = [
+            decoded_rows(self.plan, table),
+            _microseconds(table, "valid_from"),
+            _microseconds(table, "recorded_from"),
+            *(table.column(name).to_pylist() for name in (*IDENTITY, "_last_version")),
+            _microseconds(table, "_last_at"),
+            _microseconds(table, "valid_to"),
+            _microseconds(table, "recorded_to"),
+        ]
+        states = [HistoryState(*values) for values in zip(*columns, strict=True)]
+        return list(zip(self.places_in(table), states, strict=True))
+
+    def changes_table(
+        self, changes: Sequence[tuple[Place, HistoryChange]], commit: int
+    ) -> pa.Table:
+        """Returns changes as rows; that of a delete has its key only.
+
+        Raises:
+            UnholdableValueError: A value has no exact form.
+        """
+        found = [change for _, change in changes]
+        arrays = self._columns([change.row for change in found], [place for place, _ in changes])
+        arrays += [
+            pa.array([change.version for change in found], pa.int64()),
+            _times([change.at_us for change in found]),
+            _times([change.sequence_us for change in found]),
+            pa.array([change.row is not None for change in found], pa.bool_()),
+            pa.repeat(pa.scalar(commit, pa.int64()), len(found)),
+            pa.array([change.inserted for change in found], pa.bool_()),
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.changes_schema)
+
+    def changes(self, table: pa.Table) -> list[tuple[Place, HistoryChange]]:
+        """Returns the changes that rows are."""
+        live = table.column(LIVE)
+        rows = [
+            row if there else None
+            for row, there in zip(decoded_rows(self.plan, table), live.to_pylist(), strict=True)
+        ]
+        columns = [
+            table.column(VERSION_COLUMN).to_pylist(),
+            _microseconds(table, "_at"),
+            rows,
+            _microseconds(table, "_sequence"),
+            told(table).to_pylist(),
+        ]
+        changes = [HistoryChange(*values) for values in zip(*columns, strict=True)]
+        return list(zip(self.places_in(table), changes, strict=True))
+
+    def _columns(
+        self, rows: Sequence[Mapping[str, object] | None], places: Sequence[Place]
+    ) -> list[pa.Array]:
+        keys = {name: number for number, name in enumerate(self.plan.keys)}
+        arrays = []
+        for column in self.plan.schema.columns:
+            name, number = column.name, keys.get(column.name)
+            if number is None:
+                values = [None if row is None else row[name] for row in rows]
+                arrays.append(column_array(self.plan, column, values))
+            else:
+                arrays.append(pa.array([place[number] for place in places], arrow_type(column)))
+        return arrays
+
+
+def told(table: pa.Table) -> pa.ChunkedArray:
+    """Tells of changes whether the log says that their row came to be, or was there before."""
+    logged = pc.equal(pc.bit_wise_and(table.column(VERSION_COLUMN), _ALIGNMENT - 1), 0)
+    deleted = pc.and_(logged, pc.invert(table.column(LIVE)))
+    unknown = pa.nulls(len(table), pa.bool_())  # to a table that nobody has written to since
+    inserted = table.column(INSERTED) if INSERTED in table.column_names else unknown
+    return pc.if_else(deleted, pa.scalar(False), inserted)
+
+
+def microseconds(time: datetime) -> int:
+    """Returns a time in microseconds since 1970; one without a zone is in UTC."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (aware - _BEGINNING) // _MICROSECOND
+
+
+def _times(values: list[int] | list[int | None]) -> pa.Array:
+    return pa.array(values, pa.int64()).cast(_TIME)
+
+
+def _microseconds(table: pa.Table, name: str) -> list[int]:
+    found: list[int] = table.column(name).cast(pa.int64()).to_pylist()
+    return found

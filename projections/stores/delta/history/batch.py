@@ -1,0 +1,325 @@
+"""A batch of changes on its way into a history: what has to be known, and what is written."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from projections.changes.reducer import missing_values
+from projections.changes.row_change import (
+    Applied,
+    Refused,
+    completed_version,
+    may_complete,
+    read,
+    whole_row_read,
+)
+from projections.errors import UnholdableValueError, WaitsBehindError
+from projections.stores.delta.history.arrow import microseconds
+from projections.stores.delta.history.states import HistoryChange, extend, follows, steps
+from projections.stores.delta.history.sweep import ends, reopened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from projections.changes.row_change import RowChange
+    from projections.errors import SinkError
+    from projections.stores.delta.history.arrow import HistoryForm, Place
+    from projections.stores.delta.history.states import HistoryState
+    from projections.stores.delta.history.sweep import Sweep
+
+_Row = tuple[int, "Mapping[str, object] | None", int]
+"""Version, values and time of a row."""
+
+_BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
+
+
+class Marks(NamedTuple):
+    """How far a history is; no key has anything beyond.
+
+    Attributes:
+        version: Greatest version of its changes.
+        at_us: Greatest time at which one of them was recorded.
+        commit: Last commit of changes that the states contain.
+        sweeps: What ended all rows at once.
+    """
+
+    version: int
+    at_us: int
+    commit: int
+    sweeps: tuple[Sweep, ...] = ()
+
+    def with_sweeps(self, changes: Sequence[HistoryChange]) -> list[HistoryChange]:
+        """Returns the changes of a key with the sweeps that it went through."""
+        return [*changes, *ends(changes, self.sweeps)]
+
+    def after(self, changes: Iterable[HistoryChange], commit: int) -> Marks:
+        """Returns the marks of a history that has taken some changes."""
+        version, at_us = self.version, self.at_us
+        for change in changes:
+            version, at_us = max(version, change.version), max(at_us, change.at_us)
+        return self._replace(version=version, at_us=at_us, commit=commit)
+
+
+class Given(NamedTuple):
+    """A change that was given.
+
+    Attributes:
+        change: It.
+        place: Its key, as the tables have it.
+        base: Key of the row that has its kept values, if that is another.
+        at_us: When it was recorded.
+        sequence_us: Its row's own time.
+    """
+
+    change: RowChange
+    place: Place
+    base: Place | None
+    at_us: int
+    sequence_us: int | None
+
+    def made(self, version: int, row: Mapping[str, object] | None) -> HistoryChange:
+        """The change with all its values."""
+        inserted = self.change.inserted
+        if row is None and not read(version):  # a delete; not that a read of the key found no row
+            inserted = False
+        return HistoryChange(version, self.at_us, row, self.sequence_us, inserted)
+
+
+@dataclass(slots=True)
+class Stored:
+    """What a store has of the keys of a batch.
+
+    Attributes:
+        marks: How far it is.
+        current: Current states.
+        left: Keys whose states have to be made anew, whatever the batch brings.
+        asked: Keys of which every change has to be known.
+        known: The changes of those.
+    """
+
+    marks: Marks
+    current: Mapping[Place, HistoryState]
+    left: set[Place]
+    asked: set[Place] = field(default_factory=set)
+    known: Mapping[Place, list[HistoryChange]] = field(default_factory=dict)
+
+
+class Batch:
+    """Changes of one history, in the order of the log.
+
+    Args:
+        form: The history's form.
+        changes: The changes.
+        refused: Those that cannot be held.
+
+    Raises:
+        UnholdableValueError: A key has no exact form.
+    """
+
+    def __init__(
+        self, form: HistoryForm, changes: Iterable[RowChange], refused: Iterable[Refused] = ()
+    ) -> None:
+        self._form = form
+        self.refused = list(refused)
+        self._blocked = {each.change.key: each.change.version for each in self.refused}
+        self.taken: dict[Place, list[HistoryChange]] = defaultdict(list)
+        self.by_place: dict[Place, list[Given]] = defaultdict(list)
+        self._lacking: set[Place | None] = set()
+        self._recorded: dict[Place, dict[int, int]] = {}
+        self._stale = 0
+        self._given = self._of(sorted(changes, key=lambda change: change.version))
+        for given in self._given:
+            self.by_place[given.place].append(given)
+
+    @classmethod
+    def parted(cls, form: HistoryForm, changes: Sequence[RowChange]) -> Batch:
+        """Returns a batch of those changes that the tables can hold."""
+        held, refused = _parted(form, changes)
+        return cls(form, held, refused)
+
+    def asked(self, stored: Stored) -> set[Place]:
+        """Returns the keys of which more has to be known than their current state."""
+        asked: set[Place] = set()
+        for place, given in self.by_place.items():
+            asked.update(each.base for each in given if each.base is not None)
+            if not self._joins(given, stored.current.get(place), stored.marks):
+                asked.add(place)
+        return asked
+
+    def complete(self, stored: Stored, kept_since: int) -> None:
+        """Takes the changes that the store does not have, with all their values."""
+        for given in self._given:
+            change = given.change
+            if change.version > self._blocked.get(change.key, change.version):
+                self._refuse(given, _BEHIND)
+                continue
+            if self._has(stored, given):
+                self._stale += 1
+                continue
+            version, row = change.version, change.row
+            if row is not None and change.kept:
+                before = self._before(stored, given, kept_since)
+                if (
+                    before is None
+                    or before[1] is None
+                    or not may_complete(change, before[0], kept_since)
+                ):
+                    error = missing_values(self._form.plan.schema, change.kept)
+                    self.refused.append(Refused(change, error))
+                    self._lacking.add(change.key)
+                    continue
+                row = {**row, **{name: before[1][name] for name in change.kept}}
+                version = completed_version(change, before[0])
+            self._lacking.discard(change.key)  # what is whole needs nothing that came before
+            self.taken[given.place].append(given.made(version, row))
+            self._recorded[given.place][version] = given.at_us
+
+    def joined(self, place: Place, current: HistoryState | None) -> list[HistoryState]:
+        """Returns the states that a current one and the changes after it come to."""
+        states = [] if current is None else [current]
+        for at_us, changes in steps(self.taken[place]):
+            extend(states, changes[-1], at_us, self._form.rule)
+        return states
+
+    def applied(self) -> Applied:
+        """Returns what became of the changes."""
+        taken = [change for changes in self.taken.values() for change in changes]
+        deleted = sum(change.row is None for change in taken)
+        return Applied(len(taken) - deleted, deleted, self._stale, tuple(self.refused))
+
+    def _of(self, changes: Sequence[RowChange]) -> list[Given]:
+        form, found = self._form, []
+        places = form.places([change.key for change in changes])
+        moved = [change for change in changes if change.base is not None]
+        bases = dict(zip(map(id, moved), form.places([c.base or () for c in moved]), strict=True))
+        for change, place in zip(changes, places, strict=True):
+            at_us = change.committed_at_us or change.read_at_us
+            given = Given(change, place, bases.get(id(change)), at_us, None)
+            if form.sequence_by is not None and change.row is not None:
+                time: datetime | None = change.row[form.sequence_by]  # type: ignore[assignment]
+                if time is None:
+                    self._refuse(given, _without_time(form))
+                    continue
+                given = given._replace(sequence_us=microseconds(time))
+            found.append(given)
+        return found
+
+    def _joins(self, given: Sequence[Given], current: HistoryState | None, marks: Marks) -> bool:
+        """Whether changes come after all else of their key, and need nothing but its state."""
+        made = [each.made(each.change.version, each.change.row) for each in given]
+        moved = any(each.base is not None for each in given)
+        if moved or reopened(made, current, marks.sweeps):
+            return False
+        rule = self._form.rule
+        later = steps(made)
+        first = given[0].change.version
+        kept = any(each.change.kept for each in given)
+        if rule.by_sequence or current is None:
+            if kept or first <= marks.version or later[0][0] <= marks.at_us:
+                return False
+            return follows(marks.at_us if current is None else current.last_at_us, later, rule)
+        lent_by_read = kept and whole_row_read(current.last_version)
+        if first <= current.last_version or lent_by_read:
+            return False
+        if any(current.last_version < sweep.version for sweep in marks.sweeps):
+            return False
+        return follows(current.last_at_us, later, rule)
+
+    def _has(self, stored: Stored, given: Given) -> bool:
+        known = self._recorded.get(given.place)
+        if known is None:
+            known = self._recorded[given.place] = {}
+            for change in stored.known.get(given.place, ()):
+                known[change.version] = min(change.at_us, known.get(change.version, change.at_us))
+        version = given.change.version
+        own = (version, completed_version(given.change, 1)) if given.change.kept else (version,)
+        return any(each in known and known[each] <= given.at_us for each in own)
+
+    def _before(
+        self, stored: Stored, given: Given, kept_since: int
+    ) -> tuple[int, Mapping[str, object] | None] | None:
+        """Version and values of the row that has the kept values of a change."""
+        key = given.change.key if given.base is None else given.change.base
+        if key in self._lacking or key in self._blocked:
+            return None
+        place = given.place if given.base is None else given.base
+        until = given.change.version if given.base is None else given.change.moved_at
+        known = [*stored.known.get(place, ()), *self.taken.get(place, ())]
+        if given.base is not None and not self._left(known, given):
+            return None  # nobody knows whether the old row has all its changes
+        older = [(c.version, c.row, c.at_us) for c in known if c.version < until]
+        current = stored.current.get(place)
+        if place not in stored.asked and current is not None:
+            older.append((current.last_version, current.row, current.last_at_us))
+        last = max(older, key=itemgetter(0), default=None)
+        if last is None:
+            return None
+        truncates = [sweep.version for sweep in stored.marks.sweeps if sweep.logged]
+        if whole_row_read(last[0]):
+            last = self._logged_instead(older, last, given, truncates, kept_since)
+        if any(last[0] < version < until for version in truncates):
+            return None  # it went with all others, and what came since has not been taken
+        return last[:2]
+
+    @staticmethod
+    def _logged_instead(
+        older: Sequence[_Row], read_row: _Row, given: Given, truncates: Sequence[int], since: int
+    ) -> _Row:
+        """The row that the log had before one that was read, if that may be of after the change.
+
+        One that was read later than the change was committed may have what came of a later change.
+        Where both have the same values the log's is taken, so that it makes no difference which of
+        them has come.
+        """
+        logged = [each for each in older if not whole_row_read(each[0])]
+        last = max(logged, key=itemgetter(0), default=read_row)
+        row, read_values = last[1], read_row[1]
+        if row is None or read_values is None or not may_complete(given.change, last[0], since):
+            return read_row
+        if any(last[0] < version < read_row[0] for version in truncates):
+            return read_row
+        same = all(row[name] == read_values[name] for name in given.change.kept)
+        return last if same or read_row[2] >= given.at_us else read_row
+
+    def _left(self, known: Iterable[HistoryChange], given: Given) -> bool:
+        """Whether the row's leave of its old key has come, and with it all that was before."""
+        version = given.change.moved_at
+        here = (each.change for each in self.by_place.get(given.base or (), ()))
+        return any(change.version == version and change.row is None for change in known) or any(
+            change.version == version and change.row is None for change in here
+        )
+
+    def _refuse(self, given: Given, error: SinkError | WaitsBehindError) -> None:
+        self.refused.append(Refused(given.change, error))
+        self._blocked.setdefault(given.change.key, given.change.version)
+
+
+def _parted(
+    form: HistoryForm, changes: Sequence[RowChange]
+) -> tuple[list[RowChange], list[Refused]]:
+    """Tells changes that the tables can hold from those that they cannot."""
+    try:
+        places = form.places([change.key for change in changes])
+        form.places([change.base for change in changes if change.base is not None])
+        made = [HistoryChange(change.version, 0, change.row) for change in changes]
+        form.changes_table(list(zip(places, made, strict=True)), 0)
+    except UnholdableValueError as error:
+        if len(changes) == 1:
+            return [], [Refused(changes[0], error)]
+        middle = len(changes) // 2
+        held, refused = _parted(form, changes[:middle])
+        more_held, more_refused = _parted(form, changes[middle:])
+        return held + more_held, refused + more_refused
+    return list(changes), []
+
+
+def _without_time(form: HistoryForm) -> UnholdableValueError:
+    return UnholdableValueError(
+        f"view {form.plan.name}: a row says not since when it is valid",
+        detail=f"column {form.sequence_by} is NULL",
+        hint="give the row a time at the source, then drop the record that waits",
+    )

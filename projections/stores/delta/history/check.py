@@ -1,0 +1,139 @@
+"""HistoryCheck: whether the states of a history, also those that ended, are what its changes say.
+
+Both tables are read as they were at one moment: the states name the last commit of changes that
+they contain, and later commits are left out. So writes may go on.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from msgspec import structs
+
+from cdc.values import encoder
+from projections.stores.delta.history.arrow import COMMIT, HistoryForm
+from projections.stores.delta.history.states import history
+from projections.stores.delta.history.tables import having, made_anew, marks_of
+from projections.stores.delta.table_sink import unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from projections.planning.view_plan import ViewPlan
+    from projections.stores.delta.history.arrow import Place
+    from projections.stores.delta.history.states import HistoryChange, HistoryState
+
+KEYS_AT_ONCE: Final = 50_000
+"""Keys of which all is in memory; each such part reads the tables' keys once."""
+
+Document = dict[str, Any]
+
+
+class HistoryCheck:
+    """Compares one history with its own changes.
+
+    Args:
+        root: Folder of the tables.
+        plan: The history.
+    """
+
+    def __init__(self, root: Path, plan: ViewPlan) -> None:
+        self._plan = plan
+        self._form = HistoryForm(plan)
+        self._path = str(root / plan.name)
+        self._encode = encoder(plan.schema)
+
+    def differing(self) -> Iterator[dict[str, tuple[Document, tuple[str, ...]]]]:
+        """Yields for each part of the keys those whose states are others.
+
+        Yields:
+            By a text of the key, a document that has it, and what differs: columns, or bounds of
+            states. Nothing while the states are being made by other columns than they were.
+
+        Raises:
+            SinkUnavailableError: A table cannot be read, or was replaced meanwhile.
+        """
+        try:
+            for part in () if made_anew(DeltaTable(self._path)) else self._parts():
+                yield {str(place): told for place, told in part.items()}
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise unavailable(self._plan, error) from None
+
+    def unsettled(self) -> Iterator[set[Place]]:
+        """Yields for each part of the keys those whose states are others.
+
+        Raises:
+            DeltaError: A table cannot be read.
+        """
+        for part in self._parts():
+            yield set(part)
+
+    def _parts(self) -> Iterator[dict[Place, tuple[Document, tuple[str, ...]]]]:
+        states = DeltaTable(self._path)
+        changes = DeltaTable(f"{self._path}.changes")
+        through = marks_of(states).commit
+        keys = iter(self._keys(states, changes, through))
+        while part := set(islice(keys, KEYS_AT_ONCE)):
+            yield self._part(states, changes, part)
+
+    def _keys(self, states: DeltaTable, changes: DeltaTable, through: int) -> list[Place]:
+        names = list(self._plan.keys)
+        given = changes.to_pyarrow_dataset().to_table(columns=[*names, COMMIT])
+        given = given.filter(pc.less_equal(given.column(COMMIT), through)).select(names)
+        known = pa.concat_tables([given, states.to_pyarrow_dataset().to_table(columns=names)])
+        return self._form.places_in(known.group_by(names).aggregate([]))
+
+    def _part(
+        self, states: DeltaTable, changes: DeltaTable, part: set[Place]
+    ) -> dict[Place, tuple[Document, tuple[str, ...]]]:
+        marks = marks_of(states)
+        known: dict[Place, list[HistoryChange]] = {}
+        for rows in having(changes, self._form, part):
+            taken = rows.filter(pc.less_equal(rows.column(COMMIT), marks.commit))
+            for place, change in self._form.changes(taken):
+                known.setdefault(place, []).append(change)
+        stored: dict[Place, list[HistoryState]] = {}
+        for rows in having(states, self._form, part):
+            for place, state in self._form.states(rows):
+                stored.setdefault(place, []).append(state)
+        found = {}
+        for place in part:
+            every = known.get(place)
+            wanted = history(marks.with_sweeps(every), self._form.rule) if every else []
+            what = self._difference(wanted, stored.get(place, []))
+            if what is not None:
+                one = (wanted or stored[place])[0]
+                found[place] = dict(self._encode(one.row)), what
+        return found
+
+    def _difference(
+        self, wanted: Sequence[HistoryState], there: Sequence[HistoryState]
+    ) -> tuple[str, ...] | None:
+        """In what states differ; None of those that do not, nothing of some that are missing."""
+        one, other = ([*map(self._told, sorted(s, key=_identity))] for s in (wanted, there))
+        if one == other:
+            return None
+        pairs = zip(one, other, strict=False)
+        names = {name for a, b in pairs for name in a if a[name] != b.get(name)}
+        return tuple(sorted(names))
+
+    def _told(self, state: HistoryState) -> Mapping[str, Any]:
+        bounds = structs.asdict(state)
+        row = self._encode(bounds.pop("row"))
+        return {**row, **{_column(name): value for name, value in bounds.items()}}
+
+
+def _column(name: str) -> str:
+    """The table's column that a part of a state is in; none of a view's own has such a name."""
+    name = name.removesuffix("_us")
+    return f"_{name}" if name.endswith("version") or name == "last_at" else name
+
+
+def _identity(state: HistoryState) -> tuple[int, int]:
+    return state.identity

@@ -1,0 +1,452 @@
+"""The history sink: what every key was and when, in Delta tables, written without a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from cdc.values import encoder
+from projections.changes.row_batch import parts
+from projections.changes.row_change import Applied, RowChange
+from projections.changes.sink import Holding
+from projections.definition.columns import VERSION_COLUMN
+from projections.errors import UnholdableValueError
+from projections.stores.delta.arrow import keys_table
+from projections.stores.delta.history.arrow import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
+from projections.stores.delta.history.batch import Batch, Marks, Stored
+from projections.stores.delta.history.check import HistoryCheck
+from projections.stores.delta.history.states import history
+from projections.stores.delta.history.sweep import Sweep, ended
+from projections.stores.delta.history.tables import (
+    ANEW,
+    AT_MARK,
+    COMMIT_MARK,
+    OPEN_SWEEPS,
+    SWEEPS,
+    VERSION_MARK,
+    having,
+    made_anew,
+    marks_of,
+    open_sweeps,
+    sweeps_of,
+    transaction,
+)
+from projections.stores.delta.schema_migration import loses, reshape
+from projections.stores.delta.table_sink import (
+    CONFIGURATION,
+    HOOKS,
+    TableSink,
+    maintain,
+    quoted,
+    unavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from projections.changes.row_batch import RowPart
+    from projections.changes.row_change import ReadSpan
+    from projections.planning.view_plan import ViewPlan
+    from projections.stores.delta.history.arrow import Place
+    from projections.stores.delta.history.states import HistoryChange, HistoryState
+
+
+class HistorySink(TableSink):
+    """Keeps the states of a history in the Delta table `<root>/<view>`.
+
+    Beside it, `<root>/<view>.changes` has every change that was ever given, each once. It is
+    written first, and the states name the last commit of it that they contain: after a crash
+    between the two, the keys that were left behind are made anew. A change that only comes after
+    what is known of its key is joined to its current state; for any other the states of its key are
+    made anew from all its changes. Current states have files of their own (the table is partitioned
+    by `is_current`), so a batch in order reads and rewrites none of those that ended.
+
+    Order: the states are the same whatever the order in which changes arrive; none is stale for
+    being old. Sweeps and truncates end states and remove none.
+
+    Args:
+        root: Folder of the tables.
+    """
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """Makes the history's two tables unless they are there; gives them the view's columns.
+
+        Where a column goes, or gets another type, rows that differed in it may be one state by what
+        is left. They are made one, so that the states are what they would be if they were made now.
+        """
+        form = HistoryForm(plan)
+        with self._locked(plan):
+            states = self._states(form)
+            if loses(states, form.states_schema, plan.older_names):
+                _set(states, {ANEW: "true"})  # until it is done, whoever does it
+            reshape(states, form.states_schema, plan.older_names)
+            reshape(self._changes(form), form.changes_schema, plan.older_names)
+            if made_anew(self._states(form)):
+                for places in HistoryCheck(self._root, plan).unsettled():
+                    self._make_anew(form, places)
+                _set(self._states(form), {ANEW: ""})
+            self._feed(plan, self._states(form))
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """Reads the row of every key as its source has it; see `Sink.documents`.
+
+        That is the current state; where rows have times of their own, what was recorded last.
+        """
+        form = HistoryForm(plan)
+        encode = encoder(form.plan.schema)
+        try:
+            rows = self._recorded_last(form) if form.rule.by_sequence else self._current_rows(form)
+            for row in rows:
+                yield encode(row)
+        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
+            raise unavailable(plan, error) from None
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads every live row; see `Sink.parts`."""
+        return parts(plan, self.documents(plan))
+
+    def erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
+        """Forgets what was known of keys up to a version.
+
+        Their states are made of what came later, as if nothing had been before. Given again, it
+        changes nothing more.
+
+        Args:
+            plan: The history.
+            keys: Values of the keys.
+            through: The version.
+
+        Returns:
+            How many changes were forgotten.
+
+        Raises:
+            SinkUnavailableError: A table cannot be read or written.
+        """
+        return self._committed(plan, lambda: self._erase(plan, keys, through))
+
+    def _erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
+        form, changes = HistoryForm(plan), self._changes(HistoryForm(plan))
+        wanted = keys_table(plan, [RowChange(key, 0, None, 0) for key in keys])
+        same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in form.plan.keys)
+        metrics = (
+            changes.merge(
+                wanted.select(list(form.plan.keys)),
+                f't."{VERSION_COLUMN}" <= {through} AND {same}',
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,
+                post_commithook_properties=HOOKS,
+            )
+            .when_matched_delete()
+            .execute()
+        )
+        self._make_anew(form, set(form.places_in(wanted)))
+        return int(metrics["num_target_rows_deleted"])
+
+    def _make_anew(self, form: HistoryForm, places: set[Place]) -> None:
+        """Makes the states of some keys of their changes, whatever there was."""
+        marks, known = self._marks(form), self._known(form, places)
+        states: list[tuple[Place, HistoryState]] = []
+        gone: list[tuple[Place, tuple[int, int]]] = []
+        for place, former in self._identities(form, places).items():
+            every = known.get(place)
+            found = history(marks.with_sweeps(every), form.rule) if every else []
+            states += [(place, state) for state in found]
+            left = former - {state.identity for state in found}
+            gone += [(place, identity) for identity in left]
+        self._write_states(form, states, gone, marks, fresh=False, within=False)
+
+    def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        form = HistoryForm(plan)
+        encode = encoder(form.plan.schema)
+        places = Batch.parted(form, [RowChange(key, 0, None, 0) for key in keys]).by_place
+        by_key = {given.change.key: place for place, found in places.items() for given in found}
+        known = self._known(form, places.keys())
+        swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
+        rows: dict[Place, list[Mapping[str, object]]] = {}
+        if form.rule.by_sequence:
+            for place, found in known.items():
+                last = max(found, key=lambda change: change.version)
+                if last.row is not None and last.version > swept:
+                    rows[place] = [last.row]
+        else:
+            for part in having(self._states(form), form, places.keys(), current=True):
+                for place, state in form.states(part):
+                    rows.setdefault(place, []).append(state.row)
+        holdings = []
+        for key in keys:
+            own = by_key.get(key, ())
+            versions = (change.version for change in known.get(own, ()))
+            version = max(versions, default=0)
+            held = tuple(encode(row) for row in rows.get(own, ()))
+            holdings.append(Holding(max(version, swept) if version else 0, held))
+        return holdings
+
+    def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        form = HistoryForm(plan)
+        truncates = [Sweep(c.version, c.committed_at_us) for c in changes if not c.key]
+        given = [change for change in changes if change.key]
+        self._note(form, truncates)
+        try:
+            batch = Batch(form, given)
+            self._take(form, batch, plan.kept_since)
+        except UnholdableValueError:  # all is converted before anything is written
+            batch = Batch.parted(form, given)
+            self._take(form, batch, plan.kept_since)
+        self._end(form)
+        return batch.applied() + Applied(deleted=len(truncates))
+
+    def _versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        form = HistoryForm(plan)
+        batch = Batch.parted(form, changes)
+        known = self._known(form, batch.by_place.keys())
+        newest = {
+            given.change.key: max((change.version for change in known.get(place, ())), default=0)
+            for place, of_place in batch.by_place.items()
+            for given in of_place
+        }
+        return [newest.get(change.key, 0) for change in changes]
+
+    def _sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan]) -> int:
+        form = HistoryForm(plan)
+        first = self._first_version(form)
+        if first is None:
+            return 0  # nothing was ever given
+        self._note(
+            form,
+            [
+                Sweep(each.version - 1, each.at_us, each.until_us)
+                for each in reads
+                if first < each.version <= below_version
+            ],
+        )
+        return self._end(form)
+
+    def _take(self, form: HistoryForm, batch: Batch, kept_since: int) -> None:
+        """Takes changes in two commits: the changes themselves, then what their keys were."""
+        marks = self._marks(form)
+        left = self._left_behind(form, marks)
+        if not batch.by_place and not left:
+            return
+        current = self._current(form, {*batch.by_place, *left})
+        stored = Stored(marks, current, left)
+        stored.asked = left | batch.asked(stored)
+        stored.known = self._known(form, stored.asked)
+        batch.complete(stored, kept_since)
+        self._log(form, batch)
+        self._settle(form, stored, batch)
+
+    def _log(self, form: HistoryForm, batch: Batch) -> None:
+        taken = [(place, change) for place, found in batch.taken.items() for change in found]
+        if not taken:
+            return
+        table = self._changes(form)
+        commit = transaction(table, COMMIT_MARK) + 1
+        rows = form.changes_table(taken, commit)
+        write_deltalake(
+            table,
+            rows,
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(COMMIT_MARK, commit)]),
+            post_commithook_properties=HOOKS,
+        )
+        maintain(table, self._root, f"{form.plan.name}.changes")
+
+    def _settle(self, form: HistoryForm, stored: Stored, batch: Batch) -> None:
+        """Writes the states of all keys that have changed."""
+        anew = stored.left | (batch.taken.keys() & stored.asked)
+        former = self._identities(form, {place for place in anew if stored.known.get(place)})
+        states: list[tuple[Place, HistoryState]] = []
+        gone: list[tuple[Place, tuple[int, int]]] = []
+        for place in anew:
+            every = [*stored.known.get(place, ()), *batch.taken.get(place, ())]
+            found = history(stored.marks.with_sweeps(every), form.rule)
+            states += [(place, state) for state in found]
+            left = former.get(place, set()) - {state.identity for state in found}
+            gone += [(place, identity) for identity in left]
+        for place in batch.taken:
+            if place not in stored.asked:
+                found = batch.joined(place, stored.current.get(place))
+                states += [(place, state) for state in found]
+        changes = [c for found in (*batch.taken.values(), *stored.known.values()) for c in found]
+        commit = transaction(self._changes(form), COMMIT_MARK)
+        marks = stored.marks.after(changes, commit)
+        fresh = not former and not any(place in stored.current for place, _ in states)
+        self._write_states(form, states, gone, marks, fresh=fresh, within=not former)
+
+    def _write_states(  # noqa: PLR0913  # the parts of one commit
+        self,
+        form: HistoryForm,
+        states: Sequence[tuple[Place, HistoryState]],
+        gone: Sequence[tuple[Place, tuple[int, int]]],
+        marks: Marks,
+        *,
+        fresh: bool,
+        within: bool,
+    ) -> None:
+        if not states and not gone:
+            return
+        table = self._states(form)
+        rows = form.states_table(states)
+        noted = {VERSION_MARK: marks.version, AT_MARK: marks.at_us, COMMIT_MARK: marks.commit}
+        properties = CommitProperties(
+            app_transactions=[Transaction(name, number) for name, number in noted.items()]
+        )
+        if fresh:
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                commit_properties=properties,
+                post_commithook_properties=HOOKS,
+            )
+            maintain(table, self._root, form.plan.name)
+            return
+        rows = rows.append_column(GONE, pa.array([False] * rows.num_rows, pa.bool_()))
+        if gone:
+            removed = form.gone_table(gone)
+            removed = removed.append_column(GONE, pa.array([True] * len(gone), pa.bool_()))
+            # what is no more has a key and nothing else
+            rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
+            rows = pa.concat_tables([rows, removed], promote_options="default")
+        names = [*form.plan.keys, *IDENTITY]
+        on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
+        (
+            table.merge(
+                rows,
+                f't."{CURRENT}" = true AND {on}' if within else on,
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,  # so that files without these keys are skipped
+                commit_properties=properties,
+                post_commithook_properties=HOOKS,
+            )
+            .when_matched_delete(f's."{GONE}"')
+            .when_matched_update_all(f'NOT s."{GONE}"', except_cols=[GONE])
+            .when_not_matched_insert_all(f'NOT s."{GONE}"', except_cols=[GONE])
+            .execute()
+        )
+        maintain(table, self._root, form.plan.name)
+
+    def _end(self, form: HistoryForm) -> int:
+        """Ends what sweeps have ended of which that was not done; returns how many states held."""
+        versions = open_sweeps(self._states(form))
+        if not versions:
+            return 0
+        marks = self._marks(form)
+        anew: set[Place] = set()
+        for sweep in marks.sweeps:
+            if sweep.version in versions:
+                anew |= ended(form, self._changes(form), sweep, marks.sweeps)
+        held = self._current(form, anew).keys()
+        if anew:
+            anew |= self._left_behind(form, marks)  # what is written says that it is all
+            stored = Stored(marks, {}, anew, anew, self._known(form, anew))
+            self._settle(form, stored, Batch(form, ()))
+        _set(self._states(form), {OPEN_SWEEPS: ""})
+        return len(held - self._current(form, held).keys())
+
+    def _marks(self, form: HistoryForm) -> Marks:
+        return marks_of(self._states(form))
+
+    def _sweeps(self, form: HistoryForm) -> tuple[Sweep, ...]:
+        return sweeps_of(self._states(form))
+
+    def _note(self, form: HistoryForm, sweeps: Iterable[Sweep]) -> None:
+        """Notes sweeps for good: whatever older comes later is ended by them as well."""
+        states = self._states(form)
+        known = {each.version: each for each in sweeps_of(states)}
+        new = {each.version: each for each in sweeps if each.version not in known}
+        if not new:
+            return
+        known |= new
+        text = ",".join(":".join(map(str, known[version])) for version in sorted(known))
+        still = sorted(open_sweeps(states) | new.keys())
+        _set(states, {SWEEPS: text, OPEN_SWEEPS: ",".join(map(str, still))})
+
+    def _first_version(self, form: HistoryForm) -> int | None:
+        """Version of the oldest change; None without any."""
+        found = self._changes(form).to_pyarrow_dataset().to_table(columns=[VERSION_COLUMN])
+        first: int | None = pc.min(found.column(VERSION_COLUMN)).as_py()
+        return first
+
+    def _left_behind(self, form: HistoryForm, marks: Marks) -> set[Place]:
+        """Keys with changes that the states do not contain: a writer has ended between the two."""
+        table = self._changes(form)
+        if transaction(table, COMMIT_MARK) == marks.commit:
+            return set()
+        rows = table.to_pyarrow_dataset().to_table(columns=[*form.plan.keys, COMMIT])
+        newer = rows.filter(pc.greater(rows.column(COMMIT), marks.commit))
+        return set(form.places_in(newer))
+
+    def _known(
+        self, form: HistoryForm, places: Collection[Place]
+    ) -> dict[Place, list[HistoryChange]]:
+        """Every change of some keys."""
+        known: dict[Place, list[HistoryChange]] = {}
+        for rows in having(self._changes(form), form, places):
+            for place, change in form.changes(rows):
+                if place in places:
+                    known.setdefault(place, []).append(change)
+        return known
+
+    def _identities(
+        self, form: HistoryForm, places: Collection[Place]
+    ) -> dict[Place, set[tuple[int, int]]]:
+        """The stored states of some keys."""
+        found: dict[Place, set[tuple[int, int]]] = {}
+        for rows in having(self._states(form), form, places, [*form.plan.keys, *IDENTITY]):
+            identities = zip(*(rows.column(name).to_pylist() for name in IDENTITY), strict=True)
+            for place, identity in zip(form.places_in(rows), identities, strict=True):
+                if place in places:
+                    found.setdefault(place, set()).add(identity)
+        return found
+
+    def _current(
+        self, form: HistoryForm, places: Collection[Place] | None
+    ) -> dict[Place, HistoryState]:
+        """The current states of some keys, or of all."""
+        return {
+            place: state
+            for rows in having(self._states(form), form, places, current=True)
+            for place, state in form.states(rows)
+            if places is None or place in places
+        }
+
+    def _current_rows(self, form: HistoryForm) -> Iterator[Mapping[str, object]]:
+        for rows in having(self._states(form), form, None, current=True):
+            for _, state in form.states(rows):
+                yield state.row
+
+    def _recorded_last(self, form: HistoryForm) -> Iterator[Mapping[str, object]]:
+        swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
+        last: dict[Place, HistoryChange] = {}
+        for rows in having(self._changes(form), form, None):
+            for place, change in form.changes(rows):
+                if place not in last or last[place].version < change.version:
+                    last[place] = change
+        for change in last.values():
+            if change.row is not None and change.version > swept:
+                yield change.row
+
+    def _states(self, form: HistoryForm) -> DeltaTable:
+        return self._made(form.plan.name, form.states_schema, [CURRENT])
+
+    def _changes(self, form: HistoryForm) -> DeltaTable:
+        return self._made(f"{form.plan.name}.changes", form.changes_schema)
+
+    def _made(self, name: str, schema: pa.Schema, parted_by: list[str] | None = None) -> DeltaTable:
+        path = str(self._root / name)
+        if name not in self._tables and not DeltaTable.is_deltatable(path):
+            DeltaTable.create(
+                path, schema, partition_by=parted_by, configuration=dict(CONFIGURATION)
+            )
+        return self._table(name, schema)
+
+
+def _set(table: DeltaTable, properties: dict[str, str]) -> None:
+    table.alter.set_table_properties(properties, raise_if_not_exists=False)

@@ -1,0 +1,211 @@
+"""Sweeps: what ended all rows of a history's table at once, or what a read has found gone.
+
+A TRUNCATE is in the log, and ends whatever is older. A read of the whole table is not: by it a key
+is gone if the source had no row of that key at the read's position. The read has no row of a key
+that was changed between its position and the moment at which its row would have been read, so that
+there is none says nothing where the log goes on:
+
+- The first change of the key that the log has after the read's position, and before any TRUNCATE,
+  tells. An insert came upon no row; an update or a delete came upon one.
+- Otherwise, a TRUNCATE while the read went on ended the row if there was one.
+- Otherwise, the key was gone unless the read has a row of it.
+
+So what a sweep ends depends on what is known of a key and on nothing else, as in
+`projections.stores.delta.history.states`; and whatever comes late may make a row come back that
+seemed gone. Only in a gap of the log does a read find rows gone (or after a delete has been dropped
+from quarantine).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.changes.row_change import read
+from projections.definition.columns import VERSION_COLUMN
+from projections.stores.delta.history.arrow import INSERTED, LIVE, told
+from projections.stores.delta.history.states import HistoryChange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deltalake import DeltaTable
+
+    from projections.stores.delta.history.arrow import HistoryForm, Place
+    from projections.stores.delta.history.states import HistoryState
+
+_LSN_BITS: Final = 56
+_EVEN: Final = ~1
+"""Two changes of one key are never at one even number and the odd one after it, but for one that
+was completed and its own copy: so the last bit is free to carry what a change says."""
+
+
+class Sweep(NamedTuple):
+    """What ended all rows of a table at once, or what a read has found gone.
+
+    Attributes:
+        version: Its place in the log: only older rows are ended by it.
+        at_us: When.
+        until_us: Of a read, when every row had been read; 0 where nobody knows.
+    """
+
+    version: int
+    at_us: int
+    until_us: int = 0
+
+    @property
+    def logged(self) -> bool:
+        """Whether the log has it, a TRUNCATE; otherwise it is right before the rows of a read."""
+        return not read(self.version)
+
+    @property
+    def epoch(self) -> int:
+        """Incarnation of the source."""
+        return self.version >> _LSN_BITS
+
+
+def ends(changes: Sequence[HistoryChange], sweeps: Sequence[Sweep]) -> list[HistoryChange]:
+    """Returns the deletes that sweeps are to one key.
+
+    Args:
+        changes: All that is known of it.
+        sweeps: All sweeps of its history, in the order of the log.
+    """
+    if not sweeps:
+        return []
+    ordered = sorted(changes, key=lambda change: change.version)
+    versions = [change.version for change in ordered]
+    found: list[HistoryChange] = []
+    truncate: Sweep | None = None
+    for sweep in reversed(sweeps):
+        place = bisect_right(versions, sweep.version)
+        if not place:
+            break
+        there = ordered[place - 1].row is not None
+        if truncate is not None and truncate.epoch != sweep.epoch:
+            truncate = None
+        if sweep.logged or (there and _gone(sweep, ordered[place:], truncate)):
+            found.append(HistoryChange(sweep.version, sweep.at_us, None))
+        truncate = sweep if sweep.logged else truncate
+    return found
+
+
+def reopened(
+    changes: Sequence[HistoryChange], current: HistoryState | None, sweeps: Sequence[Sweep]
+) -> bool:
+    """Tells whether newer changes of a key say more of what was before than that it ended.
+
+    Args:
+        changes: They, in the order of the log.
+        current: The current state of their key.
+        sweeps: All sweeps of its history.
+    """
+    first = next((change for change in changes if change.inserted is not None), None)
+    if current is None:  # perhaps of what a read has found gone
+        late = changes[0].version - 1
+        return any(s.version == late for s in sweeps) or (first is not None and not first.inserted)
+    if first is None:
+        return False
+    if first.inserted:
+        return True  # it was gone by then, perhaps by a read that has a row of it all the same
+    began = current.version
+    return read(began) and any(
+        not s.logged and s.version + 1 < began and s.epoch == first.version >> _LSN_BITS
+        for s in sweeps
+    )
+
+
+def ended(
+    form: HistoryForm, changes: DeltaTable, sweep: Sweep, sweeps: Sequence[Sweep]
+) -> set[Place]:
+    """Returns the keys that had a row until a sweep, as `ends` would tell of each.
+
+    Those that an earlier sweep has ended are left out.
+
+    Args:
+        form: The history's form.
+        changes: All its changes.
+        sweep: The sweep.
+        sweeps: All sweeps of the history.
+    """
+    keys = form.plan.keys
+    data = changes.to_pyarrow_dataset()
+    names = [*keys, VERSION_COLUMN, LIVE, INSERTED]
+    parts = [
+        _by_key(_said(file.to_table(schema=data.schema, columns=names), sweep), keys)
+        for file in data.get_fragments()
+    ]
+    if not parts:
+        return set()
+    known = _by_key(pa.concat_tables(parts), keys)
+    before, after = known.column("before"), known.column("after")
+    earlier = [s for s in sweeps if s.version < sweep.version and (s.logged or not sweep.logged)]
+    floor = max((s.version for s in earlier), default=0)
+    gone = pc.and_(_flag(before), pc.greater(before, floor))
+    if not sweep.logged:
+        truncate = _truncate_after(sweep, sweeps)
+        if truncate is not None:
+            before_it = pc.less(after, truncate.version)
+            after = pc.if_else(before_it, after, pa.scalar(None, pa.int64()))
+        unread = pc.and_(pc.is_null(after), pc.invert(known.column("read")))
+        amid = _amid(sweep, truncate)
+        gone = pc.and_(gone, _flag(after) if amid else pc.or_(unread, _flag(after)))
+    return set(form.places_in(known.filter(gone)))
+
+
+def _truncate_after(sweep: Sweep, sweeps: Sequence[Sweep]) -> Sweep | None:
+    """The first TRUNCATE after a read's position, in its incarnation of the source."""
+    later = (s for s in sweeps if s.logged and s.epoch == sweep.epoch and s.version > sweep.version)
+    return min(later, default=None)
+
+
+def _amid(sweep: Sweep, truncate: Sweep | None) -> bool:
+    """Whether rows were truncated that the read had not come to."""
+    return truncate is not None and truncate.at_us <= sweep.until_us
+
+
+def _gone(sweep: Sweep, later: Sequence[HistoryChange], truncate: Sweep | None) -> bool:
+    for change in later:
+        if change.version >> _LSN_BITS != sweep.epoch:
+            break
+        if truncate is not None and change.version > truncate.version:
+            break
+        if change.inserted is not None:
+            return change.inserted
+    found = bool(later) and later[0].version == sweep.version + 1
+    return not found and not _amid(sweep, truncate)
+
+
+def _said(rows: pa.Table, sweep: Sweep) -> pa.Table:
+    """What each change says of its key: as the last before a sweep, the first after it, or read."""
+    version, none = rows.column(VERSION_COLUMN), pa.scalar(None, pa.int64())
+    older = pc.less_equal(version, sweep.version)
+    here = pc.equal(pc.shift_right(version, _LSN_BITS), sweep.epoch)
+    told_of = pc.and_(pc.invert(older), pc.and_(here, pc.is_valid(told(rows))))
+    said = {
+        "before": pc.if_else(older, _with(version, rows.column(LIVE)), none),
+        "after": pc.if_else(told_of, _with(version, pc.fill_null(told(rows), False)), none),
+        "read": pc.equal(version, sweep.version + 1),
+    }
+    for name, column in said.items():
+        rows = rows.append_column(name, column)
+    return rows.drop_columns([VERSION_COLUMN, LIVE, INSERTED])
+
+
+def _by_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """What is said of each key in all."""
+    parts = [("before", "max"), ("after", "min"), ("read", "any")]
+    found = rows.group_by(list(keys)).aggregate(parts)
+    names = {f"{name}_{how}": name for name, how in parts}
+    return found.rename_columns([names.get(name, name) for name in found.column_names])
+
+
+def _with(version: pa.ChunkedArray, flag: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.bit_wise_or(pc.bit_wise_and(version, _EVEN), flag.cast(pa.int64()))
+
+
+def _flag(marked: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(pc.equal(pc.bit_wise_and(marked, 1), 1), False)

@@ -1,0 +1,128 @@
+"""The warehouse: histories and tables of the latest rows, each written in its way."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from projections.common.file_lock import WriterLock
+from projections.common.torn_log import refuse_torn, torn
+from projections.errors import SinkUnavailableError
+from projections.stores.delta.history.sink import HistorySink
+from projections.stores.delta.table_sink import TableSink, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from projections.changes.row_batch import RowPart
+    from projections.changes.row_change import Applied, ReadSpan, RowChange
+    from projections.changes.sink import Holding
+    from projections.planning.view_plan import ViewPlan
+
+
+class WarehouseSink:
+    """Hands each view to the sink of its kind; see `TableSink` and `HistorySink`.
+
+    Args:
+        root: Folder of the tables.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._latest = TableSink(root)
+        self._histories = HistorySink(root)
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """Makes the view's tables; see `Sink.prepare`.
+
+        Raises:
+            TableTornError: The log of one is torn.
+        """
+        refuse_torn(self._root, plan.name)
+        self._of(plan).prepare(plan)
+
+    def mark(self, plan: ViewPlan) -> str | None:
+        """Returns what Delta itself tells the view's table by; None of no table, or of a torn one.
+
+        Raises:
+            SinkUnavailableError: It cannot be read for another reason.
+        """
+        path = str(self._root / plan.name)
+        try:
+            if not DeltaTable.is_deltatable(path):
+                return None
+            return str(DeltaTable(path).metadata().id)
+        except (DeltaError, OSError) as error:
+            if torn(self._root / plan.name, every=True) is not None:
+                return None
+            raise unavailable(plan, error) from None
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        """Writes changes; see `Sink.apply`."""
+        try:
+            return self._of(plan).apply(plan, changes)
+        except SinkUnavailableError:
+            refuse_torn(self._root, plan.name, every=True)
+            raise
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """Looks keys up; see `Sink.versions`."""
+        return self._of(plan).versions(plan, changes)
+
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Looks keys up; see `Sink.stored`."""
+        return self._of(plan).stored(plan, keys)
+
+    def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
+        """Removes rows, or ends states; see `Sink.sweep`."""
+        return self._of(plan).sweep(plan, below_version, reads)
+
+    def version(self, plan: ViewPlan) -> int:
+        """Returns the newest version of the view's table; see `TableSink.version`."""
+        return self._of(plan).version(plan)
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """Reads what each key is now; see `Sink.documents`."""
+        return self._of(plan).documents(plan)
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads what each key is now; see `Sink.parts`."""
+        return self._of(plan).parts(plan)
+
+    def drop(self, plan: ViewPlan) -> None:
+        """Removes the tables of a version that readers do not see.
+
+        Raises:
+            SinkUnavailableError: They cannot be removed.
+        """
+        try:
+            with WriterLock(self._root / f".{plan.name}.lock", wait=True):
+                for folder in (plan.name, f"{plan.name}.deleted", f"{plan.name}.changes"):
+                    if (self._root / folder).is_dir():
+                        shutil.rmtree(self._root / folder)
+        except OSError as error:
+            raise unavailable(plan, error) from None
+        self.close()
+
+    def erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
+        """Forgets what a history knew of keys up to a version; see `HistorySink.erase`.
+
+        Any other view has only what a key is now.
+        """
+        return 0 if plan.history is None else self._histories.erase(plan, keys, through)
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads rows with their versions; see `Sink.versioned`."""
+        return self._of(plan).versioned(plan)
+
+    def close(self) -> None:
+        """Forgets the open tables."""
+        self._latest.close()
+        self._histories.close()
+
+    def _of(self, plan: ViewPlan) -> TableSink:
+        return self._latest if plan.history is None else self._histories

@@ -1,0 +1,278 @@
+"""TableDifference: two versions of a view's table, or of two tables, compared row by row.
+
+Files that both versions have hold the same rows in both, so only the others are read: what is
+compared is what was written in between. Rows are matched by their key, part of the keys at a time,
+so that memory is bounded however much was written.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from projections.common.plain import plain
+from projections.definition.columns import BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
+from projections.errors import SinkUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow.dataset as ds
+
+ROWS_AT_ONCE: Final = 500_000
+"""Rows of both versions together that are held at a time, about."""
+
+_NOT_A_NUMBER: Final = "NaN"
+
+Key = tuple[object, ...]
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """A row that is not the same in both versions.
+
+    Attributes:
+        key: Its key, column by column.
+        values: By column, what it was and what it is.
+    """
+
+    key: Key
+    values: dict[str, tuple[object, object]]
+
+
+@dataclass(slots=True)
+class TableDifference:
+    """How a version of a table differs from another.
+
+    Attributes:
+        keys: Columns that rows are matched by.
+        appeared: Rows whose key only the later one has.
+        gone: Rows whose key only the earlier one has.
+        changed: Rows that both have, with other values.
+        by_column: Of those, how many differ in each column.
+        columns_added: Columns that only the later one has; they are not compared.
+        columns_gone: Columns that only the earlier one has; likewise.
+        examples_appeared: Keys of some that appeared.
+        examples_gone: Keys of some that are gone.
+        examples_changed: Some that have changed.
+    """
+
+    keys: tuple[str, ...]
+    appeared: int = 0
+    gone: int = 0
+    changed: int = 0
+    by_column: Counter[str] = field(default_factory=Counter)
+    columns_added: tuple[str, ...] = ()
+    columns_gone: tuple[str, ...] = ()
+    examples_appeared: list[Key] = field(default_factory=list)
+    examples_gone: list[Key] = field(default_factory=list)
+    examples_changed: list[ChangedRow] = field(default_factory=list)
+
+    @property
+    def same(self) -> bool:
+        """Whether there is none."""
+        rows = self.appeared or self.gone or self.changed
+        return not (rows or self.columns_added or self.columns_gone)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two versions that are compared.
+
+    Attributes:
+        path: Folder of the table.
+        version: Its version.
+        passing: Leaves out rows that are not to be compared; None compares all.
+        reads: Columns that it looks at.
+    """
+
+    path: Path
+    version: int
+    passing: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    reads: tuple[str, ...] = ()
+
+
+def compare(
+    path: Path, earlier: int, later: int, keys: Sequence[str] = (), *, examples_max: int = 10
+) -> TableDifference:
+    """Compares two versions of a table; see `compare_sides`."""
+    sides = Side(path, earlier), Side(path, later)
+    return compare_sides(*sides, keys, examples_max=examples_max)
+
+
+def compare_sides(
+    earlier: Side,
+    later: Side,
+    keys: Sequence[str] = (),
+    *,
+    examples_max: int = 10,
+    left_out: Collection[str] = (),
+) -> TableDifference:
+    """Compares two versions.
+
+    Args:
+        earlier: A version of a table.
+        later: Another one, of the same table or of another.
+        keys: Columns that identify a row. Without them whole rows are compared, each as often as
+            it is there: then none is told as changed.
+        examples_max: How many examples of each kind are told.
+        left_out: Columns that are not compared.
+
+    Raises:
+        SinkUnavailableError: One of them cannot be read.
+    """
+    apart = {VERSION_COLUMN, BEGUN_COLUMN, *keys, ROW_ID_COLUMN, *left_out}
+    try:
+        before, after = _Version(earlier), _Version(later)
+        same = earlier.path == later.path
+        shared = before.files & after.files if same else frozenset[str]()
+        common = [name for name in before.columns if name in set(after.columns)]
+        columns = [name for name in common if name not in apart]
+        found = TableDifference(
+            tuple(keys),
+            columns_added=tuple(n for n in after.columns if n not in common),
+            columns_gone=tuple(n for n in before.columns if n not in common),
+        )
+        if not columns and not keys:
+            return found
+        parts = 1 + (before.count(shared) + after.count(shared)) // ROWS_AT_ONCE
+        for part in range(parts):
+            comparison = _Comparison(found, tuple(columns), examples_max)
+            read = list(keys), columns, shared, (part, parts)
+            for key, row in before.rows(*read):
+                comparison.before(key, row)
+            for key, row in after.rows(*read):
+                comparison.after(key, row)
+            comparison.end()
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise SinkUnavailableError(
+            "a version of a table cannot be read",
+            detail=f"{later.path.name}: {type(error).__name__}",
+        ) from None
+    return found
+
+
+class _Comparison:
+    """The rows of some keys."""
+
+    def __init__(self, found: TableDifference, columns: tuple[str, ...], examples_max: int) -> None:
+        self._found = found
+        self._columns = columns
+        self._max = examples_max
+        self._left: dict[Key, list[Row]] = {}
+
+    def before(self, key: Key, row: Row) -> None:
+        self._left.setdefault(key, []).append(row)
+
+    def after(self, key: Key, row: Row) -> None:
+        """Pairs a row with one of its key: an equal one if there is one."""
+        candidates = self._left.get(key)
+        if not candidates:
+            self._found.appeared += 1
+            self._note(self._found.examples_appeared, key)
+            return
+        place = candidates.index(row) if row in candidates else 0
+        old = candidates.pop(place)
+        if not candidates:
+            del self._left[key]
+        if old != row:
+            self._changed(key, old, row)
+
+    def end(self) -> None:
+        for key, rows in self._left.items():
+            self._found.gone += len(rows)
+            for _ in rows:
+                self._note(self._found.examples_gone, key)
+
+    def _changed(self, key: Key, old: Row, new: Row) -> None:
+        values = {
+            name: (was, now)
+            for name, was, now in zip(self._columns, old, new, strict=True)
+            if was != now
+        }
+        self._found.changed += 1
+        self._found.by_column.update(values.keys())
+        self._note(self._found.examples_changed, ChangedRow(key, values))
+
+    def _note(self, examples: list[Any], example: object) -> None:
+        if len(examples) < self._max:
+            examples.append(example)
+
+
+class _Version:
+    """One version of a table."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._table = DeltaTable(str(side.path), version=side.version)
+        self.columns = [each.name for each in self._table.schema().fields]
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        rows = actions["num_records"].to_pylist()
+        # by the whole name: a file with rows taken out by a vector is not plain, see below
+        self._rows = dict(zip(actions["path"].to_pylist(), rows, strict=True))
+        self.plain = plain(self._table)
+        self.files = frozenset(self._rows) if self.plain else frozenset[str]()
+
+    def count(self, without: frozenset[str]) -> int:
+        """How many rows there are in other files than those, about."""
+        return sum(rows or 0 for name, rows in self._rows.items() if name not in without)
+
+    def rows(
+        self,
+        keys: list[str],
+        columns: list[str],
+        without: frozenset[str],
+        part: tuple[int, int],
+    ) -> Iterator[tuple[Key, Row]]:
+        """Yields rows in other files than those, of one part of the keys."""
+        number, parts = part
+        names = [*keys, *columns]
+        passing = self._side.passing
+        read = list(dict.fromkeys([*names, *self._side.reads]))
+        for given in self._batches(read, without):
+            batch = given if passing is None else passing(given)
+            taken = [_comparable(batch.column(name)) for name in names]
+            for values in zip(*taken, strict=True):
+                key = values[: len(keys)] if keys else values
+                if parts == 1 or zlib.crc32(repr(key).encode()) % parts == number:
+                    yield key, values[len(keys) :] if keys else ()
+
+    def _batches(self, names: list[str], without: frozenset[str]) -> Iterator[pa.RecordBatch]:
+        if not self.plain:
+            chosen = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+            engine = QueryBuilder().register("rows", self._table)
+            yield from pa.table(
+                engine.execute(f"SELECT {chosen} FROM rows").read_all()  # noqa: S608  # quoted
+            ).to_batches()
+            return
+        dataset: ds.Dataset = self._table.to_pyarrow_dataset()
+        for fragment in dataset.get_fragments():
+            if not any(fragment.path.endswith(name) for name in without):
+                yield from fragment.to_batches(schema=dataset.schema, columns=names)
+
+
+def _comparable(column: pa.Array) -> list[object]:
+    """Values that can be compared, and be keys: what is nested becomes tuples."""
+    values: list[object] = column.to_pylist()
+    if pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
+        return [_hashable(value) for value in values]
+    return values
+
+
+def _hashable(value: object) -> object:
+    if isinstance(value, float) and math.isnan(value):
+        return _NOT_A_NUMBER  # which equals itself here
+    if isinstance(value, dict):
+        return tuple((name, _hashable(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    return value

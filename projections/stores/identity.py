@@ -1,0 +1,109 @@
+"""Marks: whether a view's rows are still in the place of a store that its query has put them in.
+
+An index can be deleted or restored from a backup by anybody. The query that fills it goes on where
+its checkpoint is, and what it wrote before would be missing for good. So the mark of each place is
+kept beside the checkpoint, and a place that bears another one counts as new: see `newcomers`.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import orjson
+
+from projections.errors import IndexLostError
+from projections.stores.factory import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from projections.definition.views import Store
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+
+@runtime_checkable
+class Marked(Protocol):
+    """A sink that can tell the place of a view from every other that has its name."""
+
+    def mark(self, plan: ViewPlan) -> str | None:
+        """Returns the mark of a view's place; None if there is none that was prepared."""
+        ...
+
+
+def lost(spec: JobSpec, store: Store) -> frozenset[str]:
+    """Returns the views whose place is not the one that was filled.
+
+    Raises:
+        SinkUnavailableError: The store does not answer.
+    """
+    kept = _read(spec, store)
+    if not kept:
+        return frozenset()
+    now = _marks(spec, store)
+    return frozenset(view for view, mark in now.items() if kept.get(view, mark) != mark)
+
+
+def forget(spec: JobSpec, store: Store, views: frozenset[str]) -> None:
+    """Forgets the places that views had."""
+    kept = _read(spec, store)
+    _write(spec, store, {view: mark for view, mark in kept.items() if view not in views})
+
+
+def check(spec: JobSpec, store: Store) -> None:
+    """Refuses to go on where a place has been lost since the job began.
+
+    Raises:
+        IndexLostError: One has.
+        SinkUnavailableError: The store does not answer.
+    """
+    gone = lost(spec, store)
+    if gone:
+        raise IndexLostError(
+            f"view {min(gone)} has lost its place in {store}",
+            detail=", ".join(sorted(gone)),
+            hint="start the job again: the view's table is read anew, and the place filled",
+        )
+
+
+def keep(spec: JobSpec, store: Store) -> None:
+    """Keeps the marks of places that were just prepared, and of those of views that are paused.
+
+    Raises:
+        SinkUnavailableError: The store does not answer.
+    """
+    marks = _marks(spec, store)
+    if not marks:
+        return
+    paused = {view.name for view in spec.paused if store in view.to}
+    kept = {view: mark for view, mark in _read(spec, store).items() if view in paused}
+    _write(spec, store, kept | {view: mark for view, mark in marks.items() if mark is not None})
+
+
+def _marks(spec: JobSpec, store: Store) -> dict[str, str | None]:
+    with closing(open_sink(store, spec.addresses)) as sink:
+        if not isinstance(sink, Marked):
+            return {}
+        return {plan.name: sink.mark(plan) for plan in spec.plans_in(store)}
+
+
+def _read(spec: JobSpec, store: Store) -> dict[str, str]:
+    path = _file(spec, store)
+    if not path.is_file():
+        return {}
+    marks: dict[str, str] = orjson.loads(path.read_bytes())
+    return marks
+
+
+def _write(spec: JobSpec, store: Store, marks: Mapping[str, str]) -> None:
+    path = _file(spec, store)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(orjson.dumps(marks))
+    draft.replace(path)
+
+
+def _file(spec: JobSpec, store: Store) -> Path:
+    return spec.checkpoint(store).with_name(f"{store}.marks.json")

@@ -1,0 +1,85 @@
+"""Documents that an index has already, for changes that leave some of their values as they were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from projections.definition.columns import DELETED_FIELD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cdc.values import Json
+    from projections.stores.opensearch.client import SearchEngine
+
+READ_BYTES: Final = 4 << 20
+"""What one look-up should bring at most: values that are left out are large ones."""
+
+IDS_PER_LOOK_UP: Final = 1000
+_FIRST: Final = 8
+
+Stored = tuple[int, dict[str, "Json"]]
+"""Version and fields of a document."""
+
+NO_ROW: Final[Stored] = (0, {DELETED_FIELD: True})
+"""What stands for a document that is not there."""
+
+
+class StoredDocuments:
+    """Looks documents up by id, at most some megabytes at a time.
+
+    Args:
+        engine: Where they are.
+        index: In which index.
+    """
+
+    def __init__(self, engine: SearchEngine, index: str) -> None:
+        self._engine = engine
+        self._index = index
+        self._many = _FIRST
+
+    def versions(self, ids: Iterable[str]) -> dict[str, int]:
+        """Returns the versions of those that are there."""
+        wanted = list(dict.fromkeys(ids))
+        found: dict[str, int] = {}
+        for start in range(0, len(wanted), IDS_PER_LOOK_UP):
+            answer = self._asked(wanted[start : start + IDS_PER_LOOK_UP], {"_source": "false"})
+            found |= {doc["_id"]: doc["_version"] for doc in answer if doc.get("found")}
+        return found
+
+    def fields(self, ids: Sequence[str], names: Iterable[str]) -> Iterator[dict[str, Stored]]:
+        """Yields some fields of documents, some documents at a time, each of the ids once.
+
+        Args:
+            ids: Of the documents.
+            names: Of the fields; all of them if there are none.
+        """
+        wanted_fields = set(names)
+        included = {"_source": "true"}
+        if wanted_fields:
+            included = {"_source_includes": ",".join({*wanted_fields, DELETED_FIELD})}
+        wanted, start = list(dict.fromkeys(ids)), 0
+        while start < len(wanted):
+            part = wanted[start : start + self._many]
+            start += len(part)
+            found = {
+                doc["_id"]: (doc["_version"], doc["_source"]) if doc.get("found") else NO_ROW
+                for doc in self._asked(part, included)
+            }
+            yield found
+            size = sum(
+                len(value)
+                for _, source in found.values()
+                for value in source.values()
+                if isinstance(value, str)
+            )
+            self._many = max(1, self._many // 2) if size > READ_BYTES else self._grown()
+
+    def _grown(self) -> int:
+        return min(IDS_PER_LOOK_UP, self._many * 2)
+
+    def _asked(self, ids: Sequence[str], options: dict[str, str]) -> list[dict[str, Any]]:
+        path = f"/{self._index}/_mget?{urlencode(options)}"
+        found: list[dict[str, Any]] = self._engine.request("POST", path, {"ids": list(ids)})["docs"]
+        return found

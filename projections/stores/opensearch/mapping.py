@@ -1,0 +1,197 @@
+"""Mapping of a view's search index: from the kinds of its columns, and what the view says of them.
+
+What a field was made for is kept beside it, in the field's `meta`: the kind of its column, which
+tells whether stored values still have the right form, and how much it counts in a search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.table import ColumnKind
+from projections.definition.columns import DELETED_FIELD
+from projections.definition.search_options import Keyword, Stored, Text
+from projections.errors import PlanError
+from projections.stores.opensearch.fields import BOOST, KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cdc.table import Column
+    from projections.definition.search_options import SearchOptions
+    from projections.planning.view_plan import Nested, ViewPlan
+
+KEYWORD_CHARACTERS: Final = 8191
+"""Longest text that is also indexed as one term: a term holds 32,766 bytes."""
+
+FIELDS_LEAST: Final = 1000
+
+LIVE: Final = {"bool": {"must_not": {"term": {DELETED_FIELD: True}}}}
+"""What readers see of an index: all but the memories of deletes."""
+
+_RESERVED: Final = frozenset(
+    [
+        "_id",
+        "_index",
+        "_source",
+        "_type",
+        "_routing",
+        "_field_names",
+        "_ignored",
+        "_nested_path",
+        "_seq_no",
+        "_version",
+        "_doc_count",
+        "_feature",
+        "_data_stream_timestamp",
+        "_primary_term",
+    ]
+)
+
+_EXACT: Final[dict[str, Any]] = {"type": "keyword", "ignore_above": KEYWORD_CHARACTERS}
+
+# An index is for finding: the document keeps each value exactly as it is, also where the index
+# rounds it (numeric as double) or leaves it out (NaN, infinity, years beyond the engine's).
+FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
+    ColumnKind.BOOLEAN: {"type": "boolean"},
+    ColumnKind.INTEGER: {"type": "long"},
+    ColumnKind.NUMERIC: {"type": "double", "ignore_malformed": True},
+    ColumnKind.FLOAT: {"type": "double", "ignore_malformed": True},
+    ColumnKind.TEXT: {"type": "text", "fields": {"keyword": _EXACT}},
+    ColumnKind.UUID: {"type": "keyword"},
+    ColumnKind.JSON: {"type": "text"},
+    ColumnKind.DATE: {"type": "date", "format": "strict_date", "ignore_malformed": True},
+    ColumnKind.TIME: {"type": "keyword"},
+    ColumnKind.TIMESTAMP: {
+        "type": "date_nanos",
+        "format": "strict_date_optional_time_nanos",
+        "ignore_malformed": True,
+    },
+    ColumnKind.TIMESTAMPTZ: {
+        "type": "date_nanos",
+        "format": "strict_date_optional_time_nanos",
+        "ignore_malformed": True,
+    },
+    ColumnKind.BYTES: {"type": "keyword", "index": False, "doc_values": False},
+}
+
+
+def index_body(plan: ViewPlan) -> dict[str, Any]:
+    """Returns settings and mapping of a view's physical index, and its alias if readers see it.
+
+    The refresh interval is left unsaid: the engine then refreshes every second while somebody
+    searches, and else before the next search is answered, which spares it most of its work.
+
+    Raises:
+        PlanError: A column's name belongs to the search engine.
+    """
+    taken = _RESERVED & set(plan.schema.by_name)
+    if taken:
+        raise PlanError(
+            f"view {plan.name}: the search engine keeps the name {min(taken)} for itself",
+            hint="leave search out of the view's stores, or rename the column",
+        )
+    options = plan.search
+    properties = _properties(plan.schema.columns, plan.nested, options)
+    properties[DELETED_FIELD] = {"type": "boolean"}
+    settings: dict[str, Any] = {
+        "number_of_shards": 1,
+        "auto_expand_replicas": "0-1",
+        "mapping.total_fields.limit": fields_limit(properties),
+    }
+    if options.analysis:
+        settings["analysis"] = dict(options.analysis)
+    return {
+        "settings": settings,
+        "mappings": {"dynamic": "strict", "properties": properties},
+        "aliases": {plan.view: {"filter": LIVE}} if plan.shown else {},
+    }
+
+
+def fields_limit(properties: dict[str, Any]) -> int:
+    """Returns how many fields an index of these may have; the engine's own limit is 1,000.
+
+    A field counts with those below it: its exact text, and four that suggestions need.
+    """
+    return max(FIELDS_LEAST, 6 * _count(properties))
+
+
+def _count(properties: Mapping[str, Any]) -> int:
+    return sum(1 + _count(field.get("properties", {})) for field in properties.values())
+
+
+def _properties(
+    columns: Iterable[Column],
+    nested: Mapping[str, Nested],
+    options: SearchOptions,
+    above: str = "",
+) -> dict[str, Any]:
+    return {
+        column.name: _nested_mapping(nested[column.name], options, above + column.name)
+        if column.name in nested
+        else field_mapping(column, options, above)
+        for column in columns
+    }
+
+
+def _nested_mapping(nested: Nested, options: SearchOptions, path: str) -> dict[str, Any]:
+    if nested.value is not None:  # the engine knows no lists: a field has one value or several
+        return field_mapping(replace(nested.value, name=path), options)
+    if not nested.columns:
+        return {"type": "object", "enabled": False}  # the names within are values
+    found: dict[str, Any] = {
+        "properties": _properties(nested.columns, nested.inner, options, f"{path}.")
+    }
+    if nested.many:
+        # each struct is searched as one, and its words are found like those of any other field
+        found |= {"type": "nested", "include_in_root": True}
+    return found
+
+
+def field_mapping(column: Column, options: SearchOptions, above: str = "") -> dict[str, Any]:
+    """Returns the mapping of a column, in the form in which the engine tells it again."""
+    option = options.fields.get(above + column.name)
+    meta = {KIND: str(column.kind)}
+    if isinstance(option, Text | Keyword) and option.boost != 1:
+        meta[BOOST] = f"{option.boost:g}"
+    if option is None and column.kind is ColumnKind.TEXT:
+        option = Text()
+    if isinstance(option, Text):
+        mapping = _text(option, options.analyzer)
+    elif isinstance(option, Keyword):
+        mapping = dict(_EXACT)
+        if option.lowercase:
+            mapping["normalizer"] = "lowercase"
+    else:
+        mapping = dict(FIELDS[column.kind])
+        if column.kind is ColumnKind.JSON and options.analyzer is not None:
+            mapping["analyzer"] = options.analyzer
+        if isinstance(option, Stored):
+            mapping = _stored(mapping)
+    return {**mapping, "meta": meta}
+
+
+def _text(option: Text, analyzer: str | None) -> dict[str, Any]:
+    mapping: dict[str, Any] = {"type": "text"}
+    if (name := option.analyzer or analyzer) is not None:
+        mapping["analyzer"] = name
+    if option.search_analyzer is not None:
+        mapping.setdefault("analyzer", "standard")
+        mapping["search_analyzer"] = option.search_analyzer
+    below: dict[str, Any] = {}
+    if option.exact:
+        below["keyword"] = dict(_EXACT)
+    if option.suggest:
+        below["suggest"] = {
+            "type": "search_as_you_type",
+            "doc_values": False,
+            "max_shingle_size": 2,
+        }
+    return {**mapping, "fields": below} if below else mapping
+
+
+def _stored(mapping: dict[str, Any]) -> dict[str, Any]:
+    if mapping["type"] == "text":
+        return {"type": "text", "index": False}
+    return {**mapping, "index": False, "doc_values": False}

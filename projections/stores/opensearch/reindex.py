@@ -1,0 +1,230 @@
+"""A search index takes the columns that its view has now.
+
+A field that comes on top is added to the mapping. The type of a field cannot be changed, nor how
+its text becomes words: then what changed is named, and the documents are copied, with their
+versions, to an index beside it and back, and readers are moved from one to the other in one step
+each time. Whoever is killed in between is followed by somebody who goes on: the second index says
+that there is something to be finished. What somebody else has let the index be, as its alias and
+that it takes no field which the view has not, is put right as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+import structlog
+
+from projections.errors import IndexLostError, SinkUnavailableError
+from projections.stores.opensearch.fields import KIND
+from projections.stores.opensearch.mapping import LIVE, fields_limit, index_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from projections.planning.view_plan import ViewPlan
+
+_CONFLICT: Final = 409
+_DONE: Final = frozenset((200, 201, _CONFLICT))
+_BAD_DOCUMENT: Final = 400
+_STRICT: Final = "strict"
+_TELLING: Final = ("analyzer", "search_analyzer", "normalizer", "index")
+_log = structlog.get_logger(__name__)
+
+
+class Engine(Protocol):
+    """What is asked of a search engine."""
+
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """Sends a request; returns its answer."""
+        ...
+
+    def bulk(self, index: str, body: list[bytes]) -> list[dict[str, Any]]:
+        """Sends the lines of a bulk request; returns the answer to each."""
+        ...
+
+    def scanned(self, place: str, wanted: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+        """Reads an index page by page."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A field, or the index's analyzers, that an index cannot take as it is.
+
+    Attributes:
+        name: The field.
+        old: How the index has it.
+        new: How the view wants it.
+    """
+
+    name: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.old} -> {self.new}"
+
+
+def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChange]:
+    """Names what of an index cannot become what a view wants without its documents being copied.
+
+    Args:
+        had: Settings and mappings of the index, as the engine tells them.
+        wanted: The body with which it would be made now.
+    """
+    before = had["mappings"].get("properties", {})
+    after = wanted["mappings"]["properties"]
+    found = [
+        FieldChange(name, _shown(before[name]), _shown(field))
+        for name, field in after.items()
+        if name in before and _bare(before[name]) != _bare(field)
+    ]
+    analysis = had.get("settings", {}).get("index", {}).get("analysis", {})
+    declared = _as_told(wanted["settings"].get("analysis", {}))
+    if analysis != declared:
+        differing = sorted(
+            f"{kind}.{name}"
+            for kind in {*analysis, *declared}
+            for name in {*analysis.get(kind, {}), *declared.get(kind, {})}
+            if analysis.get(kind, {}).get(name) != declared.get(kind, {}).get(name)
+        )
+        found.append(FieldChange("analysis", "as it was", ", ".join(differing)))
+    return found
+
+
+def spare_of(index: str) -> str:
+    """Returns the index that has a view's documents while its own one is made anew."""
+    return f"{index}-spare"
+
+
+def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
+    """Gives the index of a view the view's fields.
+
+    Args:
+        engine: The search engine.
+        plan: The view.
+        index: Its index, which exists.
+
+    Raises:
+        IndexLostError: It has them, and some of its documents do not fit them: they are left out,
+            and the view is to be read anew.
+        SinkError: The engine refuses or cannot be reached.
+    """
+    spare = spare_of(index)
+    body = index_body(plan)
+    found = engine.request("GET", f"/{index}")[index]
+    mapping = found["mappings"]
+    had, wanted = mapping.get("properties", {}), body["mappings"]["properties"]
+    differing = changes(found, body)
+    copied = bool(engine.request("GET", f"/_cat/indices/{spare}*?format=json"))
+    left_out = 0
+    if differing:
+        _log.warning(
+            "search index is made anew for fields that changed",
+            view=plan.name,
+            changes="; ".join(map(str, differing)),
+        )
+        body["mappings"]["_meta"] = mapping.get("_meta", {})
+        del body["aliases"]  # readers are moved when it is whole
+        if copied:
+            engine.request("DELETE", f"/{spare}")  # a copy that was not finished
+        engine.request("PUT", f"/{spare}", body)
+        left_out += _copy(engine, plan, index, spare, _carried(plan, had, wanted))
+        _move(engine, plan, index, spare)
+        engine.request("PUT", f"/{index}", body)
+        copied = True
+    elif lacking := {name: wanted[name] for name in wanted if had.get(name) != wanted[name]}:
+        limit = {"index.mapping.total_fields.limit": fields_limit(had | wanted)}
+        engine.request("PUT", f"/{index}/_settings", limit)
+        engine.request("PUT", f"/{index}/_mapping", {"properties": lacking})
+    if copied:
+        left_out += _copy(engine, plan, spare, index, {name: name for name in wanted})
+        _move(engine, plan, spare, index)
+    else:
+        _put_right(engine, plan, index, found)
+    if left_out:
+        raise IndexLostError(
+            f"view {plan.name}: documents of its index do not fit the fields that it has now",
+            detail=f"{left_out} left out; {'; '.join(map(str, differing))}",
+            hint="its table is read anew by itself, and what does not fit waits in quarantine",
+        )
+
+
+def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, Any]) -> None:
+    """Gives an index back what somebody else has made otherwise, and no document depends on."""
+    if found["mappings"].get("dynamic") != _STRICT:
+        engine.request("PUT", f"/{index}/_mapping", {"dynamic": _STRICT})
+    shown = index_body(plan)["aliases"].get(plan.view)
+    if shown is not None and found.get("aliases", {}).get(plan.view) != shown:
+        add = {"add": {"index": index, "alias": plan.view, **shown}}
+        engine.request("POST", "/_aliases", {"actions": [add]})
+
+
+def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
+    """A field without what may change at any time."""
+    return {key: value for key, value in field.items() if key != "meta"}
+
+
+def _shown(field: Mapping[str, Any]) -> str:
+    said = [f"{key}={value}" for key, value in _bare(field).items() if key in _TELLING]
+    below = [f"+{name}" for name in field.get("fields", {})]
+    return " ".join([str(field.get("type", "object")), *said, *below])
+
+
+def _as_told(setting: Any) -> Any:
+    """A setting as the engine tells it again: every number and truth value as its text."""
+    if isinstance(setting, dict):
+        return {name: _as_told(value) for name, value in setting.items()}
+    if isinstance(setting, list | tuple):
+        return [_as_told(value) for value in setting]
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)
+
+
+def _carried(plan: ViewPlan, had: dict[str, Any], wanted: dict[str, Any]) -> dict[str, str]:
+    """Fields whose values stay, and as what; those of another form come with the read."""
+    carried = {name: name for name in wanted if name in had and _same_form(had[name], wanted[name])}
+    for name, older in plan.older_names.items():
+        place = next((old for old in older if old in had and old not in wanted), None)
+        if place is not None and name not in had:
+            carried[place] = name
+    return carried
+
+
+def _same_form(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether values are written alike, though they may be indexed in another way."""
+    kind = had.get("meta", {}).get(KIND)
+    if kind is None:  # made when the type said it all
+        return bool(had.get("type") == wanted.get("type"))
+    return bool(kind == wanted.get("meta", {}).get(KIND))
+
+
+def _copy(engine: Engine, plan: ViewPlan, source: str, target: str, carried: dict[str, str]) -> int:
+    """Copies documents; returns how many do not fit their new place."""
+    left_out = 0
+    for page in engine.scanned(source, {"version": True}):
+        lines = []
+        for hit in page:
+            version = {"version": hit["_version"], "version_type": "external_gte"}
+            fields = {carried[name]: v for name, v in hit["_source"].items() if name in carried}
+            action = orjson.dumps({"index": {"_id": hit["_id"], **version}})
+            lines.append(action + b"\n" + orjson.dumps(fields) + b"\n")
+        failed = [answer["status"] for answer in engine.bulk(target, lines)]
+        left_out += failed.count(_BAD_DOCUMENT)
+        if others := set(failed) - _DONE - {_BAD_DOCUMENT}:
+            raise SinkUnavailableError(
+                f"view {plan.name}: search does not take its documents into another index",
+                detail=f"status {min(others)}",
+            )
+    return left_out
+
+
+def _move(engine: Engine, plan: ViewPlan, source: str, target: str) -> None:
+    """Removes an index in one step with letting its readers, if it has any, see another instead."""
+    borne = engine.request("GET", f"/{source}/_alias")[source]["aliases"]
+    actions: list[dict[str, Any]] = []
+    if plan.view in borne or plan.shown:
+        actions.append({"add": {"index": target, "alias": plan.view, "filter": LIVE}})
+    actions.append({"remove_index": {"index": source}})
+    engine.request("POST", "/_aliases", {"actions": actions})

@@ -1,0 +1,288 @@
+"""Searches in a view, for applications: typed answers, by the alias that is the view's name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
+
+from projections.definition.columns import DELETED_FIELD
+from projections.errors import NoIndexError, SearchQueryError, SinkUnavailableError
+from projections.stores.opensearch.client import NOT_FOUND, EngineRefusedError, SearchEngine
+from projections.stores.opensearch.fields import fields_of, listed
+from projections.stores.opensearch.filter import Condition
+from projections.stores.opensearch.query import (
+    SearchQuery,
+    correction_body,
+    search_body,
+    suggest_body,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from projections.stores.opensearch.fields import SearchField
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_BAD_REQUEST: Final = 400
+_WHOLE: Final = "allow_partial_search_results=false"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A row that was found.
+
+    Attributes:
+        key: Text of its key.
+        score: How well it fits; None where the answer is sorted by a field, and no text was given.
+        row: Its columns in their document form: numerics are their decimal text.
+        highlights: By column, pieces of its text with the marks around the words that were found.
+    """
+
+    key: str
+    score: float | None
+    row: Mapping[str, Any]
+    highlights: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FacetValue:
+    """How often a value is among all rows that were found.
+
+    Attributes:
+        value: It; of an instant, the beginning of the span that is counted.
+        rows: How often.
+    """
+
+    value: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """What a search found.
+
+    Attributes:
+        total: How many rows, with those that are not shown.
+        hits: Those that are.
+        facets: By field, its most frequent values; of instants, spans in their order.
+        did_you_mean: Another spelling of a text by which nothing was found.
+        took_ms: Time that the engine needed.
+    """
+
+    total: int
+    hits: tuple[SearchHit, ...]
+    facets: Mapping[str, tuple[FacetValue, ...]]
+    did_you_mean: str | None
+    took_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A value that somebody may be typing.
+
+    Attributes:
+        field: Whose.
+        value: It.
+        rows: How many rows have it.
+    """
+
+    field: str
+    value: str
+    rows: int
+
+
+class Searcher:
+    """Searches in the views of a project.
+
+    Threads may share one. Rows are found about a second after they were written.
+
+    Args:
+        url: OpenSearch, `http[s]://[user:password@]host:port`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._engine = SearchEngine(url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def search(self, view: str, query: SearchQuery | str) -> SearchAnswer:
+        """Answers one search.
+
+        Args:
+            view: The view's name.
+            query: What is asked; a text alone looks for its words.
+
+        Raises:
+            NoIndexError: No view of that name can be searched; the nearest is named.
+            SearchFieldError: A field is not there, or cannot be used like that.
+            SearchQueryError: It cannot be carried out as it is written.
+            SinkError: The engine does not answer.
+        """
+        asked = SearchQuery(query) if isinstance(query, str) else query
+        fields = self.fields(view)
+        found = self._asked(view, search_body(asked, fields, view))
+        total = int(found["hits"]["total"]["value"])
+        corrected = None if total or not asked.text else self._corrected(view, asked, fields)
+        facets = found.get("aggregations", {})
+        return SearchAnswer(
+            total,
+            tuple(_hit(hit) for hit in found["hits"]["hits"]),
+            {name: tuple(map(_facet_value, facets[name]["buckets"])) for name in asked.facets},
+            corrected,
+            int(found["took"]),
+        )
+
+    def get(self, view: str, key: str) -> dict[str, Any] | None:
+        """Returns the row of a key as it was written last, also before a search finds it.
+
+        Args:
+            view: The view's name.
+            key: Text of its key.
+
+        Returns:
+            Its columns in their document form; None if there is none.
+
+        Raises:
+            NoIndexError: No view of that name can be searched.
+            SinkError: The engine does not answer.
+        """
+        if not _NAME.fullmatch(view):  # no pattern, and no list of names
+            raise self._no_index(view)
+        try:
+            found = self._engine.request("GET", f"/{view}/_doc/{quote(key, safe='')}")
+        except EngineRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            self.fields(view)  # a row that is not there, if the view is
+            return None
+        row: dict[str, Any] = found["_source"]
+        return None if row.pop(DELETED_FIELD, False) else row
+
+    def refresh(self, view: str) -> None:
+        """Lets searches find all that was written so far, which they do a second later anyway."""
+        self.fields(view)
+        self._engine.request("POST", f"/{view}/_refresh")
+
+    def suggest(self, view: str, query: SearchQuery | str) -> list[Suggestion]:
+        """Returns values that somebody may be typing, the most frequent first.
+
+        Args:
+            view: The view's name.
+            query: What was typed so far; its last word may be unfinished. With a `SearchQuery`,
+                also whose values, what must hold of their rows, and how many at most.
+
+        Raises:
+            NoIndexError: No view of that name can be searched.
+            SearchFieldError: The fields, or all of the view's, suggest nothing.
+            SearchQueryError: It cannot be carried out as it is written.
+            SinkError: The engine does not answer.
+        """
+        asked = SearchQuery(query) if isinstance(query, str) else query
+        body = suggest_body(asked, self.fields(view), view)
+        found = self._asked(view, body)["aggregations"]
+        suggestions = [
+            Suggestion(name, str(bucket["key"]), int(bucket["doc_count"]))
+            for name, of_field in found.items()
+            for bucket in of_field["values"]["buckets"]
+        ]
+        return sorted(suggestions, key=lambda each: -each.rows)[: asked.size]
+
+    def fields(self, view: str) -> dict[str, SearchField]:
+        """Returns the fields of a view.
+
+        Raises:
+            NoIndexError: No view of that name can be searched.
+        """
+        found = {}
+        if _NAME.fullmatch(view):  # no pattern, and no list of names
+            with suppress(EngineRefusedError):
+                found = self._engine.request("GET", f"/{view}/_mapping")
+        for index in found.values():
+            if DELETED_FIELD in index["mappings"].get("properties", {}):
+                return fields_of(index["mappings"])
+        raise self._no_index(view)
+
+    def views(self) -> list[str]:
+        """Returns the names of all views that can be searched."""
+        aliases = self._engine.request("GET", "/_alias")
+        return sorted({name for index in aliases.values() for name in index["aliases"]})
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._engine.close()
+
+    def _asked(self, view: str, body: dict[str, Any]) -> Any:
+        try:
+            found = self._engine.request("POST", f"/{view}/_search?{_WHOLE}", body)
+        except EngineRefusedError as error:
+            if error.status == NOT_FOUND:
+                raise self._no_index(view) from None
+            if error.status != _BAD_REQUEST:
+                raise
+            raise SearchQueryError(
+                f"view {view}: the engine refuses the search",
+                detail=error.reason[:300],
+                hint="fewer words, or fields by --in (fields=), if it is too large",
+            ) from None
+        if found["timed_out"]:
+            raise SinkUnavailableError(f"view {view}: a search took too long")
+        return found
+
+    def _corrected(
+        self, view: str, query: SearchQuery, fields: Mapping[str, SearchField]
+    ) -> str | None:
+        body = correction_body(query, fields)
+        if body is None:
+            return None
+        best: dict[tuple[int, int], tuple[float, int, str]] = {}
+        for words in self._asked(view, body)["suggest"].values():
+            for word in words:
+                for option in word["options"]:
+                    place = word["offset"], word["length"]
+                    found = option["score"], option["freq"], option["text"]
+                    best[place] = max(best.get(place, found), found)
+        text = query.text
+        for (offset, length), (_, _, word) in sorted(best.items(), reverse=True):
+            text = text[:offset] + word + text[offset + length :]
+        return text if best else None
+
+    def _no_index(self, view: str) -> NoIndexError:
+        views = self.views()
+        near = difflib.get_close_matches(view, views, n=1)
+        there = "views: " + listed(views) if views else "no view lives in search yet: headwater up"
+        return NoIndexError(
+            f"no view named {view[:80]} can be searched",
+            hint=f"did you mean {near[0]}?" if near else there,
+        )
+
+
+def conditions(texts: Iterable[str]) -> tuple[Condition, ...]:
+    """Reads conditions such as `total>=10`.
+
+    Raises:
+        SearchQueryError: One has no field or no comparison.
+    """
+    return tuple(map(Condition.parse, texts))
+
+
+def _hit(hit: Mapping[str, Any]) -> SearchHit:
+    marked = {name: tuple(pieces) for name, pieces in hit.get("highlight", {}).items()}
+    return SearchHit(hit["_id"], hit["_score"], hit["_source"], marked)
+
+
+def _facet_value(bucket: Mapping[str, Any]) -> FacetValue:
+    return FacetValue(str(bucket.get("key_as_string", bucket["key"])), int(bucket["doc_count"]))

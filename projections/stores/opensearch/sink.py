@@ -1,0 +1,446 @@
+"""The search sink: OpenSearch, one document per row, versions kept by the engine."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from projections.changes.documents import DocumentForm
+from projections.changes.row_batch import parts
+from projections.changes.row_change import Applied, Refused, completed_version, may_complete
+from projections.changes.sink import Holding
+from projections.definition.columns import DELETED_FIELD
+from projections.errors import (
+    IndexLostError,
+    IndexRefusedError,
+    NoStoredRowError,
+    SinkRefusedError,
+    SinkUnavailableError,
+    UnholdableValueError,
+)
+from projections.stores.opensearch.bulk import PATIENCE_S, TOO_LARGE, BulkSender
+from projections.stores.opensearch.client import (
+    NOT_FOUND,
+    READ_DOCUMENTS,
+    EngineRefusedError,
+    SearchEngine,
+)
+from projections.stores.opensearch.lookup import NO_ROW, StoredDocuments
+from projections.stores.opensearch.mapping import LIVE, index_body
+from projections.stores.opensearch.reindex import remap, spare_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from projections.changes.row_batch import RowPart
+    from projections.changes.row_change import ReadSpan, RowChange
+    from projections.errors import SinkError
+    from projections.planning.view_plan import ViewPlan
+    from projections.stores.opensearch.lookup import Stored
+
+ID_BYTES: Final = 512
+_CONFLICT: Final = 409
+_BAD_DOCUMENT: Final = 400
+_FLOOR: Final = "headwater_floor"
+_MARK: Final = "headwater_index"
+_FIELD: Final = re.compile(r"field(?: \[|=\")([^\]\"]{1,63})[\]\"]")
+_STATE: Final = "filter_path=*.mappings._meta,*.settings.index.uuid,*.settings.index.history_uuid"
+_EXISTS: Final = "resource_already_exists_exception"
+_TAKEN: Final = "invalid_alias_name_exception"
+_TAKEN_HINT: Final = (
+    "somebody made an index named {view}, which is the alias of the view's own: remove it, or"
+    " put it under another name, and start the job again"
+)
+_OPTIONS_HINT: Final = (
+    "correct search=SearchOptions(...) of the view: analyzers are the engine's own, or described in"
+    " its analysis"
+)
+_ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external"}}'
+_DELETED: Final = orjson.dumps({DELETED_FIELD: True})
+_LOST_HINT: Final = (
+    "start the job again (headwater down, headwater up): it has the view's table read anew and the"
+    " index filled"
+)
+
+
+class SearchSink:
+    """Keeps a row as a document of the index `<view>-v1`, read through the alias `<view>`.
+
+    The engine compares versions (`version_type=external`). It forgets the version of a deleted
+    document within a minute, so a delete is a document too: `{"_deleted": true}`, which the
+    alias hides. What `sweep` was given last is in the mapping's `_meta`; it takes the place of
+    older such memories. A write is on disk when it is acknowledged and found within a second.
+
+    The index bears the mark of the engine's own ids for it. One that was deleted, or deleted and
+    restored from a backup, has not that mark: nothing is written to it until `prepare` has run.
+
+    Two bodies of 1 MiB are under way at a time, less when the engine is too busy; a document that
+    is larger goes alone. One of more than 96 MiB is refused.
+
+    Args:
+        url: `http[s]://[user:password@]host:port`.
+        patience_s: Longest time that the engine may be too busy for anything, seconds.
+    """
+
+    def __init__(self, url: str, *, patience_s: float = PATIENCE_S) -> None:
+        self.engine = SearchEngine(url)
+        self._sender: BulkSender[RowChange] = BulkSender(self.engine, patience_s)
+        self._forms: dict[str, DocumentForm] = {}
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """Makes index and alias unless they are there; gives the index the view's fields.
+
+        Raises:
+            IndexRefusedError: The engine has not what the view's search options name, or an index
+                of another's that bears the view's name.
+            IndexLostError: The index has become what the view wants, and has lost documents.
+            SinkError: The engine refuses or cannot be reached.
+        """
+        index = index_name(plan)
+        # readers may have been moved to another version since the plan was made
+        plan = replace(plan, shown=plan.shown and not self._shown_elsewhere(plan))
+        try:
+            try:
+                self.engine.request("PUT", f"/{index}", index_body(plan))
+            except EngineRefusedError as error:
+                if error.kind != _EXISTS:
+                    raise
+            remap(self.engine, plan, index)
+        except EngineRefusedError as error:
+            if error.status != _BAD_DOCUMENT:
+                raise
+            taken = error.kind == _TAKEN
+            raise IndexRefusedError(
+                f"view {plan.name}: search refuses its index",
+                detail=error.reason[:300] or error.detail,
+                hint=_TAKEN_HINT.format(view=plan.name) if taken else _OPTIONS_HINT,
+            ) from None
+        mark, meta = self._state(index)
+        if meta.get(_MARK) != mark:
+            self._note(index, meta | {_MARK: mark})
+
+    def mark(self, plan: ViewPlan) -> str | None:
+        """Returns what tells a view's index from every other; None if there is none."""
+        try:
+            mark, meta = self._state(index_name(plan))
+        except IndexLostError:
+            return None
+        return mark if meta.get(_MARK) == mark else None
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        """Writes changes in bulk; see `Sink.apply`."""
+        floor = self._floor(plan)
+        writing = _Writing(plan, self._form(plan), StoredDocuments(self.engine, index_name(plan)))
+        for change, answer in self._sender.send(index_name(plan), writing.lines(changes, floor)):
+            writing.note(change, answer)
+        self._sweep_own(plan, changes, floor)
+        return writing.applied
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """Reads every live row; see `Sink.documents`."""
+        return (document for _, document in self.versioned(plan))
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads every live row; see `Sink.parts`."""
+        return parts(plan, self.documents(plan))
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads every live row with its version; see `Sink.versioned`."""
+        for page in self.engine.scanned(index_name(plan), {"version": True, "query": LIVE}):
+            for hit in page:
+                yield hit["_version"], hit["_source"]
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """Looks the documents up; see `Sink.versions`."""
+        floor = max(0, self._floor(plan) - 1)
+        form = self._form(plan)
+        ids = [document_id(form.name(change)) for change in changes]
+        stored = StoredDocuments(self.engine, index_name(plan)).versions(ids)
+        return [max(floor, stored.get(place, 0)) for place in ids]
+
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Looks the documents up; see `Sink.stored`."""
+        floor, form = max(0, self._floor(plan) - 1), self._form(plan)
+        ids = [document_id(form.name_of(key)) for key in keys]
+        found: dict[str, Holding] = {}
+        for part in StoredDocuments(self.engine, index_name(plan)).fields(ids, ()):
+            for row_id, (version, fields) in part.items():
+                live = () if DELETED_FIELD in fields else (fields,)
+                found[row_id] = Holding(max(floor, version), live)
+        return [found[row_id] for row_id in ids]
+
+    def sweep(
+        self,
+        plan: ViewPlan,
+        below_version: int,
+        reads: Sequence[ReadSpan] = (),  # noqa: ARG002  # a history's
+    ) -> int:
+        """Notes the version in the index's mapping, then deletes documents; see `Sink.sweep`."""
+        index = index_name(plan)
+        if self._floor(plan) < below_version:
+            _, meta = self._state(index)
+            self._note(index, meta | {_FLOOR: str(below_version)})
+        removed = 0
+        wanted = {"version": True, "_source": [DELETED_FIELD]}
+        for page in self.engine.scanned(index, wanted):
+            old = [hit for hit in page if hit["_version"] < below_version]
+            self._remove(plan, [hit["_id"] for hit in old], below_version)
+            removed += sum(DELETED_FIELD not in hit["_source"] for hit in old)
+        return removed
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._sender.close()
+        self.engine.close()
+
+    def show(self, plan: ViewPlan) -> None:
+        """Lets readers of the view see this version and no other, in one step.
+
+        Raises:
+            SinkError: The engine refuses or cannot be reached; nothing was changed.
+        """
+        # what was written is found from now on: else readers could see less than before
+        self.engine.request("POST", f"/{index_name(plan)}/_refresh")
+        add = {"add": {"index": index_name(plan), "alias": plan.view, "filter": LIVE}}
+        others = self._shown_in(plan.view) - {index_name(plan)}
+        remove = [{"remove": {"index": index, "alias": plan.view}} for index in sorted(others)]
+        self.engine.request("POST", "/_aliases", {"actions": [add, *remove]})
+
+    def shows(self, plan: ViewPlan) -> bool:
+        """Tells whether readers of the view see this version."""
+        return self._shown_in(plan.view) == {index_name(plan)}
+
+    def hide(self, view: str) -> None:
+        """Takes the view's name from its readers, in one step; see `Showing`."""
+        if shown := sorted(self._shown_in(view)):
+            remove = [{"remove": {"index": index, "alias": view}} for index in shown]
+            self.engine.request("POST", "/_aliases", {"actions": remove})
+
+    def drop(self, plan: ViewPlan) -> None:
+        """Removes the place of a version that readers do not see."""
+        for index in (index_name(plan), spare_of(index_name(plan))):
+            try:
+                self.engine.request("DELETE", f"/{index}")
+            except EngineRefusedError as error:
+                if error.status != NOT_FOUND:
+                    raise
+
+    def _shown_elsewhere(self, plan: ViewPlan) -> bool:
+        own = index_name(plan)
+        return bool(self._shown_in(plan.view) - {own, spare_of(own)})
+
+    def _shown_in(self, view: str) -> set[str]:
+        """Indices that readers of a view see."""
+        try:
+            return set(self.engine.request("GET", f"/_alias/{view}"))
+        except EngineRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return set()
+
+    def _sweep_own(self, plan: ViewPlan, changes: Sequence[RowChange], floor: int) -> None:
+        """Removes what was written while another instance swept: it has not seen that."""
+        now = self._floor(plan)
+        if now > floor:
+            name_of = self._form(plan).name_of
+            late = [document_id(name_of(c.key)) for c in changes if floor <= c.version < now]
+            self._remove(plan, late, now)
+
+    def _remove(self, plan: ViewPlan, ids: Sequence[str], below_version: int) -> None:
+        """Deletes documents that are older; one that became newer meanwhile stays."""
+        version = {"version": below_version - 1, "version_type": "external_gte"}
+        body = [orjson.dumps({"delete": {"_id": each, **version}}) + b"\n" for each in ids]
+        for start in range(0, len(body), READ_DOCUMENTS):
+            answers = self.engine.bulk(index_name(plan), body[start : start + READ_DOCUMENTS])
+            failed = {a["status"] for a in answers} - {200, NOT_FOUND, _CONFLICT}
+            if failed:
+                raise SinkUnavailableError(
+                    f"view {plan.name}: search does not remove old documents",
+                    detail=f"status {min(failed)}",
+                )
+
+    def _floor(self, plan: ViewPlan) -> int:
+        """Version below which the view takes no change any more.
+
+        Raises:
+            IndexLostError: The index is not the one that the view was prepared in.
+        """
+        mark, meta = self._state(index_name(plan))
+        if meta.get(_MARK) != mark:
+            raise _lost(index_name(plan), "it was made or restored by somebody else")
+        return int(meta.get(_FLOOR, "0"))
+
+    def _state(self, index: str) -> tuple[str, dict[str, str]]:
+        """The engine's ids of an index, and what we have noted in it."""
+        try:
+            found = self.engine.request("GET", f"/{index}?{_STATE}")
+        except EngineRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise _lost(index, "it is gone") from None
+        for name, index_of in found.items():
+            if name == index:
+                ids = index_of["settings"]["index"]
+                noted = index_of.get("mappings", {}).get("_meta", {})
+                return f"{ids['uuid']}/{ids.get('history_uuid', '')}", noted
+        raise _lost(index, "another index answers for it")
+
+    def _note(self, index: str, meta: Mapping[str, str]) -> None:
+        self.engine.request("PUT", f"/{index}/_mapping", {"_meta": meta})
+
+    def _form(self, plan: ViewPlan) -> DocumentForm:
+        form = self._forms.get(plan.name)
+        if form is None or form.plan != plan:
+            form = self._forms[plan.name] = DocumentForm(plan)
+        return form
+
+
+class _Writing:
+    """What becomes of the changes of one call: lines of bulk requests, made as they are sent."""
+
+    def __init__(self, plan: ViewPlan, form: DocumentForm, stored: StoredDocuments) -> None:
+        self._plan = plan
+        self._form = form
+        self._stored = stored
+        # counted by themselves: a sum of values for each document costs as much as to encode it
+        self._upserted = self._deleted = self._stale = self._size_bytes = 0
+        self._refused: list[Refused] = []
+
+    def lines(self, changes: Sequence[RowChange], floor: int) -> Iterator[tuple[RowChange, bytes]]:
+        kept = [change for change in changes if change.kept and change.version >= floor]
+        # rows that came under another key: what is there is read before anything is written over it
+        lent = dict(self._bases([change for change in kept if change.base is not None]))
+        for change in changes:
+            if change.version < floor:
+                self._stale += 1
+            elif change.row is None or not change.kept:
+                yield from self._made(change, NO_ROW, NO_ROW)
+        ids = {document_id(self._form.name(change)): change for change in kept}
+        names = {name for change in kept for name in change.kept}
+        for found in self._stored.fields(list(ids), names):
+            for row_id, own in found.items():
+                change = ids[row_id]
+                base = own if change.base is None else lent.get(row_id, NO_ROW)
+                yield from self._made(change, own, base)
+
+    @property
+    def applied(self) -> Applied:
+        """What has become of the changes."""
+        return Applied(
+            self._upserted, self._deleted, self._stale, tuple(self._refused), self._size_bytes
+        )
+
+    def note(self, change: RowChange, answer: Mapping[str, Any]) -> None:
+        """Takes the answer to one change.
+
+        Raises:
+            SinkError: It is refused for what is not the document's fault.
+        """
+        status = answer["status"]
+        if status == _CONFLICT:
+            self._stale += 1
+        elif status >= 300:  # noqa: PLR2004  # the range of HTTP's successes
+            self._refused.append(Refused(change, _refusal(self._plan, answer)))
+        elif change.row is None:
+            self._deleted += 1
+        else:
+            self._upserted += 1
+
+    def _bases(self, moved: Sequence[RowChange]) -> Iterator[tuple[str, Stored]]:
+        if not moved:
+            return
+        names = {name for change in moved for name in change.kept}
+        wanted = {document_id(self._form.name_of(change.base or ())) for change in moved}
+        found: dict[str, Stored] = {}
+        for part in self._stored.fields(list(wanted), names):
+            found |= part
+        for change in moved:
+            base = document_id(self._form.name_of(change.base or ()))
+            yield document_id(self._form.name(change)), found.get(base, NO_ROW)
+
+    def _made(
+        self, change: RowChange, own: Stored, base: Stored
+    ) -> Iterable[tuple[RowChange, bytes]]:
+        try:
+            made = _lines(self._form, change, own[0], base)
+        except (UnholdableValueError, NoStoredRowError) as error:
+            self._refused.append(Refused(change, error))
+            return ()
+        self._size_bytes += len(made)
+        return ((change, made),)
+
+
+def index_name(plan: ViewPlan) -> str:
+    """Returns the physical index of a view; readers use the alias, the view's name."""
+    return index_of(plan.name)
+
+
+def index_of(place: str) -> str:
+    """Returns the physical index of a version of a view, by its place."""
+    return f"{place}-v1"
+
+
+def document_id(name: str) -> str:
+    """Returns the `_id` of a key's text; what the engine refuses as an id goes by its hash."""
+    data = name.encode()
+    if 0 < len(data) <= ID_BYTES:
+        return name
+    return "h:" + hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def _lines(form: DocumentForm, change: RowChange, own_stored: int, base: Stored) -> bytes:
+    """The two lines of a bulk request that write a change."""
+    row_id, own_version = document_id(form.name(change)), change.version
+    if change.row is None:
+        document = _DELETED
+    else:
+        fields = form.fields(change.row)
+        if change.kept and own_stored < change.version:
+            version, row = base
+            if DELETED_FIELD in row or not may_complete(change, version, form.plan.kept_since):
+                raise form.missing_values(change)
+            fields |= {name: row[name] for name in change.kept}
+            own_version = completed_version(change, version)
+        document = orjson.dumps(fields)
+    action = _ACTION % (orjson.dumps(row_id), own_version)
+    return b"%b\n%b\n" % (action, document)
+
+
+def _refusal(plan: ViewPlan, answer: Mapping[str, Any]) -> SinkError:
+    """Why one document was not written; what is no document's fault is raised."""
+    status = answer["status"]
+    if status == TOO_LARGE:
+        return _too_large(plan, answer)
+    if status == NOT_FOUND:
+        raise _lost(index_name(plan), "it is gone")
+    error = SinkRefusedError(
+        f"view {plan.name}: search refuses a document",
+        detail=_cause(answer),
+        hint="correct the row at the source, then headwater quarantine retry",
+    )
+    if status != _BAD_DOCUMENT:
+        raise error
+    return error
+
+
+def _cause(answer: Mapping[str, Any]) -> str:
+    """Names what an item was refused for; the engine's own text shows the value."""
+    error = answer.get("error", {})
+    field = _FIELD.search(error.get("reason", ""))
+    return str(error.get("type", answer["status"])) + (f" in field {field[1]}" if field else "")
+
+
+def _too_large(plan: ViewPlan, answer: Mapping[str, Any]) -> UnholdableValueError:
+    return UnholdableValueError(
+        f"view {plan.name}: a document is too large for search",
+        detail=_cause(answer),
+        hint="leave the large column out of the view's table, or search out of its stores",
+    )
+
+
+def _lost(index: str, how: str) -> IndexLostError:
+    return IndexLostError(f"search index {index} is lost", detail=how, hint=_LOST_HINT)

@@ -1,0 +1,276 @@
+"""CacheServer: one Valkey or Redis as views use it: its keys, its script, its errors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+
+from projections.errors import (
+    CacheFullError,
+    CacheReadOnlyError,
+    SinkRefusedError,
+    SinkUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from projections.planning.view_plan import ViewPlan
+
+TIMEOUT_S: Final = 15.0
+"""For one answer. The client tries three times more, so a server that hangs is told in a minute."""
+
+SCRIPT: Final = Path(__file__).with_name("write.lua").read_text("utf-8")
+
+_SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+UNDER_WAY_BYTES: Final = 4 * 1024 * 1024
+"""Sent before answers are read: bounds what waits here and in the server's buffer."""
+
+_PASSING: Final = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.NoScriptError,
+    redis.exceptions.TryAgainError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Names of all that belongs to one view on a server.
+
+    Attributes:
+        prefix: Namespace of the project.
+        view: The view.
+    """
+
+    prefix: str
+    view: str
+
+    @property
+    def rows(self) -> str:
+        """How a row's key begins; its own key follows."""
+        return f"{self.prefix}{self.view}:"
+
+    @property
+    def deletes(self) -> str:
+        """Hash of deletes: version by key."""
+        return f"{self.prefix}_deleted:{self.view}"
+
+    @property
+    def floor(self) -> str:
+        """The version below which nothing is taken any more."""
+        return f"{self.prefix}_floor:{self.view}"
+
+    @property
+    def links(self) -> str:
+        """Hash of the parts that rows have in lookups, counters and leaderboards, by key."""
+        return f"{self.prefix}_links:{self.view}"
+
+    @property
+    def form(self) -> str:
+        """The options under which its rows were written."""
+        return f"{self.prefix}_form:{self.view}"
+
+    @property
+    def building(self) -> str:
+        """There while the view may lack rows, or have rows too many."""
+        return f"{self.prefix}_building:{self.view}"
+
+    @property
+    def current(self) -> str:
+        """Hash of the places of views of which readers see another version than the first."""
+        return f"{self.prefix}_current"
+
+    def beside(self, what: str) -> str:
+        """How the keys of all `lookup`s, `counter`s or `leaderboard`s begin."""
+        return f"{self.prefix}_{what}:{self.view}:"
+
+
+BESIDE: Final = ("lookup", "counter", "leaderboard")
+"""What can lie beside rows."""
+
+
+class CacheServer:
+    """A connection to the server and the script on it.
+
+    Args:
+        url: `redis://…` or `unix://…`.
+        prefix: Namespace of the project.
+    """
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.prefix = prefix
+        self.client: redis.Redis = redis.Redis.from_url(
+            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+        )
+
+    def keys(self, plan: ViewPlan) -> Keys:
+        """Names of what belongs to a view."""
+        return Keys(self.prefix, plan.name)
+
+    def run(self, plan: ViewPlan, what: str, *arguments: bytes | str) -> Any:
+        """Calls the script once; see `Calls`."""
+        with self.calls(plan, what) as calls:
+            calls.send(*arguments)
+            (answer,) = calls.answers()
+        return answer
+
+    @contextmanager
+    def calls(self, plan: ViewPlan, what: str) -> Iterator[Calls]:
+        """Calls of the script that are under way at once."""
+        keys, options = self.keys(plan), plan.cache
+        fixed = (
+            *("3", keys.deletes, keys.floor, keys.links, what, keys.rows),
+            *(*map(keys.beside, BESIDE), str(options.layout), str(options.ttl_ms)),
+        )
+        pool = self.client.connection_pool
+        connection: Any = pool.get_connection()
+        calls = Calls(connection, fixed)
+        try:
+            yield calls
+        finally:
+            if (
+                calls.under_way
+            ):  # what it says later would be taken for the answer to something else
+                connection.disconnect()
+            pool.release(connection)
+
+    def scan(self, begin: str, count: int) -> Iterator[list[bytes]]:
+        """Yields all keys that begin so, in lists of a bounded length."""
+        return self._matching(f"{glob(begin)}*", count)
+
+    def scan_beside(self, plan: ViewPlan, count: int) -> Iterator[list[bytes]]:
+        """Yields the keys of all that lies beside the rows of a view, and maybe others."""
+        return self._matching(f"{glob(self.prefix)}_*:{glob(plan.name)}:*", count)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.client.close()
+
+    def _matching(self, pattern: str, count: int) -> Iterator[list[bytes]]:
+        # a scan may show a key twice while the server rehashes
+        found = list(set(self.client.scan_iter(match=pattern, count=count)))
+        for start in range(0, len(found), count):
+            yield found[start : start + count]
+
+
+class Calls:
+    """Calls of the script, sent without waiting for answers: the server works while more is made.
+
+    A server that does not know the script, as after a restart, is given it.
+
+    Args:
+        connection: To the server; nobody else uses it meanwhile.
+        fixed: What every call begins with.
+    """
+
+    def __init__(self, connection: Any, fixed: tuple[str, ...]) -> None:
+        self._connection = connection
+        self._fixed = fixed
+        self._sent: deque[tuple[int, tuple[bytes | str, ...]]] = deque()
+        self._under_way_bytes = 0
+        self._answers: list[Any] = []
+
+    @property
+    def under_way(self) -> bool:
+        """Whether answers are missing."""
+        return bool(self._sent)
+
+    def send(self, *arguments: bytes | str) -> None:
+        """Sends a call; waits while too much is under way."""
+        size = sum(map(len, arguments))
+        while self._sent and self._under_way_bytes + size > UNDER_WAY_BYTES:
+            self._take()
+        self._send(size, arguments)
+
+    def answers(self) -> list[Any]:
+        """Waits for the answers to all calls; returns them in order."""
+        while self._sent:
+            self._take()
+        return self._answers
+
+    def _send(self, size: int, arguments: tuple[bytes | str, ...]) -> None:
+        packed = self._connection.pack_command("EVALSHA", _SHA, *self._fixed, *arguments)
+        self._connection.send_packed_command(packed)
+        self._sent.append((size, arguments))
+        self._under_way_bytes += size
+
+    def _take(self) -> None:
+        try:
+            answer = self._connection.read_response()
+        except redis.exceptions.NoScriptError:
+            self._load()
+            return
+        self._under_way_bytes -= self._sent.popleft()[0]
+        self._answers.append(answer)
+
+    def _load(self) -> None:
+        """Gives the server the script, and sends again what it could not do."""
+        again = list(self._sent)
+        for _ in again[1:]:
+            with suppress(redis.exceptions.NoScriptError):
+                self._connection.read_response()
+        self._sent.clear()
+        self._under_way_bytes = 0
+        self._connection.send_command("SCRIPT", "LOAD", SCRIPT)
+        self._connection.read_response()
+        for size, arguments in again:
+            self._send(size, arguments)
+
+
+@contextmanager
+def told_apart() -> Iterator[None]:
+    """Turns the client's errors into those of sinks; never shows a value."""
+    try:
+        yield
+    except redis.exceptions.AuthenticationError as error:
+        raise SinkRefusedError("the cache refuses the password", detail=_kind(error)) from None
+    except redis.exceptions.OutOfMemoryError:
+        raise CacheFullError(
+            "the cache is full",
+            detail="maxmemory is reached, and maxmemory-policy lets nothing go",
+            hint="raise maxmemory, or take a view out of the cache; writing goes on by itself",
+        ) from None
+    except redis.exceptions.ReadOnlyError:
+        raise CacheReadOnlyError(
+            "the cache is a replica, which takes no writes",
+            hint="services.cache.address must be that of the primary",
+        ) from None
+    except _PASSING as error:
+        raise SinkUnavailableError("the cache cannot be written", detail=_kind(error)) from None
+    except redis.RedisError as error:
+        # the first word is the server's code, such as WRONGTYPE; the rest may show a value
+        answer = str(error).split(" ", 1)[0][:40]
+        raise SinkRefusedError("the cache refuses a command", detail=answer) from None
+
+
+def eviction_policy(url: str) -> str:
+    """Returns what a server does when its memory is full; empty if it does not tell.
+
+    Raises:
+        SinkError: It refuses, or does not answer.
+    """
+    server = CacheServer(url, "")
+    try:
+        with told_apart():
+            facts: Any = server.client.info("memory")
+    finally:
+        server.close()
+    return str(facts.get("maxmemory_policy", ""))
+
+
+def glob(text: str) -> str:
+    """Returns a pattern that a text alone matches."""
+    return "".join("\\" + char if char in "*?[]\\^-" else char for char in text)
+
+
+def _kind(error: Exception) -> str:
+    return type(error).__name__

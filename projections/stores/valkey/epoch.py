@@ -1,0 +1,234 @@
+"""CacheEpoch: notices that the cache has forgotten what was written to it.
+
+The cache has an id and a beat, which goes up before and after every batch; the job keeps both in a
+file beside its checkpoint. A server keeps writes in their order. So if it has the id and a beat
+that is no lower than the job's, it has all that was written before; if not, it was emptied,
+restored, or came back without the last of its log.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import orjson
+import structlog
+
+from projections.errors import CacheLostError
+from projections.stores.valkey.client import CacheServer, told_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from projections.planning.view_plan import ViewPlan
+
+EVICTED_AGAIN_S: Final = 600.0
+"""A server that evicts keys loses some all the time: its views are read anew this often at most."""
+
+_BEAT: Final = """
+local id, beat = unpack(redis.call('HMGET', KEYS[1], 'id', 'beat'))
+if id ~= ARGV[1] or not beat or tonumber(beat) < tonumber(ARGV[2]) - 1 then return 0 end
+redis.call('HSET', KEYS[1], 'beat', ARGV[2])
+return 1
+"""
+_log = structlog.get_logger(__name__)
+
+
+class _Memory(msgspec.Struct):
+    """What the job knows of the cache.
+
+    Attributes:
+        id: Given to the cache when its views were last begun.
+        beat: The last one that was written to it.
+        run: The server process.
+        evicted: Keys that it had evicted.
+        rebuilt_at: When its views were last read anew, seconds since 1970.
+    """
+
+    id: str
+    beat: int
+    run: str = ""
+    evicted: int = 0
+    rebuilt_at: float = 0.0
+
+
+class _Facts(NamedTuple):
+    """What the server says of itself."""
+
+    run: str
+    evicted: int
+    policy: str
+
+
+class CacheEpoch:
+    """The job's memory of its cache; used by one thread at a time, except `lost`.
+
+    Args:
+        url: The server.
+        prefix: Namespace of the project.
+        file: Where the memory is kept.
+        name: Of several that write to one cache, which this is.
+    """
+
+    def __init__(self, url: str, prefix: str, file: Path, name: str = "_epoch") -> None:
+        self.lost = threading.Event()
+        self._server = CacheServer(url, prefix)
+        self._client: Any = self._server.client
+        self._key = f"{prefix}{name}"
+        self._file = file
+        self._memory = self._read()
+        self._warned = False
+
+    @property
+    def id(self) -> str:
+        """What tells the cache since its last beginning from others; empty before `look`."""
+        return "" if self._memory is None else self._memory.id
+
+    def look(self) -> str | None:
+        """Returns what has happened to the cache, and sets `lost`; None if it has everything.
+
+        Raises:
+            SinkError: It does not answer.
+        """
+        with told_apart():
+            raw_id, raw_beat = self._client.hmget(self._key, ["id", "beat"])
+            facts = self._facts()
+        found, beat = (raw_id or b"").decode(), int(raw_beat or 0)
+        memory = self._memory
+        if memory is None:  # a new home, or an older one: what is there counts
+            self._begin(found or secrets.token_hex(8), max(beat, 1), facts)
+            return None
+        reason = _lost(memory, found, beat) or self._evicted(memory, facts)
+        if reason is not None:
+            self.lost.set()
+        elif (memory.run, memory.evicted) != (facts.run, facts.evicted):
+            memory.run, memory.evicted = facts.run, facts.evicted
+            self._write(memory)
+        return reason
+
+    def beat(self) -> None:
+        """Notes on both sides that a batch begins or has ended.
+
+        Raises:
+            CacheLostError: The cache has forgotten what was written.
+            SinkError: It does not answer.
+        """
+        if self._memory is None:
+            self.look()
+        memory = self._memory
+        if memory is None or self.lost.is_set():
+            raise _lost_error("it is being looked after")
+        with told_apart():
+            known = self._client.eval(_BEAT, 1, self._key, memory.id, memory.beat + 1)
+        if not known:
+            raise _lost_error(self.look() or "")
+        memory.beat += 1
+        self._write(memory)
+
+    def renew(self, plans: Iterable[ViewPlan]) -> None:
+        """Begins anew: marks views as being built, and gives the cache another id.
+
+        Raises:
+            SinkError: It does not answer.
+        """
+        self.mark(plans)
+        with told_apart():
+            facts = self._facts()
+        self._begin(secrets.token_hex(8), 1, facts, time.time())
+        self.lost.clear()
+
+    def mark(self, plans: Iterable[ViewPlan]) -> None:
+        """Says of views that they may lack rows, or have rows too many.
+
+        Raises:
+            SinkError: The cache does not answer.
+        """
+        with told_apart():
+            for plan in plans:
+                self._client.set(self._server.keys(plan).building, "rebuilt")
+
+    def built(self, plan: ViewPlan) -> None:
+        """Says of a view that it is whole.
+
+        Raises:
+            SinkError: The cache does not answer.
+        """
+        with told_apart():
+            self._client.delete(self._server.keys(plan).building)
+
+    def reformed(self, plans: Iterable[ViewPlan]) -> list[ViewPlan]:
+        """Returns the views whose rows were written under other options than they have now.
+
+        Raises:
+            SinkError: The cache does not answer.
+        """
+        found = []
+        with told_apart():
+            for plan in plans:
+                text = self._client.get(self._server.keys(plan).form)
+                if text is not None and orjson.loads(text)["options"] != plan.cache.form:
+                    found.append(plan)
+        return found
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._server.close()
+
+    def _facts(self) -> _Facts:
+        said = self._client.info()
+        policy = str(said.get("maxmemory_policy", ""))
+        return _Facts(str(said.get("run_id", "")), int(said.get("evicted_keys", 0)), policy)
+
+    def _begin(self, name: str, beat: int, facts: _Facts, now: float = 0.0) -> None:
+        with told_apart():
+            self._client.hset(self._key, mapping={"id": name, "beat": beat})
+        self._memory = _Memory(name, beat, facts.run, facts.evicted, now)
+        self._write(self._memory)
+
+    def _evicted(self, memory: _Memory, facts: _Facts) -> str | None:
+        if not facts.policy.startswith("allkeys"):
+            return None  # rows that live for a time only may go: their versions are kept apart
+        if not self._warned:
+            self._warned = True
+            _log.warning("the cache may evict rows", policy=facts.policy)
+        before = memory.evicted if memory.run == facts.run else 0
+        gone = facts.evicted - before
+        if gone <= 0 or time.time() < memory.rebuilt_at + EVICTED_AGAIN_S:
+            return None
+        return f"{gone:,} keys were evicted, policy {facts.policy}"
+
+    def _read(self) -> _Memory | None:
+        if not self._file.is_file():
+            return None
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Memory)
+        except msgspec.DecodeError:  # torn by a power cut: nothing can be relied on
+            return _Memory("", 0)
+
+    def _write(self, memory: _Memory) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(memory))
+        draft.replace(self._file)
+
+
+def _lost(memory: _Memory, found: str, beat: int) -> str | None:
+    if not found:
+        return "it is empty"
+    if found != memory.id:
+        return "it has another id"
+    if beat < memory.beat:
+        return f"it is {memory.beat - beat} beats behind"
+    return None
+
+
+def _lost_error(detail: str) -> CacheLostError:
+    return CacheLostError(
+        "the cache has forgotten what was written",
+        detail=detail,
+        hint="its views are read anew by themselves; headwater view status shows how far they are",
+    )

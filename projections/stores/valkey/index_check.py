@@ -1,0 +1,247 @@
+"""Beside: the lookups, counters and leaderboards that rows come to, compared with the cache's.
+
+What differs at first sight is only suspected: rows may change while both are read.
+
+A million rows fit in memory: counters are kept by name, and of the part that a row has in a lookup
+or on a leaderboard only a hash of the name, in the row's place, with the score.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from projections.definition.cache_options import ROWS
+from projections.errors import UnholdableValueError
+from projections.stores.valkey.row import COUNTER, LEADERBOARD, LOOKUP, CacheForm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from projections.planning.view_plan import ViewPlan
+    from projections.stores.valkey.row import Link
+
+MISSING: Final = "missing"
+EXTRA: Final = "extra"
+DIFFERENT: Final = "different"
+FOREIGN: Final = "of another type"
+
+WORDS: Final = {LOOKUP: "lookup", COUNTER: "counter", LEADERBOARD: "leaderboard"}
+"""What each kind is called, in reports and in the names of its keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One lookup, counter or leaderboard that the cache has.
+
+    Attributes:
+        kind: Which of them.
+        name: As applications name it.
+        members: Keys of the rows that it names, with their scores: 0 in a lookup. May be read once,
+            and may show a member twice.
+        counts: What a counter says: rows and sum, as they are written; None of what it lacks.
+        foreign: Whether something else lies under its name.
+    """
+
+    kind: str
+    name: str
+    members: Iterable[tuple[str, float]] = ()
+    counts: tuple[str | None, str | None] = (None, None)
+    foreign: bool = False
+
+
+class Suspect(NamedTuple):
+    """Something beside rows that differs at first sight.
+
+    Attributes:
+        kind: Lookup, counter or leaderboard.
+        name: As applications name it.
+        key: The row that it has or lacks; empty of a counter, and of what is none of them.
+        what: What seems to be wrong.
+    """
+
+    kind: str
+    name: str
+    key: str
+    what: str
+
+    def __str__(self) -> str:
+        said = f"row {self.key} {self.what}" if self.key else self.what
+        return f"{WORDS[self.kind]} {self.name} ({said})"
+
+
+class Beside:
+    """What the rows of one view come to beside them.
+
+    Rows are added first; then all is compared, once. A column that only the view still has is not
+    known here, and rows without a key cannot be told apart: what depends on them is not compared.
+
+    Args:
+        plan: The view.
+    """
+
+    def __init__(self, plan: ViewPlan) -> None:
+        self._form = CacheForm(plan)
+        self._members: list[_Members] = []
+        self._counters: list[Link] = []
+        self._counts: dict[str, tuple[int, int | None]] = {}
+        self._unknown: list[Link] = []
+        for link in self._form.declared:
+            if plan.absent & {*link.pattern.columns, link.column}:
+                self._unknown.append(link)
+            elif link.kind == COUNTER:
+                self._counters.append(link)
+            elif plan.append_only:
+                self._unknown.append(link)
+            else:
+                self._members.append(_Members(link))
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Adds a row in its document form; its place is the number of those before it."""
+        for one in self._members:
+            one.add(self._part(one.link, fields))
+        for name, amount in self.counted(fields):
+            self._counts[name] = added(self._counts.get(name), amount)
+
+    def compare(
+        self, places: Mapping[str, int], entries: Iterable[Entry]
+    ) -> Iterator[Suspect | None]:
+        """Compares with all that the cache has; yields what differs, and None now and then.
+
+        Args:
+            places: Of the rows, by their keys.
+            entries: What the cache has, each entry once.
+        """
+        for entry in entries:
+            yield None
+            if self._unsure(entry):
+                continue
+            if entry.foreign:
+                yield Suspect(entry.kind, entry.name, "", FOREIGN)
+            elif entry.kind == COUNTER:
+                counts = self._counts.pop(entry.name, None)
+                if counts is None:
+                    yield Suspect(COUNTER, entry.name, "", EXTRA)
+                elif entry.counts != texts(counts):
+                    yield Suspect(COUNTER, entry.name, "", DIFFERENT)
+            else:
+                yield from self._members_of(entry, places)
+        for name in self._counts:
+            yield Suspect(COUNTER, name, "", MISSING)
+
+    def lacking(self, places: Mapping[str, int]) -> Iterator[str]:
+        """Yields after a comparison the keys of rows that are missing somewhere."""
+        members = [one for one in self._members if one.missing]
+        for key, place in places.items() if members else ():
+            if any(one.lacks(place) for one in members):
+                yield key
+
+    def lacked(self, place: int, key: str, fields: Mapping[str, Any]) -> Iterator[Suspect]:
+        """Tells where a row is missing.
+
+        Args:
+            place: Of the row.
+            key: Of the row.
+            fields: What it is now.
+        """
+        for one in self._members:
+            part = self._part(one.link, fields) if one.lacks(place) else None
+            if part is not None:
+                yield Suspect(one.link.kind, part[0], key, MISSING)
+
+    def parts(self, fields: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+        """Returns the lookups and leaderboards that a row belongs to, with its scores."""
+        found = {}
+        for one in self._members:
+            part = self._part(one.link, fields)
+            if part is not None:
+                found[one.link.kind, part[0]] = float(part[1] or 0)
+        return found
+
+    def counted(self, fields: Mapping[str, Any]) -> Iterator[tuple[str, int | None]]:
+        """Yields the counters that a row counts in, and what it adds; None of a count of rows."""
+        for link in self._counters:
+            part = self._part(link, fields)
+            if part is not None:
+                yield part[0], None if link.column == ROWS else int(part[1])
+
+    def declared(self, suspect: Suspect) -> bool:
+        """Whether something of that name is declared; else it should not be there."""
+        fitting = (link for link in self._form.declared if link.kind == suspect.kind)
+        return any(link.pattern.fits(suspect.name) for link in fitting)
+
+    def _part(self, link: Link, fields: Mapping[str, Any]) -> tuple[str, str] | None:
+        try:
+            return self._form.part(link, fields)
+        except (UnholdableValueError, ValueError, ArithmeticError):
+            return None  # the row waits in quarantine, and is told as missing
+
+    def _unsure(self, entry: Entry) -> bool:
+        return any(
+            link.kind == entry.kind and link.pattern.fits(entry.name) for link in self._unknown
+        )
+
+    def _members_of(self, entry: Entry, places: Mapping[str, int]) -> Iterator[Suspect]:
+        mark, extra = _mark(entry.name), set()
+        candidates = [one for one in self._members if one.link.kind == entry.kind]
+        for key, score in entry.members:
+            place = places.get(key)
+            home = next((one for one in candidates if one.has(place, mark)), None)
+            if place is None or home is None:
+                if key not in extra:
+                    extra.add(key)
+                    yield Suspect(entry.kind, entry.name, key, EXTRA)
+            elif home.meet(place) and home.score(place) != score:
+                yield Suspect(entry.kind, entry.name, key, DIFFERENT)
+
+
+def added(counts: tuple[int, int | None] | None, amount: int | None) -> tuple[int, int | None]:
+    """Returns what a counter is once another row counts in it."""
+    rows, total = counts or (0, None)
+    return rows + 1, None if amount is None else (total or 0) + amount
+
+
+def texts(counts: tuple[int, int | None]) -> tuple[str | None, str | None]:
+    """Returns what a counter is as the cache has it."""
+    rows, total = counts
+    return str(rows), None if total is None else str(total)
+
+
+class _Members:
+    """The part of each row in one lookup, or on one leaderboard, in the row's place."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.missing = 0
+        self._marks = array("q")  # of the names; 0 of a row that has no part
+        self._scores = array("d") if link.kind == LEADERBOARD else None
+        self._unmet = bytearray()
+
+    def add(self, part: tuple[str, str] | None) -> None:
+        name, score = part or (None, "")
+        self._marks.append(0 if name is None else _mark(name))
+        if self._scores is not None:
+            self._scores.append(float(score or 0))
+        self._unmet.append(name is not None)
+        self.missing += name is not None
+
+    def has(self, place: int | None, mark: int) -> bool:
+        return place is not None and self._marks[place] == mark
+
+    def lacks(self, place: int) -> bool:
+        return bool(self._unmet[place])
+
+    def score(self, place: int) -> float:
+        return 0.0 if self._scores is None else self._scores[place]
+
+    def meet(self, place: int) -> bool:
+        """Notes that the cache has a row; False if that was known."""
+        first = self._unmet[place]
+        self._unmet[place] = 0
+        self.missing -= first
+        return bool(first)
+
+
+def _mark(name: str) -> int:
+    return hash(name) or 1  # 64 bits, which hold within this process

@@ -1,0 +1,202 @@
+"""What lies beside the rows of a view in the cache, read in steps that hold up nobody for long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+
+from projections.definition.cache_options import CacheLayout
+from projections.definition.columns import VERSION_COLUMN
+from projections.stores.valkey.client import CacheServer, told_apart
+from projections.stores.valkey.index_check import WORDS, Entry
+from projections.stores.valkey.row import COUNTER, DIGITS, LEADERBOARD, LOOKUP, PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from projections.planning.view_plan import ViewPlan
+    from projections.stores.valkey.index_check import Suspect
+
+ENTRIES_AT_ONCE: Final = 1000
+"""Asked for in one go; most have a few members."""
+
+MEMBERS_AT_ONCE: Final = 1000
+"""About how many members of a large one an answer has."""
+
+
+_LOOKS_AT_ONCE: Final = 200
+_TYPES: Final = {LOOKUP: b"set", COUNTER: b"hash", LEADERBOARD: b"zset"}
+
+
+def entries(url: str, prefix: str, plan: ViewPlan) -> Iterator[Entry]:
+    """Reads all lookups, counters and leaderboards of a view, also those that nobody declared.
+
+    Args:
+        url: `redis://…` or `unix://…`.
+        prefix: Namespace of the project.
+        plan: The view.
+
+    Yields:
+        Each once; its members are to be read before the next is asked for.
+
+    Raises:
+        SinkError: The server refuses or does not answer.
+    """
+    server = CacheServer(url, prefix)
+    begins = {kind: server.keys(plan).beside(word).encode() for kind, word in WORDS.items()}
+    try:
+        with told_apart():
+            for keys in server.scan_beside(plan, ENTRIES_AT_ONCE):
+                named = [
+                    (kind, key, _text(key[len(begin) :]))
+                    for key in keys
+                    for kind, begin in begins.items()
+                    if key.startswith(begin)
+                ]
+                yield from _read(server.client, named)
+    finally:
+        server.close()
+
+
+class Memberships:
+    """Looks at some keys of a view: of which version each is, and what it belongs to.
+
+    Args:
+        url: `redis://…` or `unix://…`.
+        prefix: Namespace of the project.
+        plan: The view.
+    """
+
+    def __init__(self, url: str, prefix: str, plan: ViewPlan) -> None:
+        self._server = CacheServer(url, prefix)
+        self._plan = plan
+        self._keys = self._server.keys(plan)
+
+    def look(self, suspects: Sequence[Suspect]) -> list[tuple[bytes, float | None]]:
+        """Returns for each the version of its row, and its score there; None if it is not there.
+
+        A row and what it belongs to are of one moment, as they are written at once.
+
+        Raises:
+            SinkError: The server refuses or does not answer.
+        """
+        found: list[tuple[bytes, float | None]] = []
+        with told_apart():
+            for start in range(0, len(suspects), _LOOKS_AT_ONCE):
+                part = suspects[start : start + _LOOKS_AT_ONCE]
+                with self._server.client.pipeline(transaction=True) as pipeline:
+                    for each in part:
+                        self._ask(pipeline, each)
+                    answers = pipeline.execute(raise_on_error=False)
+                found += [
+                    self._answer(*answers[place : place + 3]) for place in range(0, len(answers), 3)
+                ]
+        return found
+
+    def counts(self, name: str) -> Watched:
+        """Begins to watch a counter."""
+        return Watched(self._server.client, self._keys.beside(WORDS[COUNTER]) + name)
+
+    def foreign(self, suspect: Suspect) -> bool:
+        """Tells whether something of another type lies where a lookup or such should."""
+        key = self._keys.beside(WORDS[suspect.kind]) + suspect.name
+        with told_apart():
+            found: Any = self._server.client.type(key)
+        return found not in {b"none", _TYPES[suspect.kind]}
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._server.close()
+
+    def _ask(self, pipeline: Any, suspect: Suspect) -> None:
+        row = self._keys.rows + suspect.key
+        if self._plan.cache.layout == CacheLayout.DOCUMENT:
+            pipeline.getrange(row, len(PREFIX), len(PREFIX) + DIGITS - 1)
+        else:
+            pipeline.hget(row, VERSION_COLUMN)
+        pipeline.hget(self._keys.deletes, suspect.key)
+        place = self._keys.beside(WORDS[suspect.kind]) + suspect.name
+        if suspect.kind == LOOKUP:
+            pipeline.sismember(place, suspect.key)
+        else:
+            pipeline.zscore(place, suspect.key)
+
+    @staticmethod
+    def _answer(version: Any, deleted: Any, there: Any) -> tuple[bytes, float | None]:
+        known = next((each for each in (version, deleted) if isinstance(each, bytes) and each), b"")
+        if isinstance(there, float):
+            return known, there
+        member = there and not isinstance(there, Exception)  # a lookup says yes or no
+        return known, 0.0 if member else None
+
+
+class Watched:
+    """A counter that is watched: whoever changes it meanwhile is noticed, whatever it is then.
+
+    Args:
+        client: To the server.
+        key: The counter's.
+    """
+
+    def __init__(self, client: redis.Redis, key: str) -> None:
+        self._key = key
+        self._pipeline = client.pipeline(transaction=True)
+        with told_apart():
+            self._pipeline.watch(key)  # type: ignore[no-untyped-call]
+
+    def unchanged(self) -> tuple[str | None, str | None] | None:
+        """Ends the watch; returns what the counter says, None if it has been changed."""
+        with told_apart():
+            try:
+                self._pipeline.multi()
+                self._pipeline.hmget(self._key, ["rows", "sum"])
+                ((rows, total),) = self._pipeline.execute()
+            except redis.WatchError:
+                return None
+            finally:
+                self._pipeline.reset()
+        return None if rows is None else _text(rows), None if total is None else _text(total)
+
+
+def _read(client: redis.Redis, named: Sequence[tuple[str, bytes, str]]) -> Iterator[Entry]:
+    with client.pipeline(transaction=False) as pipeline:
+        for kind, key, _ in named:
+            if kind == COUNTER:
+                pipeline.hmget(key, ["rows", "sum"])
+            else:
+                _step(pipeline, kind, key, 0)
+        answers = pipeline.execute(raise_on_error=False)
+    for (kind, key, name), answer in zip(named, answers, strict=True):
+        if isinstance(answer, redis.ResponseError) and str(answer).startswith("WRONGTYPE"):
+            yield Entry(kind, name, foreign=True)
+        elif isinstance(answer, Exception):
+            raise answer
+        elif kind == COUNTER:
+            rows, total = (None if count is None else _text(count) for count in answer)
+            yield Entry(kind, name, counts=(rows, total))
+        else:
+            yield Entry(kind, name, _members(client, kind, key, answer))
+
+
+def _members(
+    client: redis.Redis, kind: str, key: bytes, answer: Any
+) -> Iterator[tuple[str, float]]:
+    with told_apart():  # read outside of the block that yielded the entry
+        while True:
+            cursor, members = answer
+            for member in members:
+                text, score = (member, 0.0) if kind == LOOKUP else member
+                yield _text(text), score
+            if cursor == 0:
+                return
+            answer = _step(client, kind, key, cursor)
+
+
+def _step(client: redis.Redis, kind: str, key: bytes, cursor: int) -> Any:
+    scan = client.sscan if kind == LOOKUP else client.zscan
+    return scan(key, cursor, count=MEMBERS_AT_ONCE)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")  # somebody else may have put anything here

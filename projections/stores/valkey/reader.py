@@ -1,0 +1,284 @@
+"""CacheReader: reads a view from the cache, for applications.
+
+It needs the server and the names only: which version of the view readers see, and how that is laid
+out, lies beside its rows. It reads what is there at that moment, and tells whether the view may
+still lack something. Every answer comes in one transaction with the name of the version that was
+current: whoever reads while readers are moved to another one sees the old or the new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import orjson
+
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.values import word_of
+from projections.changes.documents import key_text
+from projections.definition.cache_options import ROWS, CacheLayout, CacheOptions, Pattern
+from projections.definition.views import Store
+from projections.errors import CacheUnknownError
+from projections.planning.view_plan import ViewPlan
+from projections.stores.valkey.client import CacheServer, told_apart
+from projections.stores.valkey.row import CacheForm, expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import redis
+
+    from cdc.values import Json
+
+LIMIT: Final = 100
+"""Keys of one answer where nothing is said."""
+
+_COUNT: Final = 1000  # per step of a scan
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What a counter says.
+
+    Attributes:
+        rows: How many rows there are; of a counter that adds up a column, those with a value.
+        sum: What their values come to, exactly; None of a counter of rows.
+    """
+
+    rows: int
+    sum: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A place on a leaderboard.
+
+    Attributes:
+        key: Text of the row's key.
+        score: Its number; of a timestamp, microseconds since 1970, UTC.
+    """
+
+    key: str
+    score: Decimal
+
+
+class CacheReader:
+    """Reads one view.
+
+    A name of a lookup, counter or leaderboard is its pattern with values in place of columns. It is
+    given as it is (`"customer:42:orders"`), or as the pattern and its values, which then may hold
+    any characters (`"customer:{customer_id}:orders", customer_id=42`).
+
+    Args:
+        url: `redis://…` or `unix://…`; a replica will do.
+        prefix: Namespace of the project: the source's name and a colon.
+        view: The view.
+
+    Raises:
+        SinkError: The server refuses or does not answer.
+        CacheUnknownError: It has no such view.
+    """
+
+    def __init__(self, url: str, prefix: str, view: str) -> None:
+        self._server = CacheServer(url, prefix)
+        self._view = view
+        try:
+            self._lay_out()
+        except BaseException:
+            self._server.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def options(self) -> CacheOptions:
+        """How the view is laid out."""
+        return self._plan.cache
+
+    @property
+    def building(self) -> bool:
+        """Whether the view may lack rows, or have rows too many: it is being built, or rebuilt."""
+        return bool(self._asked(lambda pipeline: pipeline.exists(self._keys.building))[0])
+
+    def get(self, *key: Json) -> dict[str, Json] | None:
+        """Returns a row by the values of its key, in document form; None if there is none.
+
+        A time may be written in any form of ISO 8601 that means the same.
+        """
+        columns = self._plan.schema.by_name
+        kinds = [columns[name].kind if name in columns else None for name in self._plan.keys]
+        if len(kinds) == len(key):
+            key = tuple(map(_moment, kinds, key))
+        return self.rows([key_text(key)])[0]
+
+    def rows(self, keys: Sequence[str]) -> list[dict[str, Json] | None]:
+        """Returns rows by the texts of their keys, as lookups and leaderboards name them."""
+        if not keys:
+            return []
+
+        def ask(pipeline: redis.client.Pipeline) -> None:
+            names = [self._keys.rows + key for key in keys]
+            if self.options.layout == CacheLayout.DOCUMENT:
+                pipeline.mget(names)
+                return
+            for name in names:
+                pipeline.hgetall(name)
+
+        found = self._asked(ask)
+        if self.options.layout == CacheLayout.DOCUMENT:
+            return [None if v is None else self._form.of_document(v) for v in found[0]]
+        return [self._form.of_hash(v) if v else None for v in found]
+
+    def lookup(self, name: str, **values: Json) -> list[str]:
+        """Returns the keys of the rows that a lookup names, in no order."""
+        (found,) = self._asked(
+            lambda pipeline: pipeline.smembers(
+                self._named("lookup", self.options.lookups, name, values)
+            )
+        )
+        return sorted(member.decode() for member in found)
+
+    def top(
+        self, name: str, *, limit: int = LIMIT, lowest: bool = False, **values: Json
+    ) -> list[Rank]:
+        """Returns the first of a leaderboard, the highest score first.
+
+        Args:
+            name: Its name.
+            limit: How many at most.
+            lowest: The lowest score first.
+            values: Of the columns that its pattern names.
+        """
+        (found,) = self._asked(
+            lambda pipeline: pipeline.zrange(
+                self._named("leaderboard", self.options.leaderboards, name, values),
+                *(0, limit - 1),
+                desc=not lowest,
+                withscores=True,
+            )
+        )
+        return [Rank(member.decode(), Decimal(repr(float(score)))) for member, score in found]
+
+    def count(self, name: str, **values: Json) -> Count:
+        """Returns what a counter says; of one that no row belongs to, nothing."""
+        ((rows, total),) = self._asked(
+            lambda pipeline: pipeline.hmget(
+                self._named("counter", self.options.counters, name, values), ["rows", "sum"]
+            )
+        )
+        patterns = self.options.counters
+        column = patterns[self._pattern(patterns, name)]
+        if column == ROWS:
+            return Count(int(rows or 0))
+        scale = self._plan.schema.by_name[column].scale or 0
+        return Count(int(rows or 0), Decimal(int(total or 0)).scaleb(-scale))
+
+    def names(self, what: str) -> list[str]:
+        """Returns the names of all `lookup`s, `counter`s or `leaderboard`s that hold something."""
+        self._asked(lambda _: None)
+        begin = self._keys.beside(what)
+        with told_apart():
+            return sorted(
+                key.decode().removeprefix(begin)
+                for keys in self._server.scan(begin, _COUNT)
+                for key in keys
+            )
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._server.close()
+
+    def _asked(self, ask: Callable[[redis.client.Pipeline], object]) -> list[Any]:
+        """Answers to commands, of the version that readers see at that moment."""
+        while True:
+            with told_apart(), self._server.client.pipeline(transaction=True) as pipeline:
+                pipeline.hget(self._keys.current, self._view)
+                ask(pipeline)
+                place, *answers = pipeline.execute()
+            if place == self._place:
+                return answers
+            self._lay_out()  # readers have been moved, which is rare
+
+    def _lay_out(self) -> None:
+        self._plan = self._laid_out()
+        self._form = CacheForm(self._plan)
+        self._keys = self._server.keys(self._plan)
+
+    def _laid_out(self) -> ViewPlan:
+        with told_apart():
+            current: Any = self._server.client.hget(f"{self._server.prefix}_current", self._view)
+            self._place: bytes | None = current
+            place = self._view if current is None else current.decode()
+            plan = ViewPlan(place, "", "", _schema({}, ()), (), frozenset({Store.CACHE}))
+            text: Any = self._server.client.get(self._server.keys(plan).form)
+        if text is None:
+            raise CacheUnknownError(
+                f"the cache has no view {self._view[:80]}",
+                hint="headwater view list shows the views and their stores",
+            )
+        form = orjson.loads(text)
+        options = form["options"]
+        options.pop("ttl_ms")
+        schema = _schema(form["columns"], form["keys"])
+        return ViewPlan(
+            place,
+            "",
+            "",
+            schema,
+            tuple(form["keys"]),
+            frozenset({Store.CACHE}),
+            cache=CacheOptions(**options),
+        )
+
+    def _named(
+        self,
+        what: str,
+        patterns: Sequence[str] | Mapping[str, str],
+        name: str,
+        values: Mapping[str, Json],
+    ) -> str:
+        pattern = Pattern.parse(self._pattern(patterns, name)) if patterns else None
+        if pattern is None:
+            raise CacheUnknownError(f"view {self._view} has no {what} in the cache")
+        found = expanded(pattern, values) if values else name
+        if found is None:
+            raise CacheUnknownError(
+                f"view {self._view}: a value is missing", detail=", ".join(pattern.columns)
+            )
+        return self._keys.beside(what) + found
+
+    def _pattern(self, patterns: Sequence[str] | Mapping[str, str], name: str) -> str:
+        """The pattern that a name is, or was made from."""
+        for text in patterns:
+            if text == name or Pattern.parse(text).fits(name):
+                return text
+        raise CacheUnknownError(
+            f"view {self._view} has nothing of that name in the cache",
+            hint="names are " + (", ".join(patterns) or "none"),
+        )
+
+
+def _moment(kind: ColumnKind | None, part: Json) -> Json:
+    """A time as keys have it; what is none stays as it is."""
+    if kind not in {ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ} or not isinstance(part, str):
+        return part
+    try:
+        moment = datetime.fromisoformat(part)
+    except ValueError:
+        return part
+    if kind == ColumnKind.TIMESTAMPTZ:
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return word_of(kind)(moment)
+
+
+def _schema(columns: Mapping[str, tuple[str, int | None]], keys: Sequence[str]) -> TableSchema:
+    found = tuple(
+        Column(name, ColumnKind(kind), kind, None, scale) for name, (kind, scale) in columns.items()
+    )
+    return TableSchema(TableName("", ""), found, tuple(k for k in keys if k in columns))

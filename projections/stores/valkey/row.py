@@ -1,0 +1,240 @@
+"""CacheForm: what a row comes to in the cache: its value, and its part in what lies beside rows."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from cdc.table import ColumnKind
+from projections.changes.documents import key_part
+from projections.definition.cache_options import ROWS, CacheLayout, Pattern
+from projections.definition.columns import VERSION_COLUMN
+from projections.errors import UnholdableValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cdc.table import Column
+    from cdc.values import Json
+    from projections.planning.view_plan import ViewPlan
+
+Fields = dict[str, "Json"]
+"""A row's document form."""
+
+PREFIX: Final = f'{{"{VERSION_COLUMN}":"'
+"""How a row's JSON begins; the digits of its version follow, which the script reads in place."""
+
+DIGITS: Final = 19
+"""Of the greatest 63-bit version: versions are compared as text of equal length."""
+
+ROW_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Characters of one row. The server's own limit is 512 MB; long before, a row blocks everybody."""
+
+_SUM_MAX: Final = (1 << 63) - 1
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of UTC, as documents have it
+_MICROSECOND: Final = timedelta(microseconds=1)
+_JSON_KINDS: Final = (
+    ColumnKind.BOOLEAN,
+    ColumnKind.INTEGER,
+    ColumnKind.FLOAT,
+    ColumnKind.NESTED,
+)
+_WORDS: Final = ("NaN", "Infinity", "-Infinity")
+
+LOOKUP: Final = "l"
+COUNTER: Final = "c"
+LEADERBOARD: Final = "b"
+
+
+class Link(NamedTuple):
+    """A lookup, counter or leaderboard as it was declared.
+
+    Attributes:
+        kind: Which of them, as the script knows it.
+        pattern: Of its names.
+        column: By which rows are ranked, or which is added up; `*` of a counter of rows.
+    """
+
+    kind: str
+    pattern: Pattern
+    column: str
+
+
+class CacheForm:
+    """Encodes the rows of one view for the cache, and reads them back.
+
+    Args:
+        plan: The view.
+
+    Attributes:
+        declared: What the view has beside its rows.
+    """
+
+    def __init__(self, plan: ViewPlan) -> None:
+        options = plan.cache
+        self._plan = plan
+        self._hashed = options.layout == CacheLayout.HASH
+        self._json = {c.name for c in plan.schema.columns if c.kind in _JSON_KINDS}
+        self._by_name = plan.schema.by_name
+        self.declared = (
+            *(Link(LOOKUP, Pattern.parse(text), "") for text in options.lookups),
+            *(Link(COUNTER, Pattern.parse(p), c) for p, c in options.counters.items()),
+            *(Link(LEADERBOARD, Pattern.parse(p), c) for p, c in options.leaderboards.items()),
+        )
+
+    def value(self, version: str, fields: Fields) -> str | list[str]:
+        """Returns what the script stores of a row: its document, or names and values in turn.
+
+        Raises:
+            UnholdableValueError: It is too large.
+        """
+        found: str | list[str]
+        if self._hashed:
+            found = [
+                part
+                for name, value in fields.items()
+                if value is not None
+                for part in (name, value if isinstance(value, str) else _json_text(value))
+            ]
+            size = sum(map(len, found))
+        else:
+            found = f"{PREFIX}{version}" + ('",' if fields else '"') + _json_text(fields)[1:]
+            size = len(found)
+        if size > ROW_SIZE_MAX:
+            raise UnholdableValueError(
+                f"view {self._plan.name}: a row is too large for the cache",
+                detail=f"{size:,} characters, at most {ROW_SIZE_MAX:,}",
+                hint="leave the large column out with ColumnRules, or the view out of the cache",
+            )
+        return found
+
+    def links(self, fields: Mapping[str, Json]) -> str:
+        """Returns the part that a row has in lookups, counters and leaderboards; empty for none.
+
+        Raises:
+            UnholdableValueError: A score or an amount is not held exactly.
+        """
+        found = [
+            (link.kind, *part)
+            for link in self.declared
+            if (part := self.part(link, fields)) is not None
+        ]
+        return _json_text(found) if found else ""
+
+    def part(self, link: Link, fields: Mapping[str, Json]) -> tuple[str, str] | None:
+        """Returns the part that a row has in one of them: its name, and the score or amount.
+
+        Raises:
+            UnholdableValueError: The score or the amount is not held exactly.
+        """
+        name = expanded(link.pattern, fields)
+        if name is None:
+            return None
+        amount: str | None = ""
+        if link.kind == LEADERBOARD:
+            amount = self._score(link.column, fields.get(link.column))
+        elif link.kind == COUNTER and link.column != ROWS:
+            amount = self._amount(link.column, fields.get(link.column))
+        return None if amount is None else (name, amount)
+
+    def of_document(self, value: bytes) -> Fields:
+        """Reads a row back from its JSON."""
+        fields: Fields = orjson.loads(value)
+        fields.pop(VERSION_COLUMN, None)
+        return fields
+
+    def of_hash(self, value: Mapping[bytes, bytes]) -> Fields:
+        """Reads a row back from its hash; a field that is not there is NULL."""
+        found: Fields = dict.fromkeys(self._by_name)
+        for raw, text in value.items():
+            name = raw.decode()
+            if name in found:
+                found[name] = self._field(name, text.decode())
+        return found
+
+    def _field(self, name: str, text: str) -> Json:
+        if name not in self._json or text in _WORDS:
+            return text
+        value: Json = orjson.loads(text)
+        return value
+
+    def _score(self, name: str, value: Json) -> str | None:
+        if value is None:
+            return None
+        score = number(self._by_name[name], value)
+        if score is None or not _held(score):
+            raise self._unholdable(name, "a leaderboard ranks by doubles, which do not hold it")
+        return _plain(score)
+
+    def _amount(self, name: str, value: Json) -> str | None:
+        if value is None:
+            return None
+        scale = self._by_name[name].scale or 0
+        amount = number(self._by_name[name], value)
+        whole = None if amount is None or not amount.is_finite() else _unscaled(amount, scale)
+        if whole is None or abs(whole) > _SUM_MAX:
+            raise self._unholdable(name, "a counter adds up whole numbers of 63 bits")
+        return str(whole)
+
+    def _unholdable(self, name: str, why: str) -> UnholdableValueError:
+        return UnholdableValueError(
+            f"view {self._plan.name}: a value of column {name} is not held exactly", detail=why
+        )
+
+
+def form_text(plan: ViewPlan) -> str:
+    """Returns what a reader has to know of a view, as it lies beside its rows."""
+    columns = {c.name: [str(c.kind), c.scale] for c in plan.schema.columns}
+    return _json_text({"options": plan.cache.form, "keys": plan.keys, "columns": columns})
+
+
+def expanded(pattern: Pattern, fields: Mapping[str, Any]) -> str | None:
+    """Returns the name that a pattern comes to with the values of a row; None with a NULL."""
+    parts = []
+    for part, column in pattern.parts:
+        if not column:
+            parts.append(part)
+        elif (value := fields.get(part)) is None:
+            return None
+        else:
+            parts.append(key_part(value))
+    return ":".join(parts)
+
+
+def number(column: Column, value: Json) -> Decimal | None:
+    """Returns the number that a value in document form stands for in a ranking; None of NaN."""
+    if column.kind in (ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ):
+        moment = datetime.fromisoformat(str(value).removesuffix("Z"))
+        return Decimal((moment - _EPOCH) // _MICROSECOND)
+    found = Decimal(repr(value) if isinstance(value, float) else str(value))
+    return None if found.is_nan() else found
+
+
+def _held(score: Decimal) -> bool:
+    """Whether the server's doubles give a score back as it is, so that their order is its order."""
+    return score.is_infinite() or Decimal(repr(float(score))) == score
+
+
+def _plain(score: Decimal) -> str:
+    return ("inf", "-inf")[score < 0] if score.is_infinite() else repr(float(score))
+
+
+def _unscaled(amount: Decimal, scale: int) -> int | None:
+    """Returns a number counted in its last digit; None if it has more of them."""
+    sign, digits, exponent = amount.as_tuple()
+    power = int(exponent) + scale
+    if power < 0:
+        return None if any(digits[power:]) else _joined(sign, digits[:power])
+    return _joined(sign, (*digits, *(0,) * power)) if len(digits) + power <= DIGITS * 2 else None
+
+
+def _joined(sign: int, digits: Sequence[int]) -> int:
+    whole = int("".join(map(str, digits)) or "0")
+    return -whole if sign else whole
+
+
+def _json_text(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,384 @@
+"""The cache sink: Valkey or Redis, one JSON string or one hash per row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from projections.changes.documents import DocumentForm
+from projections.changes.row_batch import parts
+from projections.changes.row_change import Applied, Refused, completed_version, may_complete
+from projections.changes.sink import Holding
+from projections.definition.cache_options import CacheLayout
+from projections.definition.columns import VERSION_COLUMN
+from projections.errors import (
+    NoStoredRowError,
+    SinkRefusedError,
+    SinkUnavailableError,
+    UnholdableValueError,
+)
+from projections.stores.valkey.client import BESIDE, CacheServer, Keys, told_apart
+from projections.stores.valkey.row import DIGITS, PREFIX, CacheForm, form_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cdc.values import Json
+    from projections.changes.row_batch import RowPart
+    from projections.changes.row_change import ReadSpan, RowChange
+    from projections.planning.view_plan import ViewPlan
+    from projections.stores.valkey.client import Calls
+
+CALL_CHANGES: Final = 500
+"""Changes per script call: a call blocks the server, about 1 ms for this many."""
+
+CALL_SIZE: Final = 512 * 1024
+"""Characters per script call, unless one change has more: more blocks the server for longer."""
+
+READ_KEYS: Final = 2000
+_ROW_SIZE: Final = 64  # about what a change has beside its value
+
+
+class CacheSink:
+    """Keeps a row as `<prefix><view>:<key>`, laid out as the view's `CacheOptions` say.
+
+    A document is one JSON object whose first member is its version; a hash has a field for each
+    column that is not NULL, and its version in `_version`. Deletes are remembered in the hash
+    `<prefix>_deleted:<view>`, key to version, until a newer row takes their place; so are rows
+    that live for a time only, as nobody tells when one goes. What `sweep` was given last is in
+    `<prefix>_floor:<view>`.
+
+    Beside rows are the view's lookups (sets of keys), counters (hashes of `rows` and `sum`) and
+    leaderboards (sorted sets of keys): `<prefix>_lookup:<view>:<name>` and so on. The part that a
+    row has in them is in `<prefix>_links:<view>`, so it is taken back exactly when the row changes.
+
+    Compare and write happen in one script on the server, for a row and its parts at once, so any
+    number of writers may race, and no reader sees one without the other. What is acknowledged
+    survives a crash of the server process; with `appendfsync everysec` a power cut can lose the
+    last second. `CacheEpoch` notices that, and the views are read anew. A server that evicts keys
+    forgets rows *and* versions: it must run with `maxmemory-policy noeviction`.
+
+    Args:
+        url: `redis://…` or `unix://…`; one server, or the primary of several, no cluster.
+        prefix: Namespace of the project on a shared server, such as `shop:`.
+    """
+
+    def __init__(self, url: str, prefix: str = "") -> None:
+        self._server = CacheServer(url, prefix)
+        self._client = self._server.client
+        self._forms: dict[str, tuple[DocumentForm, CacheForm]] = {}
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """Says how the view is laid out, and of a new one that it is being built."""
+        keys, form = self._server.keys(plan), form_text(plan)
+        with told_apart():
+            known: Any = self._client.get(keys.form)
+            if known is None:
+                self._client.set(keys.building, "new")
+            if known != form.encode():
+                self._client.set(keys.form, form)
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        """Writes changes through the guarded script; see `Sink.apply`."""
+        form, cached = self._form(plan)
+        kept = [change for change in changes if change.kept]
+        wanted = {form.name_of(key) for c in kept for key in (c.key, c.base or c.key)}
+        with told_apart():
+            rows = self._stored(plan, list(wanted))  # as they are before any of this is written
+            with self._server.calls(plan, "write") as calls:
+                batch = _Batch(plan, form, cached, calls)
+                for change in changes:
+                    batch.add(change, rows)
+                batch.finish()
+        if batch.raced:
+            raise SinkUnavailableError(
+                f"view {plan.name}: another writer changed rows meanwhile",
+                detail=f"{batch.raced} rows",
+            )
+        return batch.applied()
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """Reads every live row; see `Sink.documents`."""
+        return (document for _, document in self.versioned(plan))
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """Reads every live row; see `Sink.parts`."""
+        return parts(plan, self.documents(plan))
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Reads every live row with its version; see `Sink.versioned`."""
+        with told_apart():
+            for keys in self._server.scan(self._server.keys(plan).rows, READ_KEYS):
+                for row in self._rows(plan, keys):
+                    if row is not None and row.fields is not None:
+                        yield int(row.version), row.fields
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """Looks the keys up; see `Sink.versions`."""
+        names = [self._form(plan)[0].name(change) for change in changes]
+        with told_apart():
+            known: Any = self._client.get(self._server.keys(plan).floor)
+            floor = int(known or 1) - 1
+            stored = self._stored(plan, names)
+        return [max(floor, int(stored[name].version if name in stored else 0)) for name in names]
+
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """Looks the keys up; see `Sink.stored`."""
+        form, _ = self._form(plan)
+        names = [form.name_of(key) for key in keys]
+        found: dict[str, _Stored] = {}
+        with told_apart():
+            known: Any = self._client.get(self._server.keys(plan).floor)
+            floor = int(known or 1) - 1
+            for start in range(0, len(names), READ_KEYS):
+                found |= self._stored(plan, names[start : start + READ_KEYS])
+        holdings = (found.get(name, _NOTHING) for name in names)
+        return [
+            Holding(max(floor, int(version)), () if fields is None else (fields,))
+            for version, fields in holdings
+        ]
+
+    def sweep(
+        self,
+        plan: ViewPlan,
+        below_version: int,
+        reads: Sequence[ReadSpan] = (),  # noqa: ARG002  # a history's
+    ) -> int:
+        """Notes the version, then removes keys by the guarded script; see `Sink.sweep`."""
+        below, keys = _digits(below_version), self._server.keys(plan)
+        removed = 0
+        with told_apart():
+            known: Any = self._client.get(keys.floor) or b""
+            if known.decode() < below:
+                self._client.set(keys.floor, below)
+            for found in self._server.scan(keys.rows, READ_KEYS):
+                names = [key[len(keys.rows.encode()) :] for key in found]
+                removed += self._server.run(plan, "sweep", below, *names)
+            self._sweep_links(plan, below)
+            deleted: Any = self._client.hscan_iter(keys.deletes, count=READ_KEYS)
+            old = [name for name, version in deleted if version.decode() < below]
+            for start in range(0, len(old), READ_KEYS):
+                self._client.hdel(keys.deletes, *old[start : start + READ_KEYS])
+        return removed
+
+    def drop_beside(self, plan: ViewPlan) -> None:
+        """Removes all lookups, counters and leaderboards of a view that has them no longer.
+
+        Raises:
+            SinkError: The store refuses or cannot be reached; it has to be given again.
+        """
+        keys = self._server.keys(plan)
+        with told_apart():
+            for what in BESIDE:
+                for found in self._server.scan(keys.beside(what), READ_KEYS):
+                    self._client.unlink(*found)
+            self._client.unlink(keys.links)
+
+    def show(self, plan: ViewPlan) -> None:
+        """Lets readers of the view see this version and no other, in one step.
+
+        Raises:
+            SinkError: The store refuses or cannot be reached.
+        """
+        with told_apart():
+            self._client.hset(self._server.keys(plan).current, plan.view, plan.name)
+
+    def shows(self, plan: ViewPlan) -> bool:
+        """Tells whether readers of the view see this version; without a word, the first."""
+        with told_apart():
+            found: Any = self._client.hget(self._server.keys(plan).current, plan.view)
+        return bool((plan.view if found is None else found.decode()) == plan.name)
+
+    def hide(self, view: str) -> None:
+        """Takes the view's name from its readers: the place of its name is empty, or is soon.
+
+        Raises:
+            SinkError: The store refuses or cannot be reached.
+        """
+        with told_apart():
+            self._client.hdel(Keys(self._server.prefix, view).current, view)
+
+    def drop(self, plan: ViewPlan) -> None:
+        """Removes all there is of a version that readers do not see."""
+        keys = self._server.keys(plan)
+        self.drop_beside(plan)
+        with told_apart():
+            for found in self._server.scan(keys.rows, READ_KEYS):
+                self._client.unlink(*found)
+            self._client.unlink(keys.deletes, keys.floor, keys.links, keys.form, keys.building)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._server.close()
+
+    def _sweep_links(self, plan: ViewPlan, below: str) -> None:
+        """Takes back the parts of rows that went by themselves before they could be swept."""
+        if not plan.cache.linked:
+            return
+        found: Any = self._client.hscan_iter(self._server.keys(plan).links, count=READ_KEYS)
+        names = [name for name, _ in found]
+        for start in range(0, len(names), READ_KEYS):
+            self._server.run(plan, "sweep", below, *names[start : start + READ_KEYS])
+
+    def _form(self, plan: ViewPlan) -> tuple[DocumentForm, CacheForm]:
+        found = self._forms.get(plan.name)
+        if found is None or found[0].plan != plan:
+            found = self._forms[plan.name] = DocumentForm(plan), CacheForm(plan)
+        return found
+
+    def _rows(self, plan: ViewPlan, keys: Sequence[bytes | str]) -> list[_Stored | None]:
+        """Rows by their keys; None of one that is not there, or laid out in another way."""
+        cached = self._form(plan)[1]
+        if plan.cache.layout == CacheLayout.DOCUMENT:
+            values: Any = self._client.mget(keys)
+            return [None if v is None else _of_document(cached, v) for v in values]
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.hgetall(key)
+            hashes = pipeline.execute(raise_on_error=False)
+        return [_of_hash(cached, found) if isinstance(found, dict) else None for found in hashes]
+
+    def _stored(self, plan: ViewPlan, names: Sequence[str]) -> dict[str, _Stored]:
+        """Version and document that rows have now, or version of a delete, by name."""
+        if not names:
+            return {}
+        keys = self._server.keys(plan)
+        rows = self._rows(plan, [keys.rows + name for name in names])
+        deletes: Any = self._client.hmget(keys.deletes, list(names))
+        found: dict[str, _Stored] = {}
+        for name, row, deleted in zip(names, rows, deletes, strict=True):
+            if row is not None:
+                found[name] = row
+            elif deleted is not None:
+                found[name] = _Stored(deleted.decode(), None)
+        return found
+
+
+class _Stored(NamedTuple):
+    """What a key has: version and document of a row, or version of a delete."""
+
+    version: str
+    fields: dict[str, Json] | None
+
+
+_NOTHING: Final = _Stored("0", None)
+
+
+class _Batch:
+    """Changes on their way, in calls of bounded size."""
+
+    def __init__(self, plan: ViewPlan, form: DocumentForm, cached: CacheForm, calls: Calls) -> None:
+        self.refused: list[Refused] = []
+        self.raced = 0
+        self._plan = plan
+        self._form = form
+        self._cached = cached
+        self._calls = calls
+        self._linked = plan.cache.linked
+        self._done = [0, 0, 0]
+        self._size = 0
+        self._call: list[tuple[Any, ...]] = []
+        self._changes: list[RowChange] = []
+        self._call_size = 0
+        self._sent: list[list[RowChange]] = []
+
+    def add(self, change: RowChange, rows: Mapping[str, _Stored]) -> None:
+        """Adds a change; sends when enough have come together."""
+        form = self._form
+        fields: dict[str, Json] | None
+        try:
+            name = form.name_of(change.key)
+            if change.kept:
+                base = name if change.base is None else form.name_of(change.base)
+                version, fields, wanted = _completed(form, change, rows.get(name), rows.get(base))
+            else:
+                version, wanted = f"{change.version:0{DIGITS}d}", ""
+                fields = None if change.row is None else form.fields(change.row)
+            value = "" if fields is None else self._cached.value(version, fields)
+            links = self._cached.links(fields) if self._linked and fields is not None else ""
+        except (UnholdableValueError, NoStoredRowError) as error:
+            self.refused.append(Refused(change, error))
+            return
+        size = len(value) if isinstance(value, str) else sum(map(len, value))
+        self._size += size
+        self._call_size += size + len(links) + len(name) + _ROW_SIZE
+        if self._linked:
+            self._call.append((name, version, value, wanted, links))
+        else:
+            self._call.append((name, version, value, wanted) if wanted else (name, version, value))
+        self._changes.append(change)
+        if len(self._call) >= CALL_CHANGES or self._call_size >= CALL_SIZE:
+            self._send()
+
+    def finish(self) -> None:
+        """Sends what is left, and takes the answers."""
+        if self._call:
+            self._send()
+        for changes, (*done, raced, refused) in zip(self._sent, self._calls.answers(), strict=True):
+            self._done = [sum(pair) for pair in zip(self._done, done, strict=True)]
+            self.raced += raced
+            self.refused += [
+                Refused(changes[place - 1], _foreign(self._plan, why.decode()))
+                for place, why in refused
+            ]
+
+    def applied(self) -> Applied:
+        """What became of all."""
+        upserted, deleted, stale = self._done
+        return Applied(upserted, deleted, stale, tuple(self.refused), self._size)
+
+    def _send(self) -> None:
+        self._calls.send(msgspec.msgpack.encode(self._call))
+        self._sent.append(self._changes)
+        self._call, self._changes, self._call_size = [], [], 0
+
+
+def _completed(
+    form: DocumentForm, change: RowChange, stored: _Stored | None, base: _Stored | None
+) -> tuple[str, dict[str, Json], str]:
+    """Returns version and fields of a change, its kept values those of the row `base`.
+
+    The last is the version that must be stored; empty for any.
+    """
+    version, fields = _digits(change.version), form.fields(change.row or {})
+    if stored is not None and stored.version >= version:
+        return version, fields, ""  # told as stale by the script
+    row = None if base is None else base.fields
+    since = form.plan.kept_since
+    if base is None or row is None or not may_complete(change, int(base.version), since):
+        raise form.missing_values(change)
+    fields |= {name: row[name] for name in change.kept}
+    wanted = "" if change.base is not None else base.version
+    return _digits(completed_version(change, int(base.version))), fields, wanted
+
+
+def _of_document(form: CacheForm, value: bytes) -> _Stored:
+    version = value[len(PREFIX) : len(PREFIX) + DIGITS]
+    return _Stored(_version(version), form.of_document(value))
+
+
+def _of_hash(form: CacheForm, found: Mapping[bytes, bytes]) -> _Stored | None:
+    version = found.get(VERSION_COLUMN.encode())
+    return None if version is None else _Stored(_version(version), form.of_hash(found))
+
+
+def _version(text: bytes) -> str:
+    """A row's version; none of what somebody else has written in another form."""
+    return text.decode() if text.isdigit() else _digits(0)
+
+
+def _digits(version: int) -> str:
+    return f"{version:0{DIGITS}d}"
+
+
+def _foreign(plan: ViewPlan, why: str) -> SinkRefusedError:
+    if why == "overflow":
+        return SinkRefusedError(
+            f"view {plan.name}: a counter would overflow", detail="a sum beyond 63 bits"
+        )
+    return SinkRefusedError(
+        f"view {plan.name}: the cache has something else under a row's key",
+        detail="WRONGTYPE",
+        hint="remove what is not Headwater's, then headwater quarantine retry",
+    )

@@ -1,0 +1,223 @@
+"""Verification in the background: view after view, for good, in a small share of the time.
+
+A pass over a view is cut into steps of some thousand rows, with pauses between them as the budget
+asks. The view that was not looked at for the longest time comes next, so whoever starts this again
+goes on where it ended; one that could not be looked at has had its turn, and holds up nobody. What
+it finds lies in the source; a view that differs is logged, with counts and never a value. What the
+tables of views made from others should be only Spark can tell: the job is asked for one at a time,
+and is given the same share of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from cdc.errors import CdcError
+from cdc.postgres import session
+from projections.common.fault import kind_and_place
+from projections.common.throttle import Throttle
+from projections.definition.views import Store
+from projections.errors import NotCaughtUpError, ProjectionError, VerificationError
+from projections.publishing.published_versions import Published
+from projections.verification import results_table
+from projections.verification.report import ViewReport
+from projections.verification.requests import Checks, job_runs
+from projections.verification.verify import DEADLINE_S, Verification
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    import psycopg
+
+    from projections.planning.job_spec import JobSpec
+    from projections.verification.report import Uncompared
+    from projections.verification.results_table import Verified
+
+FIRST_S: Final = 60.0
+"""Before the first pass: whatever has just been started has better to do."""
+
+PAUSE_S: Final = 10.0
+"""Between two views; small ones would be compared all the time otherwise."""
+
+ANSWER_S: Final = 300.0
+"""How long the job may take for a table; one that takes longer is left to a later turn."""
+
+REST_MAX_S: Final = 1800.0
+"""Longest rest after a table, however long it took."""
+
+_POLL_S: Final = 1.0
+_NOW: Final = "SELECT clock_timestamp()"
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+_log = structlog.get_logger(__name__)
+
+
+class BackgroundVerification:
+    """Verifies one view after the other.
+
+    Args:
+        bound: Returns the job, with its views as they are bound now.
+        budget: Share of the time that it may work.
+        stop: Ends it.
+        deadline_s: Longest wait for a view to come to a position, seconds.
+    """
+
+    def __init__(
+        self,
+        bound: Callable[[], JobSpec],
+        budget: float,
+        stop: threading.Event,
+        *,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._bound = bound
+        self._throttle = Throttle(budget, stop, error=VerificationError)
+        self._budget = budget
+        self._stop = stop
+        self._deadline_s = deadline_s
+        self._said: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._begun: dict[tuple[str, bool], datetime] = {}
+
+    def run(self, first_s: float = FIRST_S, pause_s: float = PAUSE_S) -> None:
+        """Goes on until it is stopped; nothing that a view or a store does ends it."""
+        self._stop.wait(first_s)
+        while not self._stop.is_set():
+            try:
+                self.look()
+            except (ProjectionError, CdcError) as error:
+                _log.warning("a view is not verified", code=error.code)
+            except Exception as error:  # noqa: BLE001  # nobody would notice a thread that has ended
+                _log.warning("a view is not verified", kind=kind_and_place(error))
+            self._stop.wait(pause_s)
+
+    def look(self) -> list[ViewReport]:
+        """Verifies the view that was not looked at for the longest time; returns what was found."""
+        spec = self._bound()
+        verification = Verification(
+            spec, self._throttle, deadline_s=self._deadline_s, uncompared=_tell_uncompared
+        )
+        with session.connect(spec.source_dsn) as connection:
+            seen = {
+                (v.view, v.store): v.looked_at for v in results_table.read(connection, spec.source)
+            }
+            now = _now(connection)
+        derived = {view.name for view in spec.derived}
+        plans = {plan.name: plan for plan in verification.plans()}
+        # of a view made from others, the table is looked at apart from the rest
+        places = {
+            (name, False): plan.to - {Store.TABLE} if name in derived else plan.to
+            for name, plan in plans.items()
+        }
+        if job_runs(spec):
+            places |= {(name, True): frozenset({Store.TABLE}) for name in _published(spec)}
+        if not places:
+            return []
+
+        def looked_at(place: tuple[str, bool]) -> datetime:
+            name, _ = place
+            times = (seen.get((name, store), _NEVER) for store in places[place])
+            return max(min(times), self._begun.get(place, _NEVER))
+
+        chosen = min(places, key=looked_at)
+        # before it: whatever ends this turn without a result, the next one is another's
+        self._begun[chosen] = now
+        if chosen[1]:
+            return self._look_at_table(spec, chosen[0], seen.get((chosen[0], Store.TABLE), _NEVER))
+        plan = plans[chosen[0]]
+        reports: list[ViewReport] = []
+        steps = verification.steps(plan, sorted(places[chosen]), reports)
+        self._throttle.rest(0)
+        for _ in steps:
+            self._throttle.step()
+            if self._stop.is_set():
+                break
+        if self._stop.is_set():
+            return []  # what was not waited for to its end says nothing
+        with session.connect(spec.source_dsn) as connection:
+            results_table.publish(connection, spec.source, reports)
+        for report in reports:
+            self._tell(report)
+        return reports
+
+    def _look_at_table(self, spec: JobSpec, view: str, before: datetime) -> list[ViewReport]:
+        """Has the job verify the table of a view; returns what it has published."""
+        checks, began = Checks(spec), time.monotonic()
+        checks.ask(view)
+        while view in checks.asked() and not self._stop.is_set():
+            if time.monotonic() - began > ANSWER_S or not job_runs(spec):
+                break
+            self._stop.wait(_POLL_S)
+        checks.done(view)
+        worked_s = time.monotonic() - began
+        with session.connect(spec.source_dsn) as connection:
+            found = results_table.read(connection, spec.source)
+        key = view, Store.TABLE
+        reports = [
+            _report(each)
+            for each in found
+            if (each.view, each.store) == key and each.looked_at > before
+        ]
+        for report in reports:
+            self._tell(report)
+        self._stop.wait(min(REST_MAX_S, worked_s * (1 / self._budget - 1)))
+        return reports
+
+    def _tell(self, report: ViewReport) -> None:
+        """Logs what differs, once until it is otherwise."""
+        place = report.view, str(report.store)
+        counts = report.missing, report.extra, report.different, report.quarantined
+        if counts == self._said.get(place, (0, 0, 0, 0)):
+            return
+        self._said[place] = counts
+        if report.equal:
+            _log.info("view equals its source again", view=report.view, store=str(report.store))
+            return
+        names = ("missing", "extra", "different", "quarantined")
+        _log.error(
+            "view differs from its source",
+            view=report.view,
+            store=str(report.store),
+            **dict(zip(names, counts, strict=True)),
+        )
+
+
+def _tell_uncompared(found: Uncompared) -> None:
+    """Logs what is looked at again when its turn comes."""
+    place = {"view": found.view, "store": str(found.store)}
+    if found.fault.code == NotCaughtUpError.code:
+        _log.info("a view is behind, and is verified later", **place)
+    else:
+        _log.warning("a view is not verified", code=found.fault.code, **place)
+
+
+def _now(connection: psycopg.Connection[Any]) -> datetime:
+    """The source's own time, as the ledger has it: another clock may be an hour away."""
+    (now,) = connection.execute(_NOW).fetchone() or (_NEVER,)
+    found: datetime = now
+    return found
+
+
+def _published(spec: JobSpec) -> list[str]:
+    """The views made from others of which there is a table to be looked at."""
+    latest = Published(spec.addresses.tables, spec.source).latest()
+    known = {} if latest is None else latest.views
+    return [view.name for view in spec.derived if view.name in known]
+
+
+def _report(found: Verified) -> ViewReport:
+    return ViewReport(
+        view=found.view,
+        store=found.store,
+        rows=found.rows,
+        missing=found.missing,
+        extra=found.extra,
+        different=found.different,
+        applied_through=None,
+        quarantined=found.quarantined,
+        moving=found.moving,
+        verified_through=found.verified_through,
+    )

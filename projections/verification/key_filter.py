@@ -1,0 +1,93 @@
+"""The sieve: which keys of a view are worth a closer look, in bounded memory.
+
+Of each row only its key and a hash are kept, in parts by the key's own hash: both sides of a key
+lie in the part of one number, and of those one pair is in memory at a time. A hundred million rows
+take some megabytes of it.
+
+The hashes are those of this process, of 64 bits (SipHash, keyed anew in each process): of 10^19
+rows that differ one is passed over. What passes for different is looked at.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from projections.common.spill_file import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from projections.changes.row_batch import RowPart
+
+_PARTS: Final = 64
+_KEPT_ROWS: Final = 32 * 1024
+"""Of one side, before they are written."""
+
+_LINES: Final = pa.schema([("key", pa.string()), ("place", pa.int64()), ("row", pa.int64())])
+
+
+class Side:
+    """The rows of one side: of the source, or of a store. It is to be closed.
+
+    Args:
+        key: Columns that identify a row.
+    """
+
+    def __init__(self, key: tuple[str, ...]) -> None:
+        self.rows = 0
+        self._key = key
+        self._spool = Spool(_LINES)
+        self._keys: list[str] = []
+        self._hashes: list[int] = []
+
+    def add(self, part: RowPart) -> None:
+        """Adds rows."""
+        self._keys += part.keys(self._key)
+        self._hashes += [hash(orjson.dumps(row, option=orjson.OPT_SORT_KEYS)) for row in part.rows]
+        self.rows += len(part.rows)
+        if len(self._keys) >= _KEPT_ROWS:
+            self._write()
+
+    def part(self, number: int) -> pa.Table:
+        """Reads the keys and hashes of one part of all that was added."""
+        if self._keys:
+            self._write()
+        return self._spool.read(number)
+
+    def close(self) -> None:
+        """Lets go of what was kept."""
+        self._spool.close()
+
+    def _write(self) -> None:
+        places = np.fromiter(map(hash, self._keys), np.int64, len(self._keys))
+        parts = places % _PARTS
+        order = np.argsort(parts, kind="stable")
+        columns = [self._keys, places, np.array(self._hashes, np.int64)]
+        batch = pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=_LINES).take(order)
+        bounds = np.searchsorted(parts[order], np.arange(_PARTS + 1))
+        for part, (begin, end) in enumerate(pairwise(bounds)):
+            if end > begin:
+                self._spool.add(part, batch.slice(begin, end - begin))
+        self._keys, self._hashes = [], []
+
+
+def differing(source: Side, store: Side) -> Iterator[list[str]]:
+    """Yields, part by part, the keys at which a store is not found equal to the source."""
+    for number in range(_PARTS):
+        sides = [source.part(number), store.part(number)]
+        lines = pa.concat_tables(sides)
+        side = np.repeat([0, 1], [len(each) for each in sides])
+        place, row = (lines.column(name).to_numpy() for name in ("place", "row"))
+        order = np.lexsort((side, place))
+        side, place, row = side[order], place[order], row[order]
+        begins = np.flatnonzero(np.diff(place, prepend=place[:1] - 1))
+        pairs = begins[np.diff(begins, append=len(place)) == len(sides)]
+        pairs = pairs[(side[pairs] < side[pairs + 1]) & (row[pairs] == row[pairs + 1])]
+        suspect = np.ones(len(place), np.bool_)
+        suspect[pairs] = suspect[pairs + 1] = False
+        yield sorted(set(lines.column("key").take(order[suspect]).to_pylist()))

@@ -1,0 +1,212 @@
+"""Rounds: the keys at which view and source differ, looked at again until each is judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.errors import ValueDecodeError
+from projections.changes.documents import decoded_key, key_values
+from projections.changes.sink import Holding
+from projections.verification.report import Finding, Verdict
+from projections.verification.rule import hash_of, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+
+    from cdc.lsn import Lsn
+    from projections.common.throttle import Throttle
+    from projections.definition.views import Store
+    from projections.planning.view_plan import ViewPlan
+    from projections.verification.compared_stores import ComparedStores
+    from projections.verification.truth import Truth
+    from projections.verification.wait import Reach
+
+    Document = Mapping[str, Any]
+
+ROUNDS_MAX: Final = 4
+"""A key that has changed in each of so many is moving: a round takes a second or two."""
+
+KEYS_AT_ONCE: Final = 20_000
+"""Keys of one round: a table is read once for all of them, and their rows are in memory."""
+
+FINDINGS_MAX: Final = 100_000
+"""Keys that are kept by name, for a repair; who has more reads the whole table anew."""
+
+_WRONG: Final = frozenset(Verdict) - {Verdict.EQUAL, Verdict.MOVING}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the keys of a view in one store.
+
+    Attributes:
+        counts: How many of each verdict; of what is duplicated, the rows too many.
+        findings: Keys that are wrong, the first of them.
+        moving: Keys that never held still.
+    """
+
+    counts: Counter[Verdict] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    moving: set[str] = field(default_factory=set)
+
+    def add(self, found: Outcome) -> None:
+        """Adds what was found of other keys."""
+        self.counts.update(found.counts)
+        self.findings += found.findings[: max(0, FINDINGS_MAX - len(self.findings))]
+        self.moving |= found.moving
+
+    def note(self, finding: Finding, many: int = 1) -> None:
+        """Counts a key."""
+        self.counts[finding.verdict] += many
+        if finding.verdict is Verdict.MOVING:
+            self.moving.add(finding.key)
+        elif len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+
+
+class Rounds:
+    """Judges keys of one view in several stores, which share the readings of the source.
+
+    Args:
+        plan: The view; its rows have keys.
+        truth: What it should have.
+        stores: Its stores; those that fail are left out.
+        reach: Of its source.
+        throttle: Of the verification.
+        waiting: Tells which keys wait in quarantine, of a store.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  # what rounds are made of
+        self,
+        plan: ViewPlan,
+        truth: Truth,
+        stores: ComparedStores,
+        reach: Reach,
+        throttle: Throttle,
+        waiting: Callable[[Store], Container[str]],
+    ) -> None:
+        self._waiting = waiting
+        self._plan = plan
+        self._truth = truth
+        self._stores = stores
+        self._reach = reach
+        self._throttle = throttle
+        self._columns = [plan.schema.by_name[name] for name in plan.keys]
+        self._shown = [c.name for c in plan.schema.columns if c.name not in plan.absent]
+
+    def judged(self, suspects: Mapping[Store, Iterable[str]]) -> Iterator[dict[Store, Outcome]]:
+        """Judges keys; yields after each round what became of some of them.
+
+        Args:
+            suspects: By store, the keys at which it differs.
+
+        Raises:
+            NotCaughtUpError: A view does not come to where the source was read; see
+                `ComparedStores`.
+        """
+        open_keys = {store: set(keys) for store, keys in suspects.items()}
+        while any(keys for store, keys in open_keys.items() if store in self._stores):
+            part = self._taken(open_keys)
+            for number in range(1, ROUNDS_MAX + 1):
+                found, part = self._round(part, last=number == ROUNDS_MAX)
+                yield found
+                if not any(part.values()) or self._throttle.stopped:
+                    break
+
+    @staticmethod
+    def _taken(open_keys: dict[Store, set[str]]) -> dict[Store, set[str]]:
+        """Takes some keys out, the same ones in all stores where that can be."""
+        chosen: set[str] = set()
+        for keys in open_keys.values():
+            for key in keys:
+                if len(chosen) >= KEYS_AT_ONCE:
+                    break
+                chosen.add(key)
+        part = {store: keys & chosen for store, keys in open_keys.items()}
+        for store, keys in part.items():
+            open_keys[store] -= keys
+        return part
+
+    def _round(
+        self, part: dict[Store, set[str]], *, last: bool
+    ) -> tuple[dict[Store, Outcome], dict[Store, set[str]]]:
+        """Carries out the steps of the rule once; returns what is judged, and what is not."""
+        keys = sorted(set().union(*part.values()))
+        first: dict[Store, dict[str, Holding]] = {}
+        for store in self._stores:
+            if part.get(store):
+                with self._stores.each(store):
+                    first[store] = self._held(store, sorted(part[store]))
+        left: dict[Store, set[str]] = {store: set() for store in part}
+        if not first:
+            return {}, left
+        seen = self._truth.settle()
+        rows, position = self._truth.of_keys(keys)
+        self._throttle.step()
+        self._await(first, position)
+        found: dict[Store, Outcome] = {}
+        for store, before in first.items():
+            if store not in self._stores:
+                continue
+            with self._stores.each(store):
+                second = self._held(store, list(before))
+                outcome = found[store] = Outcome()
+                waiting = self._waiting(store)  # after the store was read
+                for key, held in second.items():
+                    row = rows.get(key)
+                    verdict = judge(before[key], row, held, seen=seen)
+                    # a transaction that stays open for so long does not end for the next round
+                    if verdict is Verdict.MOVING and seen and not last:
+                        left[store].add(key)
+                    elif verdict in _WRONG and key in waiting:
+                        outcome.note(Finding(key, Verdict.QUARANTINED, held.version))
+                    elif verdict is not Verdict.EQUAL:
+                        self._note(outcome, key, verdict, row, held)
+        self._throttle.step()
+        return found, left
+
+    def _await(self, stores: Iterable[Store], position: Lsn) -> None:
+        """Waits until the view has come to a position; where it does not, it is left out."""
+        wanted = {(self._plan.name, store) for store in stores if store in self._stores}
+        for place in sorted(self._reach.behind(wanted, position)):
+            self._stores.leave_out(place[1], self._reach.late([place], position))
+
+    def _note(
+        self, outcome: Outcome, key: str, verdict: Verdict, row: Document | None, held: Holding
+    ) -> None:
+        if verdict is Verdict.EXTRA:
+            outcome.note(Finding(key, verdict, held.version), len(held.documents))
+        elif verdict is Verdict.DUPLICATED:
+            outcome.note(Finding(key, verdict, held.version), len(held.documents) - 1)
+            if row is not None and hash_of(row) not in map(hash_of, held.documents):
+                outcome.counts[Verdict.DIFFERENT] += 1
+        else:
+            columns: tuple[str, ...] = ()
+            if verdict is Verdict.DIFFERENT and row is not None:
+                stored = held.documents[0]
+                columns = tuple(name for name in self._shown if stored[name] != row[name])
+            outcome.note(Finding(key, verdict, held.version, columns))
+
+    def _held(self, store: Store, keys: Sequence[str]) -> dict[str, Holding]:
+        """What a store has of keys, as far as both sides can have it."""
+        wanted: dict[str, tuple[object, ...]] = {}
+        found = dict.fromkeys(keys, Holding(0))
+        for key in keys:
+            try:
+                wanted[key] = decoded_key(key_values(key, self._columns), self._columns)
+            except ValueDecodeError:
+                continue  # no store can hold it
+        holdings = self._stores.sinks[store].stored(self._plan, list(wanted.values()))
+        for key, held in zip(wanted, holdings, strict=True):
+            rows = (
+                {name: document.get(name) for name in self._shown} for document in held.documents
+            )
+            found[key] = Holding(held.version, tuple(rows))
+        return found
+
+
+def wrong(counts: Counter[Verdict]) -> int:
+    """Returns how many keys are wrong, however that comes."""
+    return sum(counts[verdict] for verdict in _WRONG)

@@ -1,0 +1,302 @@
+"""Repair: the rows of a view that a verification found wrong, read again from the source.
+
+A repair goes the way of every change. The keys are read from the table, and their rows come through
+the table's topic at the position of that read: newer than whatever a store has of them, older than
+every change that the read has not seen. So a row that is missing, stale or altered is written over,
+one whose delete is missing is deleted, and a change that comes meanwhile wins as always. Nothing is
+written to a store past the job, and it makes no difference who else repairs.
+
+One damage has no such cure: two rows of one key in a table. What a merge does to one it does to the
+other. There the older one is taken out first, in one commit and under the lock that every writer of
+the view takes. That decides nothing: both are rows of the same key, the newer one by its version is
+what a merge had left, and the read that follows has the last word.
+
+Rows of a view that is made from others are in no table of the source. The job is asked to compute
+the whole of it at its next boundary, and to give all its rows to the other stores.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from cdc.snapshot import request
+from projections.changes.documents import decoded_key, key_values, source_key
+from projections.common.throttle import Throttle
+from projections.definition.views import Store
+from projections.errors import NotCaughtUpError, RepairRefusedError
+from projections.stores.delta.table_sink import TableSink
+from projections.stores.factory import open_sink
+from projections.verification.renewal import Renewals
+from projections.verification.report import Verdict
+from projections.verification.requests import job_runs
+from projections.verification.verify import DEADLINE_S, Verification, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cdc.capture import CaptureSpec
+    from projections.definition.views import DerivedView
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.verification.renewal import Renewal
+    from projections.verification.report import Finding, ViewReport
+
+    VerifyDerived = Callable[[JobSpec], list[ViewReport]]
+
+RENEWAL_S: Final = 600.0
+"""Longest wait for a view made from others: it is computed whole, and all its rows are given."""
+
+_POLL_S: Final = 0.5
+_BY_THEMSELVES = (Verdict.QUARANTINED, Verdict.MOVING, Verdict.ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What became of the keys of a view in one store.
+
+    Attributes:
+        view: The view.
+        store: The store.
+        asked: Keys that were wrong.
+        cured: Those of them that are right now.
+        left: Those that are still wrong, as far as they are kept by name.
+        moving: Those that changed whenever they were looked at.
+    """
+
+    view: str
+    store: Store
+    asked: int
+    cured: int
+    left: tuple[Finding, ...] = field(default=(), repr=False)
+    moving: int = 0
+
+    @property
+    def wrong(self) -> int:
+        """How many are still wrong."""
+        return max(len(self.left), self.asked - self.cured - self.moving)
+
+
+def refuse(spec: JobSpec, report: ViewReport) -> None:
+    """Refuses a report whose view cannot be repaired row by row.
+
+    Raises:
+        RepairRefusedError: Its rows have no keys by which they could be read again, or nothing of
+            what is wrong is a row; or it is made from others, and no job runs that could.
+    """
+    if any(view.name == report.view for view in spec.derived):
+        if not job_runs(spec):
+            raise RepairRefusedError(
+                f"view {report.view} is made from others, and no job runs that makes it",
+                hint="headwater up starts it; then ask again",
+            )
+        return
+    plan = next((plan for plan in spec.plans if plan.name == report.view), None)
+    if plan is None:
+        raise RepairRefusedError(
+            f"view {report.view} is not kept", hint="headwater view status says why"
+        )
+    if plan.append_only:
+        raise RepairRefusedError(
+            f"view {report.view} has rows without a key, which cannot be read one by one",
+            hint=f"headwater source resnapshot {plan.schema.table} reads the whole of it",
+        )
+    if plan.events is not None:
+        raise RepairRefusedError(
+            f"view {report.view} is of events, which are in no table of their own",
+            hint="headwater source resnapshot eventstore.events reads the whole of it",
+        )
+    if any(each.verdict is Verdict.ENDED for each in report.findings):
+        raise RepairRefusedError(
+            f"view {report.view}: states that have ended are wrong, and no read brings them back",
+            hint=f"headwater view rebuild {report.view} makes them of the archive, beside these",
+        )
+    if not report.equal and not _repairable(report):
+        raise RepairRefusedError(
+            f"view {report.view} in {report.store}: nothing of what is wrong is a row",
+            hint="headwater quarantine list shows what waits; what lies beside rows is made anew"
+            f" with the view: headwater source resnapshot {plan.schema.table}",
+        )
+
+
+def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited for
+    capture: CaptureSpec,
+    spec: JobSpec,
+    reports: Sequence[ViewReport],
+    verify_derived: VerifyDerived,
+    *,
+    deadline_s: float = DEADLINE_S,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Repaired]:
+    """Has what differs read again, waits for it, and judges it once more.
+
+    Args:
+        capture: How the source is captured.
+        spec: The job.
+        reports: Of a verification; those in which nothing is wrong are passed over.
+        verify_derived: Compares the tables of views that are made from others; that takes Spark.
+        deadline_s: Longest wait for a read, and for a view to have it, seconds.
+        say: Is told each step.
+
+    Raises:
+        RepairRefusedError: See `refuse`.
+        CdcError: The keys cannot be read.
+        NotCaughtUpError: A view does not take what was read, or is not made anew in time.
+        SinkError: A store cannot be read, or a table not written.
+    """
+    wrong: dict[str, dict[Store, list[Finding]]] = defaultdict(dict)
+    made: dict[str, list[ViewReport]] = defaultdict(list)
+    derived = {view.name: view for view in spec.derived}
+    for report in reports:
+        if report.equal:
+            continue
+        refuse(spec, report)
+        if report.view in derived:
+            made[report.view].append(report)
+        else:
+            wrong[report.view][report.store] = _repairable(report)
+    found: list[Repaired] = []
+    for name, of_view in made.items():
+        found += _made_anew(
+            spec, derived[name], of_view, verify_derived, max(deadline_s, RENEWAL_S), say
+        )
+    plans = {plan.name: plan for plan in spec.plans}
+    for view, by_store in wrong.items():
+        plan = plans[view]
+        _take_out_duplicates(spec, plan, by_store.get(Store.TABLE, ()), say)
+        _read_again(capture, plan, by_store, deadline_s, say)
+        found += _judged_again(spec, plan, by_store, deadline_s)
+    return found
+
+
+def _repairable(report: ViewReport) -> list[Finding]:
+    return [each for each in report.findings if each.verdict not in _BY_THEMSELVES]
+
+
+def _take_out_duplicates(
+    spec: JobSpec, plan: ViewPlan, findings: Sequence[Finding], say: Callable[[str], None]
+) -> None:
+    doubled = [each.key for each in findings if each.verdict is Verdict.DUPLICATED]
+    if not doubled or plan.history is not None:
+        return
+    columns = [plan.schema.by_name[name] for name in plan.keys]
+    keys = [decoded_key(key_values(key, columns), columns) for key in doubled]
+    feeding = next(each for each in spec.plans_in(Store.TABLE) if each.name == plan.name)
+    with closing(TableSink(spec.addresses.tables)) as sink:
+        removed = sink.deduplicate(feeding, keys)
+    say(f"{plan.name} in table: {removed} rows taken out that had a newer one of their key")
+
+
+def _read_again(
+    capture: CaptureSpec,
+    plan: ViewPlan,
+    by_store: Mapping[Store, Sequence[Finding]],
+    deadline_s: float,
+    say: Callable[[str], None],
+) -> None:
+    columns = [plan.schema.by_name[name] for name in plan.keys]
+    texts = sorted({each.key for findings in by_store.values() for each in findings})
+    keys = [source_key(key_values(text, columns), columns) for text in texts]
+    for start in range(0, len(keys), request.KEYS_MAX):
+        part = keys[start : start + request.KEYS_MAX]
+        asked = request.ask(capture, plan.schema.table, keys=part)
+        say(f"{plan.name}: {len(part)} keys of {plan.schema.table} are read again")
+        request.wait(capture, asked.read.id, deadline_s)
+
+
+def _judged_again(
+    spec: JobSpec,
+    plan: ViewPlan,
+    by_store: Mapping[Store, Sequence[Finding]],
+    deadline_s: float,
+) -> list[Repaired]:
+    with ExitStack() as stack:
+        sinks = {
+            store: stack.enter_context(closing(open_sink(store, spec.addresses)))
+            for store in by_store
+        }
+        suspects = {store: [each.key for each in found] for store, found in by_store.items()}
+        outcomes = Verification(spec, Throttle(), deadline_s=deadline_s).judged(
+            plan, sinks, suspects
+        )
+    repaired = []
+    for store, findings in by_store.items():
+        outcome = outcomes[store]
+        asked, left = len(findings), tuple(outcome.findings)
+        moving = len(outcome.moving)
+        cured = asked - len(left) - moving
+        repaired.append(Repaired(plan.name, store, asked, cured, left, moving))
+    return repaired
+
+
+def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
+    spec: JobSpec,
+    view: DerivedView,
+    reports: Sequence[ViewReport],
+    verify_derived: VerifyDerived,
+    deadline_s: float,
+    say: Callable[[str], None],
+) -> list[Repaired]:
+    """Has the job make a view whole that is made from others, and verifies it once more."""
+    stores = {report.store for report in reports}
+    if Store.TABLE in stores:  # what was wrong there may have been given to the others
+        stores |= view.to
+    renewals = Renewals(spec)
+    asked = renewals.ask(view.name, stores)
+    said = ", ".join(sorted(stores))
+    say(f"{view.name}: the job makes it whole at its next boundary, in {said}")
+    _await_renewal(spec, renewals, asked, deadline_s)
+    again = {report.store: report for report in _verified_again(spec, view, stores, verify_derived)}
+    repaired = []
+    for report in reports:
+        left = again.get(report.store)
+        if left is None:
+            continue
+        count = _count(report)
+        cured = max(0, count - _count(left) - left.moving)
+        repaired.append(Repaired(view.name, report.store, count, cured, left.findings, left.moving))
+    return repaired
+
+
+def _await_renewal(spec: JobSpec, renewals: Renewals, asked: Renewal, deadline_s: float) -> None:
+    deadline = time.monotonic() + deadline_s
+    while (left := renewals.of_view(asked.view)) is not None:
+        runs = job_runs(spec)
+        if not runs or time.monotonic() > deadline:
+            fault = _fault(spec, asked.view) if runs else "the job has ended"
+            raise NotCaughtUpError(
+                f"view {asked.view} is not made anew",
+                detail=f"it waits in {', '.join(left.waiting)}" + (f": {fault}" if fault else ""),
+                hint="what was asked stays, and is done as soon as the job can: headwater view"
+                " status shows it; then verify the view",
+            )
+        time.sleep(_POLL_S)
+
+
+def _verified_again(
+    spec: JobSpec, view: DerivedView, stores: set[Store], verify_derived: VerifyDerived
+) -> list[ViewReport]:
+    beside = stores - {Store.TABLE}
+    found = verify(spec, views=[view.name], stores=beside) if beside else []
+    if Store.TABLE in stores:
+        found += verify_derived(replace(spec, derived=(view,)))
+    return found
+
+
+def _count(report: ViewReport) -> int:
+    return report.missing + report.extra + report.different
+
+
+def _fault(spec: JobSpec, view: str) -> str:
+    """What the job says of a view that it cannot keep."""
+    try:
+        told = orjson.loads(spec.derived_file.read_bytes()).get(view, {})
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        return ""
+    faults = [told.get("error"), *(each.get("error") for each in told.get("stores", {}).values())]
+    return next((str(fault["message"]) for fault in faults if fault), "")

@@ -1,0 +1,366 @@
+"""Rows of a view's table as the source has them, in their document form.
+
+They are read in short statements, each of which sees one moment: along the table's key, some
+thousand rows at a time, or by their keys. Only a table without a key is read in one transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from cdc.errors import CdcError, ValueDecodeError
+from cdc.postgres import session, treatment
+from cdc.snapshot import expression
+from cdc.snapshot.table_facts import walked
+from cdc.table import Column, ColumnKind, TableName, TableSchema
+from cdc.values import decode, decoder, encoder, word_of
+from projections.changes.row_batch import ROWS_AT_ONCE, RowPart, shown
+from projections.definition.event_rows import KEY, STORED
+from projections.errors import VerificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cdc.values import Json
+    from projections.planning.view_plan import ViewPlan
+
+    Document = dict[str, Json]
+    Key = tuple[str, ...]
+    Convert = Callable[[Sequence[Any]], Sequence[Json]]
+
+LOG: Final = TableName("eventstore", "log")
+"""Every event in its place, also those that compaction has moved."""
+
+KEYS_AT_ONCE: Final = 500
+_AS_IT_IS: Final = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.BYTES)
+# Of these, the text that Postgres prints is the document form already, whether or not a store
+# could hold the value.
+_AS_PRINTED: Final = (
+    *(ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.NUMERIC),
+    *(ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.JSON, ColumnKind.DATE),
+)
+_OPTIONS: Final = " ".join(
+    [
+        session.UNFILTERED,
+        *(f"-c {name}={value}" for name, value in expression.SETTINGS.items()),
+        "-c default_transaction_read_only=on -c lock_timeout=10s",
+        # each statement walks along an index: what a planner saves elsewhere it costs in start
+        "-c jit=off -c max_parallel_workers_per_gather=0",
+    ]
+)
+_ALONG_THE_KEY: Final = (
+    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off"
+)
+
+
+class Chunk(NamedTuple):
+    """Some rows, in the order of their keys.
+
+    Attributes:
+        part: Those that the view should have.
+        last: Key of the last that was read; None if there was none.
+    """
+
+    part: RowPart
+    last: Key | None
+
+
+@contextmanager
+def session_of(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[Any]]:
+    """Opens a session that reads the source; each statement is a transaction of its own.
+
+    Args:
+        dsn: The source database.
+        salt: What columns are hashed with; None if none is.
+
+    Raises:
+        VerificationError: The source cannot be read.
+    """
+    try:
+        with session.connect(dsn, options=_OPTIONS) as connection:
+            treatment.prepare(connection, salt)
+            yield connection
+    except psycopg.Error as error:
+        raise VerificationError(
+            "the source cannot be read", detail=error.sqlstate or type(error).__name__
+        ) from None
+    except CdcError as error:
+        raise VerificationError(
+            f"the source cannot be read: {error.message}", detail=error.detail, hint=error.hint
+        ) from None
+
+
+@contextmanager
+def snapshot(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[Any]]:
+    """Opens one unchanging sight of the source, for as long as the block runs; see `session_of`."""
+    with session_of(dsn, salt) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with connection.transaction():
+            yield connection
+
+
+def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[Document]:
+    """Reads all rows that a view should have, in one transaction; see `SourceRows.every`."""
+    for part in SourceRows(connection, plan).every():
+        yield from part.documents()
+
+
+class SourceRows:
+    """Reads the rows that a view should have.
+
+    A value that no store holds appears as the text that Postgres prints, so that its row is missing
+    or different and not overlooked.
+
+    Args:
+        connection: From `session_of`.
+        plan: The view.
+
+    Attributes:
+        withheld: Rows read that the view is not to have, as they do not meet an expectation.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], plan: ViewPlan) -> None:
+        self.withheld = 0
+        self._connection = connection
+        self._form = _form(plan)
+        schema = self._form.schema
+        self._keyed = TableSchema(schema.table, schema.columns, self._form.key)
+        self._relation, self._key = walked(connection, self._keyed)
+
+    def chunk(self, after: Key | None, limit: int = ROWS_AT_ONCE) -> Chunk:
+        """Reads the rows that follow a key.
+
+        Raises:
+            psycopg.Error: The table cannot be read.
+            EventUnreadableError: An event of the view's types cannot be read.
+        """
+        self._connection.execute(_ALONG_THE_KEY)
+        condition: sql.Composable = sql.SQL("true")
+        if after is not None:
+            condition = sql.SQL("({}) > ({})").format(
+                sql.SQL(", ").join(self._key), sql.SQL(", ").join(map(sql.Literal, after))
+            )
+        rest = sql.SQL("{} ORDER BY {} LIMIT {}").format(
+            self._where(condition), sql.SQL(", ").join(self._key), sql.Literal(limit)
+        )
+        rows = self._connection.execute(self._query(rest)).fetchall()
+        last = self._last(rows[-1]) if rows else None
+        return Chunk(self._part(rows), last)
+
+    def of_keys(self, keys: Sequence[Key]) -> Iterator[Document]:
+        """Reads the rows of some keys, given as texts that Postgres reads.
+
+        Raises:
+            psycopg.Error: The table cannot be read.
+            EventUnreadableError: An event of the view's types cannot be read.
+        """
+        self._connection.execute("SET enable_bitmapscan = on")
+        types = [sql.SQL(self._keyed.by_name[name].type_name) for name in self._keyed.key]
+        for start in range(0, len(keys), KEYS_AT_ONCE):
+            wanted = sql.SQL(", ").join(
+                sql.SQL("({})").format(
+                    sql.SQL(", ").join(
+                        sql.SQL("{}::{}").format(sql.Literal(text), kind)
+                        for text, kind in zip(key, types, strict=True)
+                    )
+                )
+                for key in keys[start : start + KEYS_AT_ONCE]
+            )
+            columns = sql.SQL(", ").join(map(sql.Identifier, self._keyed.key))
+            condition = sql.SQL("({}) IN (VALUES {})").format(columns, wanted)
+            rows = self._connection.execute(self._query(self._where(condition))).fetchall()
+            yield from self._part(rows).documents()
+
+    def every(self) -> Iterator[RowPart]:
+        """Reads all rows, in the transaction that the session is in.
+
+        Raises:
+            psycopg.Error: The table cannot be read.
+        """
+        with self._connection.cursor(name="headwater_verify") as cursor:
+            cursor.itersize = ROWS_AT_ONCE
+            cursor.execute(self._query(self._where(sql.SQL("true"))))
+            while rows := cursor.fetchmany(ROWS_AT_ONCE):
+                yield self._part(rows)
+
+    def _part(self, rows: list[Sequence[Any]]) -> RowPart:
+        part = self._form.part(rows)
+        self.withheld += len(rows) - len(part.rows)
+        return part
+
+    def _last(self, row: Sequence[Any]) -> Key:
+        """Key of a row, as texts that Postgres reads."""
+        named = dict(zip([column.name for column in self._keyed.columns], row, strict=True))
+        return tuple(
+            "\\x" + bytes(named[name]).hex()
+            if self._keyed.by_name[name].kind is ColumnKind.BYTES
+            else str(named[name]).lower()
+            if isinstance(named[name], bool)
+            else str(named[name])
+            for name in self._keyed.key
+        )
+
+    def _where(self, condition: sql.Composable) -> sql.Composed:
+        parts = [sql.SQL(" WHERE "), condition]
+        if self._form.types is not None:
+            parts.append(sql.SQL(" AND type = ANY ({})").format(sql.Literal(self._form.types)))
+        return sql.Composed(parts)
+
+    def _query(self, rest: sql.Composable) -> sql.Composed:
+        columns = [_selected(column) for column in self._form.schema.columns]
+        return sql.SQL("SELECT {} FROM {} {}").format(
+            sql.SQL(", ").join(columns), self._relation, rest
+        )
+
+
+class _Form:
+    """Makes documents of a mirror's rows.
+
+    Attributes:
+        schema: What is read, under the names that the table has.
+        key: Its key.
+        types: Of events that are read; None of a table.
+    """
+
+    types: list[str] | None = None
+
+    def __init__(self, plan: ViewPlan) -> None:
+        named = {c.name: plan.renamed.get(c.name, c.name) for c in plan.schema.columns}
+        own = [column for column in plan.schema.columns if column.name not in plan.absent]
+        columns = tuple(replace(column, name=named[column.name]) for column in own)
+        self.schema = TableSchema(plan.schema.table, columns)
+        self.key = () if plan.append_only else tuple(named[name] for name in plan.keys)
+        self._names = shown(plan)
+        self._converted = [
+            (place, _PRINTED[column.kind])
+            for place, column in enumerate(own)
+            if column.kind not in _AS_PRINTED
+        ]
+        self._inspection = plan.inspection() if plan.expectations else None
+        self._decode = _Decoder(TableSchema(plan.schema.table, tuple(own)))
+
+    def part(self, rows: list[Sequence[Any]]) -> RowPart:
+        """Returns the rows that the view is to have, in their document form."""
+        if self._inspection is not None:
+            rows = [row for row in rows if not self._unmet(row)]
+        if not (rows and self._converted):
+            return RowPart(self._names, list(map(tuple, rows)))
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        for place, convert in self._converted:
+            columns[place] = convert(columns[place])
+        return RowPart(self._names, list(zip(*columns, strict=True)))
+
+    def _unmet(self, row: Sequence[Any]) -> bool:
+        try:
+            decoded = self._decode(dict(zip(self._names, row, strict=True)))
+        except ValueDecodeError:
+            return False  # no store has it: whether it would be wanted makes no difference
+        return self._inspection is not None and self._inspection.unmet(decoded) is not None
+
+
+class _EventForm(_Form):
+    """Makes documents of a view's events."""
+
+    def __init__(self, plan: ViewPlan) -> None:
+        assert plan.events is not None  # noqa: S101  # whoever has this form has events
+        by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
+        self.schema = TableSchema(LOG, tuple(by_name[name] for name in STORED))
+        self.key = (KEY,)
+        self._events = plan.events.form
+        self.types = sorted(self._events.names)
+        self._decode = _Decoder(self.schema)
+        self._encode = encoder(plan.schema)
+        self._inspection = plan.inspection()
+        self._names = shown(plan)
+
+    def part(self, rows: list[Sequence[Any]]) -> RowPart:
+        """Returns the events that the view is to have, in their document form."""
+        found = (self._document(row) for row in rows)
+        kept = (document for document in found if document is not None)
+        return RowPart(self._names, [tuple(map(made.get, self._names)) for made in kept])
+
+    def _document(self, row: Sequence[Any]) -> Document | None:
+        made = self._events.row(self._decode(dict(zip(STORED, row, strict=True))))
+        if self._inspection is not None and self._inspection.unmet(made) is not None:
+            return None
+        return self._encode(made)
+
+
+def _form(plan: ViewPlan) -> _Form:
+    return _Form(plan) if plan.events is None else _EventForm(plan)
+
+
+class _Decoder:
+    """Makes exact values of a row as it was selected."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        columns = [column for column in schema.columns if column.kind not in _AS_IT_IS]
+        self._names = [column.name for column in columns]
+        self._decode = decoder(TableSchema(schema.table, tuple(columns)))
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row | self._decode({name: row[name] for name in self._names})
+
+
+def _converter(kind: ColumnKind) -> Convert:
+    """How a column's values become their document form, from what was selected."""
+    column = Column("value", kind, str(kind))
+    encode = word_of(kind)
+
+    def converted(raw: Any) -> Json:
+        if raw is None:
+            return None
+        try:
+            return encode(raw if kind in _AS_IT_IS else decode(column, raw))
+        except ValueDecodeError:
+            return raw if isinstance(raw, str) else str(raw)
+
+    if kind in _MOMENTS:
+        end, zone = _MOMENTS[kind]
+        return lambda values: _moments(values, end, zone, converted)
+    return lambda values: list(map(converted, values))
+
+
+_MOMENTS: Final = {ColumnKind.TIMESTAMP: ("", ""), ColumnKind.TIMESTAMPTZ: ("+00", "Z")}
+_MOMENT: Final = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?"
+
+
+def _moments(
+    values: Sequence[Any], end: str, zone: str, converted: Callable[[Any], Json]
+) -> list[Json]:
+    """The document form of times as Postgres prints them.
+
+    Every row has some, and to parse one takes longer than all else that is done with a row; so they
+    are put together from their parts, and only those of another age are parsed.
+    """
+    texts = pa.array(values, pa.string())
+    second = pc.binary_join_element_wise(
+        pc.utf8_slice_codeunits(texts, 0, 10), pc.utf8_slice_codeunits(texts, 11, 19), "T"
+    )
+    fraction = pc.utf8_slice_codeunits(texts, 20, -len(end) or None)
+    made = pc.binary_join_element_wise(second, pc.utf8_rpad(fraction, width=6, padding="0"), ".")
+    if zone:
+        made = pc.binary_join_element_wise(made, zone, "")
+    usual = pc.match_substring_regex(texts, f"{_MOMENT}{re.escape(end)}$")
+    found: list[Json] = made.to_pylist()
+    if not pc.all(usual).as_py():
+        for place in pc.indices_nonzero(pc.invert(usual)).to_pylist():
+            found[place] = converted(values[place])
+    return found
+
+
+_PRINTED: Final = {kind: _converter(kind) for kind in ColumnKind if kind not in _AS_PRINTED}
+
+
+def _selected(column: Column) -> sql.Composable:
+    if column.kind in _AS_IT_IS:
+        return sql.Identifier(column.name)
+    return expression.as_text(column)

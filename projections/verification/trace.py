@@ -1,0 +1,248 @@
+"""Trace: one row on its way, from its commits to each store.
+
+Its changes are found by key in the archive and, where that does not reach yet, in the topic. What
+each store has of it is asked of the store.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+from deltalake import DeltaTable
+
+from cdc.broker import extent
+from cdc.broker.search import SearchedPartition, searching
+from cdc.change_event import ChangeEvent
+from cdc.errors import CdcError
+from cdc.lsn import Lsn
+from cdc.postgres import session
+from cdc.values import decode
+from projections.archive.scan import ArchiveScan
+from projections.archive.table import record_key, record_value
+from projections.changes.documents import DocumentForm
+from projections.changes.quarantine import admin as quarantine_admin
+from projections.changes.row_change import RowChange
+from projections.common import spark_checkpoint
+from projections.errors import TraceError
+from projections.publishing import positions
+from projections.stores.factory import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from projections.definition.views import Store
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+CHANGES_MAX: Final = 10
+"""Changes that are told unless more are asked for; the newest."""
+
+_LSN: Final = (1 << 56) - 1
+_ARCHIVED: Final = [
+    *("partition", "offset", "epoch", "key", "raw_key"),
+    *("before", "after", "source", "rest", "raw_value"),
+]
+
+
+class StoredState(StrEnum):
+    """How a store stands to the newest change of a row; found by asking it, stored nowhere."""
+
+    HAS_IT = "has it"
+    BEHIND = "behind"
+    WAITS = "waits"  # in quarantine
+    NEVER_SEEN = "never seen"
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A change of the row, in the log.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        offset: Its offset.
+        operation: `c`, `u`, `d`; `r` of a row that was read.
+        position: Its own position in the source's log; of a row that was read, the read's.
+        epoch: Incarnation of the source.
+        transaction_id: Postgres' number of its transaction; None of a row that was read.
+        committed_at_us: Commit time, microseconds since 1970, UTC; of a read row, when it was read.
+        archived: Whether the archive has it.
+        version: The number that orders the changes of a key.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    operation: str
+    position: Lsn
+    epoch: int
+    transaction_id: int | None
+    committed_at_us: int
+    archived: bool
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a store has of the row.
+
+    Attributes:
+        store: The store.
+        state: How the store stands to the newest change.
+        position: Up to which position of the source's log the store needs no more of the row.
+        applied_through: How far the view is there; None if it says nothing yet.
+        batch: Number of the batch that had the newest change; None if that is not known any more.
+        waiting: How many records of it wait.
+        cause: Code of the error of the first of them.
+    """
+
+    store: Store
+    state: StoredState
+    position: Lsn | None
+    applied_through: Lsn | None
+    batch: int | None
+    waiting: int = 0
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A row on its way.
+
+    Attributes:
+        view: The view.
+        key: The row's key, as caches and search engines name it.
+        changes: Its newest changes, the oldest of them first.
+        stores: What each store has.
+    """
+
+    view: str
+    key: str
+    changes: tuple[Sighting, ...]
+    stores: tuple[Stored, ...]
+
+
+def trace(spec: JobSpec, plan: ViewPlan, key: str, changes_max: int = CHANGES_MAX) -> Trace:
+    """Follows a row from its commits to the stores of a view.
+
+    Args:
+        spec: The job.
+        plan: The view.
+        key: The row's key; parts of a longer one as `projections.changes.documents.key_text` joins
+            them.
+        changes_max: How many of its changes to tell, the newest.
+
+    Raises:
+        TraceError: The view's rows are not named by their table's key.
+        BrokerError: No broker answers.
+        SinkError: A store cannot be read.
+    """
+    if plan.events is not None or plan.append_only:
+        raise TraceError(
+            f"rows of view {plan.name} cannot be traced",
+            detail="they are not named by the key of a table",
+            hint="headwater events stream shows an event; headwater query finds a row",
+        )
+    found = sorted(_sightings(spec, plan, key), key=lambda each: each.sighting.version)
+    newest = found[-1] if found else None
+    stores = tuple(_stored(spec, plan, store, newest) for store in sorted(plan.to))
+    changes = [each.sighting for each in found[-changes_max:]]
+    return Trace(plan.name, key, tuple(changes), stores)
+
+
+class _Row:
+    """Knows the changes of one row by their keys."""
+
+    def __init__(self, plan: ViewPlan, key: str) -> None:
+        self._form = DocumentForm(plan)
+        self._columns = [plan.schema.by_name[name] for name in plan.keys]
+        self._name = key
+
+    def found(
+        self, topic: str, place: tuple[int, int], event: ChangeEvent, *, archived: bool
+    ) -> _Found | None:
+        """Returns a change if it is the row's."""
+        fields = event.key or {}
+        try:
+            key = tuple([decode(column, fields[column.name]) for column in self._columns])
+        except (CdcError, KeyError):
+            return None  # of another shape of the table
+        if self._form.name_of(key) != self._name:
+            return None
+        sighting = Sighting(
+            topic,
+            *place,
+            str(event.operation),
+            event.position.lsn,
+            event.position.epoch,
+            event.transaction_id,
+            event.committed_at_us,
+            archived,
+            event.position.version,
+        )
+        return _Found(sighting, key, orjson.dumps(fields).decode())
+
+
+class _Found(NamedTuple):
+    sighting: Sighting
+    key: tuple[object, ...]
+    record_key: str  # under which its records wait for each other
+
+
+def _sightings(spec: JobSpec, plan: ViewPlan, key: str) -> Iterator[_Found]:
+    row = _Row(plan, key)
+    for topic in plan.topics:
+        archived_to: dict[int, int] = {}
+        for place, event in _archived(spec, topic, archived_to):
+            if found := row.found(topic, place, event, archived=True):
+                yield found
+        with searching(spec.bootstrap) as client:
+            for _, partition in sorted(extent.bounds(spec.bootstrap, [topic])):
+                part = SearchedPartition(client, (topic, partition))
+                begin = max(part.begin, archived_to.get(partition, 0))
+                for offset, event in part.changes(begin, part.end):
+                    if found := row.found(topic, (partition, offset), event, archived=False):
+                        yield found
+
+
+def _archived(
+    spec: JobSpec, topic: str, reached: dict[int, int]
+) -> Iterator[tuple[tuple[int, int], ChangeEvent]]:
+    """Reads a topic's changes from the archive; notes how far that has each partition."""
+    if not DeltaTable.is_deltatable(str(spec.archive)):
+        return
+    for batch in ArchiveScan(spec.archive, {topic}).records(_ARCHIVED):
+        for row in batch.to_pylist():
+            place = row["partition"], row["offset"]
+            reached[place[0]] = max(reached.get(place[0], 0), place[1] + 1)
+            value = record_value(row)
+            if value is not None and row["epoch"] is not None:
+                yield place, ChangeEvent.parse(record_key(row), value, row["epoch"])
+
+
+def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) -> Stored:
+    with session.connect(spec.source_dsn) as connection:
+        reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
+        through = reached.get((plan.name, store))
+        if newest is None:
+            return Stored(store, StoredState.NEVER_SEEN, None, through, None)
+        picked = quarantine_admin.Picked(plan.name, store, newest.record_key)
+        waiting = quarantine_admin.keys(connection, spec.source, picked)
+    with closing(open_sink(store, spec.addresses)) as sink:
+        (version,) = sink.versions(plan, [RowChange(newest.key, 0, None, 0)])
+    sighting = newest.sighting
+    state = StoredState.HAS_IT if version >= sighting.version else StoredState.BEHIND
+    place = sighting.topic, sighting.partition
+    return Stored(
+        store,
+        StoredState.WAITS if waiting else state if version else StoredState.NEVER_SEEN,
+        Lsn(version & _LSN) if version else None,
+        through,
+        spark_checkpoint.batch_of(spec.checkpoint(store), place, sighting.offset),
+        sum(each.records for each in waiting),
+        waiting[0].code if waiting else None,
+    )

@@ -1,0 +1,208 @@
+"""Verification: every view in every store, compared with the source row by row.
+
+Writes may go on meanwhile, see `projections.verification.rule`. In the cache, so are the lookups,
+counters and leaderboards beside the rows. A view made from others is compared, in search and cache,
+with its table as it is published; the table itself in `projections.job.batch.verify_derived`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from projections.common.fault import Fault
+from projections.common.throttle import Throttle
+from projections.definition.views import Store
+from projections.incremental.delivery import plan_at
+from projections.publishing.published_versions import Published
+from projections.stores.factory import open_sink
+from projections.verification import quarantined, source_rows
+from projections.verification.compared_stores import ComparedStores
+from projections.verification.keyless import KeylessPass
+from projections.verification.recheck import Outcome, Rounds
+from projections.verification.report import Uncompared
+from projections.verification.staleness import with_staleness
+from projections.verification.truth import SourceTruth, TableTruth
+from projections.verification.view_pass import ViewPass
+from projections.verification.wait import Reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from cdc.lsn import Lsn
+    from projections.changes.sink import Sink
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.verification.compared_stores import LeftOut
+    from projections.verification.report import ViewReport
+
+DEADLINE_S = 60.0
+"""Longest wait for a view to apply what the source showed."""
+
+
+def verify(  # noqa: PLR0913  # each has its default
+    spec: JobSpec,
+    *,
+    views: Collection[str] = (),
+    stores: Collection[Store] = (),
+    through: Lsn | None = None,
+    deadline_s: float = DEADLINE_S,
+    resting: bool = False,
+    throttle: Throttle | None = None,
+    uncompared: Callable[[Uncompared], None] | None = None,
+) -> list[ViewReport]:
+    """Compares views of a job with their source.
+
+    Args:
+        spec: The job.
+        views: Which; all if empty.
+        stores: In which stores; in all of its own if empty.
+        through: Position that every view must have reached before anything is compared.
+        deadline_s: Longest wait for a view to come to a position, seconds.
+        resting: Nothing is written, and all that was is applied, says whoever calls: nothing is
+            waited for, and no job need run.
+        throttle: How much of the time it may work; all of it if left out.
+        uncompared: Is told of a view that cannot be compared in one store, while it is in others.
+            Without it, that is raised.
+
+    Raises:
+        NotCaughtUpError: A view did not reach a position in time.
+        VerificationError: The source cannot be read.
+        SinkError: A store cannot be read.
+    """
+    verification = Verification(
+        spec, throttle or Throttle(), deadline_s=deadline_s, resting=resting, uncompared=uncompared
+    )
+    if through is not None:
+        verification.wait(views, stores, through)
+    reports: list[ViewReport] = []
+    for plan in verification.plans(views):
+        wanted = [store for store in sorted(plan.to) if not stores or store in stores]
+        steps = verification.steps(plan, wanted, reports)
+        for _ in steps:
+            verification.throttle.step()
+    return with_staleness(spec, reports)
+
+
+class Verification:
+    """Verifies views of one job, one after the other.
+
+    Args:
+        spec: The job.
+        throttle: How much of the time it may work.
+        deadline_s: Longest wait for a view to come to a position, seconds.
+        resting: See `verify`.
+        uncompared: See `verify`.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        throttle: Throttle,
+        *,
+        deadline_s: float = DEADLINE_S,
+        resting: bool = False,
+        uncompared: Callable[[Uncompared], None] | None = None,
+    ) -> None:
+        self.throttle = throttle
+        self._spec = spec
+        self._deadline_s = deadline_s
+        self._resting = resting
+        self._uncompared = uncompared
+
+    def plans(self, views: Collection[str] = ()) -> Iterator[ViewPlan]:
+        """Yields the views; those made from others as their tables are published."""
+        for plan in self._spec.plans:
+            if not views or plan.name in views:
+                yield plan
+        for view in self._spec.derived:
+            table = self._published(view.name)
+            if table is not None and (not views or view.name in views):
+                plan = plan_at(self._spec, view, table.version)
+                if plan.to - {Store.TABLE}:
+                    yield plan
+
+    def wait(self, views: Collection[str], stores: Collection[Store], through: Lsn) -> None:
+        """Waits until views have reached a position in their stores."""
+        spec = self._spec
+        places = {(plan.name, store) for plan in spec.plans for store in plan.to}
+        places |= {(v.name, store) for v in spec.derived for store in (*v.to, Store.TABLE)}
+        wanted = {
+            (view, store)
+            for view, store in places
+            if (not views or view in views) and (not stores or store in stores)
+        }
+        with self._session() as connection:
+            Reach(connection, self.throttle, deadline_s=self._deadline_s).wait(wanted, through)
+
+    def steps(
+        self, plan: ViewPlan, stores: Collection[Store], reports: list[ViewReport]
+    ) -> Iterator[None]:
+        """Compares a view, step by step; its reports are there after the last.
+
+        Raises:
+            VerificationError: See `verify`.
+            SinkError: A store cannot be read, and nobody is to be told of that.
+        """
+        derived = any(view.name == plan.name for view in self._spec.derived)
+        wanted = [store for store in stores if not (derived and store is Store.TABLE)]
+        if not wanted:
+            return
+        with ExitStack() as stack:
+            reader, other = (stack.enter_context(self._session()) for _ in range(2))
+            sinks = {}
+            for store in wanted:
+                sink = open_sink(store, self._spec.addresses)
+                sinks[store] = stack.enter_context(closing(sink))
+            compared = ComparedStores(sinks, self._left_out(plan.name))
+            stack.enter_context(compared.every())
+            reach = Reach(other, self.throttle, deadline_s=self._deadline_s, resting=self._resting)
+            found = ViewPass(plan, compared, reach, self.throttle, self._spec.addresses)
+            if plan.append_only:
+                keyless = KeylessPass(
+                    reader, other, plan, reach, self.throttle, resting=self._resting
+                )
+                yield from found.keyless_steps(keyless)
+            elif derived:
+                tables = self._spec.addresses.tables
+                truth = TableTruth(tables, plan, partial(self._published, plan.name))
+                yield from found.steps(truth, lambda _: frozenset())
+            else:
+                waiting = partial(quarantined.keys, other, plan)
+                truth_of_source = SourceTruth(reader, plan, reach, self.throttle)
+                yield from found.steps(truth_of_source, waiting)
+            reports += found.reports()
+
+    def judged(
+        self, plan: ViewPlan, sinks: Mapping[Store, Sink], suspects: Mapping[Store, Iterable[str]]
+    ) -> dict[Store, Outcome]:
+        """Judges some keys of a view of a table, by their texts.
+
+        Raises:
+            VerificationError: See `verify`.
+            SinkError: A store cannot be read.
+        """
+        outcomes = {store: Outcome() for store in suspects}
+        with self._session() as reader, self._session() as other:
+            reach = Reach(other, self.throttle, deadline_s=self._deadline_s, resting=self._resting)
+            truth = SourceTruth(reader, plan, reach, self.throttle)
+            waiting = partial(quarantined.keys, other, plan)
+            rounds = Rounds(plan, truth, ComparedStores(sinks), reach, self.throttle, waiting)
+            for found in rounds.judged(suspects):
+                for store, outcome in found.items():
+                    outcomes[store].add(outcome)
+        return outcomes
+
+    def _left_out(self, view: str) -> LeftOut | None:
+        tell = self._uncompared
+        if tell is None:
+            return None
+        return lambda store, error: tell(Uncompared(view, store, Fault.of(error)))
+
+    def _published(self, view: str) -> Any:
+        latest = Published(self._spec.addresses.tables, self._spec.source).latest()
+        return None if latest is None else latest.views.get(view)
+
+    def _session(self) -> Any:
+        return source_rows.session_of(self._spec.source_dsn, self._spec.hiding.salt)

@@ -1,0 +1,180 @@
+"""A pass: one view compared with what it should have, in steps of some thousand rows.
+
+Between two steps nothing is held that anybody waits for, so a pass may take as long as its budget
+makes it. Its stores share the readings of the source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.definition.views import Store
+from projections.verification.cache_indexes import BesidePass
+from projections.verification.ended import ended
+from projections.verification.key_filter import Side, differing
+from projections.verification.recheck import Outcome, Rounds, wrong
+from projections.verification.report import EXAMPLES, Verdict, ViewReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Mapping
+
+    from cdc.lsn import Lsn
+    from projections.common.throttle import Throttle
+    from projections.planning.job_spec import StoreAddresses
+    from projections.planning.view_plan import ViewPlan
+    from projections.verification.compared_stores import ComparedStores
+    from projections.verification.keyless import KeylessPass
+    from projections.verification.truth import Truth
+    from projections.verification.wait import Reach
+
+    Document = Mapping[str, Any]
+
+_DIFFERENT: Final = (Verdict.DIFFERENT, Verdict.STALE, Verdict.ENDED)
+
+
+class ViewPass:
+    """Compares one view.
+
+    Args:
+        plan: The view.
+        stores: In which it is compared; those that fail are left out.
+        reach: Of its source.
+        throttle: Of the verification.
+        addresses: Where the stores are.
+
+    Attributes:
+        outcomes: What was found, by store.
+    """
+
+    def __init__(
+        self,
+        plan: ViewPlan,
+        stores: ComparedStores,
+        reach: Reach,
+        throttle: Throttle,
+        addresses: StoreAddresses,
+    ) -> None:
+        self.outcomes = {store: Outcome() for store in stores}
+        self._plan = plan
+        self._stores = stores
+        self._reach = reach
+        self._throttle = throttle
+        self._tables = addresses.tables
+        self._through: Lsn | None = None
+        self._rows = self._withheld = 0
+        cached = Store.CACHE in stores
+        self._beside = BesidePass(plan, addresses, reach) if cached else None
+
+    def steps(self, truth: Truth, waiting: Callable[[Store], Container[str]]) -> Iterator[None]:
+        """Compares rows by their keys.
+
+        Args:
+            truth: What the view should have.
+            waiting: Tells which keys wait in quarantine, of a store.
+
+        Raises:
+            VerificationError: The source cannot be read, or the view does not come to where it was
+                read.
+            SinkError: A store cannot be read; see `ComparedStores`.
+        """
+        through = truth.begin()
+        suspects: dict[Store, list[str]] = {}
+        with closing(Side(self._plan.keys)) as source:
+            for part in truth.parts():
+                source.add(part)
+                if self._beside is not None:
+                    self._beside.add(part)
+                yield
+            self._rows, self._withheld = source.rows, truth.withheld
+            for store in self._stores:
+                with self._stores.each(store):
+                    yield from self._sifted(store, source, suspects)
+        rounds = Rounds(self._plan, truth, self._stores, self._reach, self._throttle, waiting)
+        for found in rounds.judged(suspects):
+            for store, outcome in found.items():
+                self.outcomes[store].add(outcome)
+            yield
+        if self._plan.history is not None and Store.TABLE in self._stores:
+            known = {each.key for each in self.outcomes[Store.TABLE].findings}
+            with self._stores.each(Store.TABLE):
+                for outcome in ended(self._plan, self._tables, known):
+                    self.outcomes[Store.TABLE].add(outcome)
+                    yield
+        if self._beside is not None and Store.CACHE in self._stores:
+            with self._stores.each(Store.CACHE):
+                yield from self._beside.compared(truth, truth.parts, self._reach.end)
+        self._through = through
+
+    def _sifted(
+        self, store: Store, source: Side, suspects: dict[Store, list[str]]
+    ) -> Iterator[None]:
+        with closing(Side(self._plan.keys)) as side:
+            for part in self._stores.sinks[store].parts(self._plan):
+                side.add(part)
+                yield
+            suspects[store] = []
+            for keys in differing(source, side):
+                suspects[store] += keys
+                yield
+
+    def keyless_steps(self, keyless: KeylessPass) -> Iterator[None]:
+        """Compares rows that have no key; see `steps`."""
+        for part in keyless.read():
+            if self._beside is not None:
+                self._beside.add(part)
+            yield
+        self._rows, self._withheld = keyless.rows, keyless.withheld
+        for store in self._stores:
+            with self._stores.each(store):
+                for outcome in keyless.compared(store, self._stores.sinks[store]):
+                    self.outcomes[store].add(outcome)
+                    yield
+        through = None if keyless.void else keyless.position
+        if self._beside is not None and Store.CACHE in self._stores:
+            with self._stores.each(Store.CACHE):
+                yield from self._beside.compared(None, keyless.read, self._reach.end)
+        self._through = through
+
+    def reports(self) -> list[ViewReport]:
+        """Returns what was found, of each store that was not left out.
+
+        The last step has been taken.
+        """
+        reached = self._reach.positions()
+        return [
+            self._report(store, outcome, reached.get((self._plan.name, store)))
+            for store, outcome in self.outcomes.items()
+            if store in self._stores
+        ]
+
+    def _report(self, store: Store, outcome: Outcome, applied_through: Lsn | None) -> ViewReport:
+        counts = Counter(outcome.counts)
+        examples = [str(each) for each in outcome.findings[:EXAMPLES]]
+        if self._beside is not None and store is Store.CACHE:
+            counts.update(self._beside.counts)
+            shown: Counter[str] = Counter()
+            for suspect in self._beside.examples:
+                shown[suspect.kind] += 1
+                if shown[suspect.kind] <= EXAMPLES:
+                    examples.append(str(suspect))
+        columns = {name for each in outcome.findings[:EXAMPLES] for name in each.columns}
+        return ViewReport(
+            view=self._plan.name,
+            store=store,
+            rows=self._rows,
+            missing=counts[Verdict.MISSING],
+            extra=counts[Verdict.EXTRA] + counts[Verdict.DUPLICATED],
+            different=sum(counts[each] for each in _DIFFERENT),
+            applied_through=applied_through,
+            examples=tuple(examples),
+            columns=tuple(c.name for c in self._plan.schema.columns if c.name in columns),
+            withheld=self._withheld,
+            stale=counts[Verdict.STALE],
+            duplicated=counts[Verdict.DUPLICATED],
+            quarantined=counts[Verdict.QUARANTINED],
+            moving=counts[Verdict.MOVING],
+            verified_through=None if wrong(counts) else self._through,
+            findings=tuple(outcome.findings),
+        )

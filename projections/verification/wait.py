@@ -1,0 +1,96 @@
+"""Waiting until views have applied what the source showed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from cdc.lsn import Lsn
+from projections.errors import NotCaughtUpError, VerificationError
+from projections.publishing import positions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from projections.common.throttle import Throttle
+    from projections.definition.views import Store
+
+    Place = tuple[str, Store]
+
+POLL_S: Final = 0.2
+_END: Final = "SELECT pg_current_wal_insert_lsn()::text"
+
+
+class Reach:
+    """Knows how far views are in their stores.
+
+    Args:
+        connection: To the source, in autocommit.
+        throttle: Of the verification.
+        deadline_s: Longest wait, seconds.
+        resting: Nothing is written, and all is applied: there is nothing to wait for.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        throttle: Throttle,
+        *,
+        deadline_s: float,
+        resting: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._throttle = throttle
+        self._deadline_s = deadline_s
+        self._resting = resting
+
+    def end(self) -> Lsn:
+        """Returns the end of the log: all that anybody has seen by now was committed before."""
+        row = self._connection.execute(_END).fetchone()
+        return Lsn.parse(str(row[0] if row else ""))
+
+    def positions(self) -> Mapping[Place, Lsn]:
+        """Returns how far each view is in each store; of a source never captured, nothing."""
+        try:
+            found = positions.read(self._connection)
+        except psycopg.errors.UndefinedTable:
+            return {}
+        except psycopg.Error as error:
+            raise VerificationError(
+                "positions of the views cannot be read", detail=type(error).__name__
+            ) from None
+        return {(each.view, each.store): each.applied_through for each in found}
+
+    def wait(self, wanted: Iterable[Place], lsn: Lsn) -> None:
+        """Waits until views have applied everything up to a position.
+
+        Raises:
+            NotCaughtUpError: One is behind after the deadline; it is named.
+        """
+        behind = self.behind(wanted, lsn)
+        if behind:
+            raise self.late(behind, lsn)
+
+    def behind(self, wanted: Iterable[Place], lsn: Lsn) -> set[Place]:
+        """Waits as `wait` does; returns what is behind after the deadline."""
+        if self._resting:
+            return set()
+        places, deadline = set(wanted), time.monotonic() + self._deadline_s
+        while True:
+            reached = self.positions()
+            behind = {each for each in places if each not in reached or reached[each] < lsn}
+            if self._throttle.stopped:
+                return set()
+            if not behind or time.monotonic() > deadline:
+                return behind
+            self._throttle.rest(POLL_S)
+
+    def late(self, behind: Iterable[Place], lsn: Lsn) -> NotCaughtUpError:
+        """Returns the error of what is behind."""
+        return NotCaughtUpError(
+            f"views have not reached {lsn} after {self._deadline_s:.0f} s",
+            detail=", ".join(sorted(f"{view} in {store}" for view, store in behind)),
+            hint="headwater status shows whether capture and the job run",
+        )

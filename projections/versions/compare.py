@@ -1,0 +1,474 @@
+"""Two versions of a view, compared before readers are moved from one to the other.
+
+The rows of both are those of one boundary, the last that was published: whatever differs is not for
+want of time. What the changed definition explains is told apart from what it does not: columns that
+only one of them has or that have another type by now, and rows that only one of the two definitions
+lets in. Nothing else may differ where the definitions differ in nothing else.
+
+Rows are matched by the columns that identify them in both. A history has several rows of a key: if
+only one of the two is one, or what begins a state differs, what each key is now is compared, and
+the states before that are explained. Versions that have nothing in common are not compared, which
+is said; only whoever asks for it is moved from one of them to the other.
+
+A view that stands still because its table has changed is compared as it stands: columns that the
+change gave another type, another name or took away are set apart, and rows that were written since
+differ.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from cdc.table import ColumnKind, TableSchema
+from cdc.values import decode
+from projections.changes.documents import key_text
+from projections.common import store_lock
+from projections.definition.columns import BOOKKEEPING, HISTORY_COLUMNS, ROW_ID_COLUMN
+from projections.definition.views import Store
+from projections.errors import SinkUnavailableError, VersionBehindError
+from projections.publishing.published_versions import Published
+from projections.stores.delta.arrow import decoded_rows
+from projections.stores.delta.table_diff import ChangedRow, Side, TableDifference, compare_sides
+from projections.stores.factory import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import psycopg
+
+    from cdc.table import Column
+    from projections.changes.sink import Sink
+    from projections.definition.diff import DefinitionChange
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+EXAMPLES: Final = 10
+_VALID_FROM, _, _CURRENT, _RECORDED_FROM, _ = HISTORY_COLUMNS
+_TYPE: Final = "type"
+"""Column of every view of events: which event a row is."""
+
+_EARLIER: Final = "earlier states, which its definition makes otherwise"
+_OWN: Final = frozenset({ROW_ID_COLUMN, *BOOKKEEPING})
+"""Columns that are of use to Headwater alone."""
+
+
+@dataclass(slots=True)
+class VersionDifference:
+    """How a version differs from the one that readers see.
+
+    Attributes:
+        found: What no definition explains: rows that only one has, and other values.
+        at: The boundary at which both were read; empty if they were not compared.
+        store: Where they were read; None if they were not compared.
+        explained: By what the definition says, how many rows or columns that explains.
+        stands_since: Since when the version that readers see stands still; None if it does not.
+        incomparable: Why they were not compared; None if they were.
+    """
+
+    found: TableDifference
+    at: str
+    store: Store | None
+    explained: dict[str, int] = field(default_factory=dict)
+    stands_since: str | None = None
+    incomparable: str | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether there is nothing but what is explained."""
+        return self.incomparable is None and self.found.same
+
+
+def compare_versions(  # noqa: PLR0913  # two versions, and what is known of both
+    connection: psycopg.Connection[Any],
+    spec: JobSpec,
+    old: ViewPlan,
+    new: ViewPlan,
+    change: DefinitionChange,
+    *,
+    still: bool = False,
+) -> VersionDifference:
+    """Compares a version with the one that readers see.
+
+    Where both have a table they are compared there, at its last published boundary. Otherwise they
+    are compared in a store that both have; batches of that store wait meanwhile. So they do where
+    the rows of a history have times of their own: what a key is now is not in its table alone.
+
+    Args:
+        connection: To the source, in autocommit.
+        spec: The job.
+        old: The version that readers see.
+        new: The other one.
+        change: How its definition differs.
+        still: The version that readers see stands still, since its table has changed.
+
+    Raises:
+        VersionBehindError: They have not been published at one boundary yet.
+        SinkError: A store cannot be read.
+    """
+    pair = _Pair(old, new, change, still)
+    if pair.incomparable is not None:
+        return VersionDifference(TableDifference(()), "", None, incomparable=pair.incomparable)
+    if Store.TABLE in pair.stores and not pair.by_sequence:
+        compared = _in_tables(spec, pair)
+    else:
+        store = Store.TABLE if Store.TABLE in pair.stores else min(pair.stores)
+        with (
+            store_lock.alone(connection, spec.source, [store]),
+            closing(open_sink(store, spec.addresses)) as sink,
+        ):
+            compared = _in_store(sink, store, pair)
+    _set_apart(compared, pair)
+    return compared
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two versions, and what they have in common.
+
+    Attributes:
+        old: The version that readers see.
+        new: The other one.
+        change: How its definition differs.
+        still: Whether the first stands still.
+    """
+
+    old: ViewPlan
+    new: ViewPlan
+    change: DefinitionChange
+    still: bool
+
+    @property
+    def stores(self) -> frozenset[Store]:
+        """Stores that both have."""
+        return self.old.to & self.new.to
+
+    @cached_property
+    def incomparable(self) -> str | None:
+        """Why they cannot be compared; None if they can."""
+        old, new = self.old, self.new
+        if (old.events is None) != (new.events is None):
+            return "one is a view of a table, the other of events"
+        if not self.stores:
+            before, now = (", ".join(sorted(plan.to)) for plan in (old, new))
+            return f"no store has both: {before}; {now}"
+        if not self.keys and not self.columns:
+            return "they have no column in common"
+        return None
+
+    @cached_property
+    def retyped(self) -> dict[str, str]:
+        """Columns that have another type by now, for a reason that is known, by their names."""
+        was, now = self.old.schema.by_name, self.new.schema.by_name
+        return {
+            name: f"column {name}: {column.type_name} to {now[name].type_name}"
+            for name, column in was.items()
+            if name in now
+            and now[name].type_name != column.type_name
+            and (self.still or name in self.change.columns)
+        }
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that are compared."""
+        now = self.new.schema.by_name
+        return tuple(n for n in self.old.schema.by_name if n in now and n not in self.retyped)
+
+    @property
+    def of_now(self) -> bool:
+        """Whether what each key is now is compared, and no state before that.
+
+        What a history lets in decides when the states end that it has.
+        """
+        old, new = self.old, self.new
+        if old.history is None and new.history is None:
+            return False
+        other_rows = self.change.rows and old.expectations != new.expectations
+        return old.history != new.history or other_rows
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether what a key is now is not told by its current state."""
+        made = (plan.history for plan in (self.old, self.new))
+        return self.of_now and any(each is not None and each.sequence_by for each in made)
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Columns by which rows are matched; empty where whole rows are."""
+        old, new = self.old, self.new
+        if old.keys == new.keys:
+            states = old.history is not None and not self.of_now
+            return (*old.keys, _VALID_FROM, _RECORDED_FROM) if states else old.keys
+        both = old.schema.by_name.keys() & new.schema.by_name.keys()
+        return next((plan.keys for plan in (new, old) if {*plan.keys} <= both), ())
+
+
+class _Sieve:
+    """Tells which rows of a version the definition of the other one does not let in.
+
+    Args:
+        own: The version.
+        other: The other one.
+        change: How their definitions differ.
+
+    Attributes:
+        reads: Columns that it looks at; without any, all rows are let in.
+        said: By why rows are not let in, how many.
+    """
+
+    def __init__(self, own: ViewPlan, other: ViewPlan, change: DefinitionChange) -> None:
+        self.said: Counter[str] = Counter()
+        self._other = other
+        self._types: frozenset[str] | None = None
+        self._inspection = other.inspection()
+        wanted: set[str] = set()
+        by_name = own.schema.by_name
+        # where a column that decides is not here, nobody can tell
+        decides = self._inspection.columns <= by_name.keys()
+        self._inspects = bool(change.rows and decides and own.expectations != other.expectations)
+        if self._inspects:
+            wanted |= self._inspection.columns
+        if change.rows and own.events is not None and other.events is not None:
+            self._types = other.events.form.names
+            wanted |= {_TYPE} if own.events.form.names - self._types else set()
+        self.columns = tuple(by_name[name] for name in sorted(wanted))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the columns that it looks at; without any, all rows are let in."""
+        return tuple(column.name for column in self.columns)
+
+    def keeps_out(self, row: Mapping[str, Any]) -> str | None:
+        """Says why the other version does not let a row in; None if it does.
+
+        Args:
+            row: The exact values of the columns that are looked at.
+        """
+        kind = row.get(_TYPE) if self._types is not None else None
+        if self._types is not None and kind is not None and kind not in self._types:
+            return f"rows of {kind}, which {self._other.name} does not take"
+        unmet = self._inspection.unmet(row, counts=False) if self._inspects else None
+        return None if unmet is None else f"rows that {self._other.name} keeps out: {unmet.name}"
+
+
+def _in_tables(spec: JobSpec, pair: _Pair) -> VersionDifference:
+    tables, old, new = spec.addresses.tables, pair.old, pair.new
+    latest = Published(tables, spec.source).latest()
+    sides = {} if latest is None else latest.views
+    one, other = sides.get(old.name), sides.get(new.name)
+    behind = not pair.still and one and other and (one.epoch, one.lsn) != (other.epoch, other.lsn)
+    if one is None or other is None or behind:
+        raise VersionBehindError(
+            f"{new.name} and {old.name} have not been published at one boundary yet",
+            detail=f"{one and one.applied_through} and {other and other.applied_through}",
+            hint="the job brings them there: headwater status; then try again",
+        )
+    before = _Passing(tables / old.name, one.version, old, _Sieve(old, new, pair.change), pair)
+    after = _Passing(tables / new.name, other.version, new, _Sieve(new, old, pair.change), pair)
+    of_states = HISTORY_COLUMNS if pair.of_now else ()
+    found = compare_sides(
+        before.side(),
+        after.side(),
+        pair.keys,
+        examples_max=EXAMPLES,
+        # by which record a value came to be known says nothing of the value
+        left_out={*pair.retyped, *_OWN, *of_states, *old.times_of_delivery, *new.times_of_delivery},
+    )
+    since = str(one.applied_through) if pair.still else None
+    at = str(other.applied_through)
+    return VersionDifference(found, at, Store.TABLE, dict(before.said + after.said), since)
+
+
+class _Passing:
+    """Takes out of the rows of a version's table what the other one does not have by definition.
+
+    A large table is read several times, a part of its keys at a time; what is taken out is counted
+    the first time.
+    """
+
+    def __init__(self, path: Path, version: int, own: ViewPlan, sieve: _Sieve, pair: _Pair) -> None:
+        self.said: Counter[str] = Counter()
+        self._path, self._version = path, version
+        self._sieve = sieve
+        self._of_now = pair.of_now and own.history is not None
+        schema = TableSchema(own.schema.table, sieve.columns, ())
+        self._narrow = replace(own, schema=schema)
+        self._to_count = 0
+
+    def side(self) -> Side:
+        reads = (*self._sieve.reads, *([_CURRENT] if self._of_now else []))
+        if not reads:
+            return Side(self._path, self._version)
+        self._to_count = _rows(self._path, self._version)
+        return Side(self._path, self._version, self._passed, reads)
+
+    def _passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        counts, self._to_count = self._to_count > 0, self._to_count - batch.num_rows
+        if self._of_now:
+            now = batch.filter(batch.column(_CURRENT))
+            if counts:
+                self.said[_EARLIER] += batch.num_rows - now.num_rows
+            batch = now
+        if not self._sieve.reads:
+            return batch
+        rows = decoded_rows(self._narrow, pa.Table.from_batches([batch]))
+        out = [self._sieve.keeps_out(row) for row in rows]
+        if counts:
+            self.said.update(each for each in out if each is not None)
+        return batch.filter(pc.is_null(pa.array(out, pa.string())))
+
+
+def _rows(path: Path, version: int) -> int:
+    try:
+        engine = QueryBuilder().register("rows", DeltaTable(str(path), version=version))
+        return int(engine.execute("SELECT count(*) AS n FROM rows").read_all()["n"][0].as_py())
+    except (DeltaError, OSError) as error:
+        raise SinkUnavailableError(
+            "a version of a table cannot be read", detail=f"{path.name}: {type(error).__name__}"
+        ) from None
+
+
+def _in_store(sink: Sink, store: Store, pair: _Pair) -> VersionDifference:
+    """Compares the documents of both; each store has those."""
+    old, new = pair.old, pair.new
+    found = TableDifference(pair.keys)
+    names = tuple(old.schema.by_name), tuple(new.schema.by_name)
+    found.columns_gone = tuple(n for n in names[0] if n not in names[1])
+    found.columns_added = tuple(n for n in names[1] if n not in names[0])
+    sieves = _Sieve(old, new, pair.change), _Sieve(new, old, pair.change)
+    before, after = (_let_in(sink, *each) for each in zip((old, new), sieves, strict=True))
+    if pair.keys and pair.keys != (ROW_ID_COLUMN,):
+        _match(found, pair, before, after)
+        _show_changed(found, sink.documents(old))
+    else:
+        _match_whole(found, pair.columns, before, after)
+    explained = dict(sieves[0].said + sieves[1].said)
+    since = "its table has changed" if pair.still else None
+    return VersionDifference(found, "a moment without batches", store, explained, since)
+
+
+def _let_in(sink: Sink, plan: ViewPlan, sieve: _Sieve) -> Iterator[Mapping[str, Any]]:
+    for document in sink.documents(plan):
+        said = None
+        if sieve.columns:
+            row = {each.name: _exact(each, document.get(each.name)) for each in sieve.columns}
+            said = sieve.keeps_out(row)
+        if said is None:
+            yield document
+        else:
+            sieve.said[said] += 1
+
+
+def _exact(column: Column, value: Any) -> object:
+    # a float travels as its text
+    floats = column.kind is ColumnKind.FLOAT and value is not None
+    return decode(column, str(value) if floats else value)
+
+
+def _match(
+    found: TableDifference,
+    pair: _Pair,
+    before: Iterator[Mapping[str, Any]],
+    after: Iterator[Mapping[str, Any]],
+) -> None:
+    columns = [name for name in pair.columns if name not in pair.keys]
+    left = {_key(each, pair.keys): _hashes(each, columns) for each in before}
+    for document in after:
+        key = _key(document, pair.keys)
+        was = left.pop(key, None)
+        if was is None:
+            found.appeared += 1
+            _note(found.examples_appeared, (key,))
+            continue
+        now = _hashes(document, columns)
+        if was == now:
+            continue
+        pairs = zip(array("q", was), array("q", now), strict=True)
+        differing = [*compress(columns, (one != other for one, other in pairs))]
+        found.changed += 1
+        found.by_column.update(differing)
+        # what they were is looked up afterwards, of these few
+        values: dict[str, tuple[object, object]] = {
+            name: (None, document.get(name)) for name in differing
+        }
+        _note(found.examples_changed, ChangedRow((key,), values))
+    found.gone = len(left)
+    for key in list(left)[:EXAMPLES]:
+        _note(found.examples_gone, (key,))
+
+
+def _show_changed(found: TableDifference, documents: Iterator[Mapping[str, Any]]) -> None:
+    """Puts into the examples of rows that have changed what they were."""
+    wanted = {each.key[0]: place for place, each in enumerate(found.examples_changed)}
+    while wanted and (document := next(documents, None)) is not None:
+        place = wanted.pop(_key(document, found.keys), None)
+        if place is not None:
+            key, values = found.examples_changed[place].key, found.examples_changed[place].values
+            known = {name: (document.get(name), now) for name, (_, now) in values.items()}
+            found.examples_changed[place] = ChangedRow(key, known)
+
+
+def _match_whole(
+    found: TableDifference,
+    columns: Sequence[str],
+    before: Iterator[Mapping[str, Any]],
+    after: Iterator[Mapping[str, Any]],
+) -> None:
+    """Matches rows that nothing identifies, each as often as it is there."""
+    left = Counter(_hashes(each, columns) for each in before)
+    for document in after:
+        hashed = _hashes(document, columns)
+        if left[hashed] > 0:
+            left[hashed] -= 1
+            continue
+        found.appeared += 1
+        _note(found.examples_appeared, tuple(map(_plain, map(document.get, columns))))
+    found.gone = sum(left.values())
+
+
+def _set_apart(compared: VersionDifference, pair: _Pair) -> None:
+    """Takes what definition and table explain out of the columns that only one of them has."""
+    found, change = compared.found, pair.change
+    compared.explained |= dict.fromkeys(pair.retyped.values(), 1)
+    explained = set(change.columns)
+    if change.rows and (pair.old.history is None) != (pair.new.history is None):
+        explained.update(HISTORY_COLUMNS)
+
+    def left(names: Sequence[str]) -> tuple[str, ...]:
+        told = [name for name in names if name not in _OWN]
+        apart = [name for name in told if pair.still or name in explained]
+        compared.explained |= dict.fromkeys((f"column {name}" for name in apart), 1)
+        return tuple(name for name in told if name not in apart)
+
+    found.columns_added = left(found.columns_added)
+    found.columns_gone = left(found.columns_gone)
+
+
+def _key(document: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return key_text([document.get(name) for name in keys])
+
+
+def _hashes(document: Mapping[str, Any], names: Sequence[str]) -> bytes:
+    """What tells a row's values from others, column by column; small, as there is one of each."""
+    return array("q", [hash(orjson.dumps(document.get(name))) for name in names]).tobytes()
+
+
+def _plain(value: Any) -> object:
+    return value if isinstance(value, str | int | float | None) else orjson.dumps(value).decode()
+
+
+def _note(examples: list[Any], example: object) -> None:
+    if len(examples) < EXAMPLES:
+        examples.append(example)

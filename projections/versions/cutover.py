@@ -1,0 +1,348 @@
+"""Switch: readers of a view are moved to another version, in all stores, and back the same way.
+
+Each store has one word that says which version readers of a view see (`showing`). All change in one
+step each, while no batch is being written there, so the version that readers leave and the one that
+they come to have the same changes at that moment. What is to be done is noted first, by view: if
+whoever does it dies, or a store ceases to answer, the job or the next command does the rest.
+Meanwhile some stores show the old version and some the new one; both are kept, so nobody reads
+anything that is not whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from cdc.postgres import session
+from projections.common import store_lock
+from projections.definition.views import Store
+from projections.errors import (
+    SinkError,
+    StableTableError,
+    SwitchUnfinishedError,
+    VersionBusyError,
+    VersionUnknownError,
+)
+from projections.publishing import positions
+from projections.versions import registry
+from projections.versions.routing import in_order, show, shows, stores_of
+from projections.versions.version import VersionState
+from projections.versions.version_behind import refuse_behind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    import psycopg
+
+    from projections.errors import ProjectionError
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.version import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+_ONE_SWITCH: Final = timedelta(seconds=1)
+"""Less than between two switches; earlier releases noted the two states of one a moment apart."""
+_log = structlog.get_logger(__name__)
+
+
+def switch(connection: Connection, spec: JobSpec, target: ViewVersion) -> None:
+    """Moves readers of a view to another version, in all stores.
+
+    All stores are asked before anything changes. Readers who are on their way to another version
+    already come to this one instead, in the stores that do not answer as soon as they do.
+
+    Args:
+        connection: To the source, in autocommit; it holds the lock of the view's versions.
+        spec: The job.
+        target: The version.
+
+    Raises:
+        VersionBehindError: It is not where the version that readers see is; nothing has changed.
+        VersionBusyError: A batch takes too long; nothing has changed.
+        SinkError: A store does not answer; nothing has changed.
+        SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
+            rest.
+    """
+    under_way = _under_way(connection, spec, target.view) is not None
+    asked = _ask(spec, target)
+    if not under_way:
+        _refuse_away(target, asked)
+    here = stores_of(target) - asked.away.keys()
+    with (
+        session.connect(spec.source_dsn) as noting,  # a turn's own session notes all at its end
+        store_lock.alone(connection, spec.source, _turns(target, here)),
+    ):
+        for each in registry.of_view(connection, spec.source, target.view):
+            seen = each.state is VersionState.CURRENT or each.switching
+            if seen and each.place != target.place:
+                refuse_behind(connection, spec, each, target, here)
+        if not under_way:  # they may have been waited for since
+            _refuse_away(target, _ask(spec, target))
+        registry.note_switching(noting, spec.source, target.place)
+        _complete(connection, spec, target, here, asked.away)
+
+
+def back(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
+    """Moves readers of a view back to the version that they saw before; returns it.
+
+    Readers who are on their way to a later version, or to one that they never saw, stay with the
+    one that they see; a way back that was begun is gone to its end.
+
+    Args:
+        connection: To the source, in autocommit; it holds the lock of the view's versions.
+        spec: The job.
+        view: The view.
+
+    Raises:
+        VersionUnknownError: There is none, or it was dropped.
+        VersionBehindError: It is not where the one that readers see is; nothing has changed.
+        VersionBusyError: A batch takes too long; nothing has changed.
+        SinkError: A store does not answer; nothing has changed.
+        SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
+            rest.
+    """
+    target = before(connection, spec, view)
+    if target.switching:
+        finish(connection, spec, view)
+    else:
+        switch(connection, spec, target)
+    return target
+
+
+def finish(connection: Connection, spec: JobSpec, view: str) -> ViewVersion | None:
+    """Does what is left of a switch of a view that was begun; returns what readers see by it.
+
+    Args:
+        connection: To the source, in autocommit; it holds the lock of the view's versions.
+        spec: The job.
+        view: The view.
+
+    Raises:
+        VersionBusyError: A batch takes too long.
+        SwitchUnfinishedError: A store does not answer: whoever comes next does the rest.
+    """
+    target = _under_way(connection, spec, view)
+    if target is None:
+        return None
+    asked = _ask(spec, target)
+    # no more batches wait than have to, as it may be tried again and again
+    with store_lock.alone(connection, spec.source, _turns(target, asked.lacking)):
+        _complete(connection, spec, target, asked.lacking, asked.away)
+    return target
+
+
+def resume(connection: Connection, spec: JobSpec) -> None:
+    """Finishes switches that somebody began and did not end; none while they are at it.
+
+    Raises:
+        SwitchUnfinishedError: A store of one does not answer; the others are finished.
+    """
+    unfinished: SwitchUnfinishedError | None = None
+    for view in _to_finish(connection, spec):
+        try:
+            with registry.alone(connection, spec.source, view, wait_s=0):
+                finish(connection, spec, view)
+        except VersionBusyError:
+            continue
+        except SwitchUnfinishedError as error:
+            unfinished = error
+    if unfinished is not None:
+        raise unfinished
+
+
+def _to_finish(connection: Connection, spec: JobSpec) -> list[str]:
+    """Views whose switch can be finished; one that is declared again has to be made first."""
+    moving = [v for v in registry.read(connection, spec.source) if v.switching]
+    if not moving:
+        return []
+    there = {(p.view, p.store) for p in positions.read(connection)}
+    return sorted(
+        each.view
+        for each in moving
+        # of one that is made from others its table is looked at, which is not long in coming
+        if each.derived or all((each.place, store) in there for store in stores_of(each))
+    )
+
+
+def assert_shown(connection: Connection, spec: JobSpec) -> None:
+    """Shows readers of each store what they are to see, where the store has forgotten it.
+
+    Raises:
+        SinkError: A store cannot be reached.
+    """
+    later = _later(connection, spec)
+    if not later:
+        return
+    turns = frozenset[str]().union(*(_turns(each, stores_of(each)) for each in later))
+    with store_lock.alone(connection, spec.source, turns):
+        # nobody is moving readers at this moment, and what is noted is what they are to see
+        for version in _later(connection, spec):
+            for store in in_order(stores_of(version)):
+                show(spec, store, version)
+
+
+def _later(connection: Connection, spec: JobSpec) -> list[ViewVersion]:
+    """Versions that readers see and that are not the first; none of views whose are being moved."""
+    versions = registry.read(connection, spec.source)
+    moved = {each.view for each in versions if each.switching}
+    current = [each for each in versions if each.state is VersionState.CURRENT]
+    return [each for each in current if each.number > 1 and each.view not in moved]
+
+
+def _under_way(connection: Connection, spec: JobSpec, view: str) -> ViewVersion | None:
+    """The version of a view that readers are being moved to."""
+    versions = registry.of_view(connection, spec.source, view)
+    return next((each for each in versions if each.switching), None)
+
+
+def before(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
+    """Returns the version that readers saw before the one that they see, or are on their way to.
+
+    Args:
+        connection: To the source, in autocommit.
+        spec: The job.
+        view: The view.
+
+    Raises:
+        VersionUnknownError: There is none, or it was dropped.
+    """
+    return _before(registry.of_view(connection, spec.source, view), view)
+
+
+def _before(versions: Iterable[ViewVersion], view: str) -> ViewVersion:
+    """The version that readers saw before.
+
+    The version that readers leave and the one that they come to change their states at one time. So
+    what was left last is what they saw before, unless it was left earlier: then that was dropped.
+    """
+    known = list(versions)
+    current = next((each for each in known if each.state is VersionState.CURRENT), None)
+    moved_to = next((each for each in known if each.switching), None)
+    if current is not None and moved_to is not None:
+        onward = moved_to.state is VersionState.HELD or moved_to.number > current.number
+        return current if onward else moved_to
+    former = [each for each in known if each.state is VersionState.FORMER]
+    there = ", ".join(f"{each.number} ({each.state})" for each in known) or "none"
+    if current is None or not former:
+        raise VersionUnknownError(
+            f"view {view} has no version that readers saw before",
+            detail=f"versions: {there}",
+            hint=f"headwater view rebuild {view} makes another one",
+        )
+    last = max(former, key=_changed_at)
+    if _changed_at(current) - _changed_at(last) > _ONE_SWITCH:
+        raise VersionUnknownError(
+            f"the version of view {view} that readers saw before was dropped",
+            detail=f"versions: {there}",
+            hint=f"headwater view cutover {view} {last.number} shows what they saw earlier",
+        )
+    return last
+
+
+def _changed_at(version: ViewVersion) -> datetime:
+    return version.changed_at or datetime.min.replace(tzinfo=UTC)
+
+
+def _turns(version: ViewVersion, stores: Iterable[Store]) -> frozenset[str]:
+    """Whose turns have to be waited for while readers of a version are moved in some stores.
+
+    Tables of views made from others need no turn: all that is read of them is published at once.
+    """
+    if version.derived:
+        return frozenset(store_lock.of_derived(each) for each in stores if each is not Store.TABLE)
+    return frozenset(stores)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the stores of a version say when they are asked what readers see.
+
+    Attributes:
+        lacking: Those that answer, and show another version.
+        away: Those that do not answer, and why.
+    """
+
+    lacking: frozenset[Store]
+    away: Mapping[Store, ProjectionError]
+
+
+def _ask(spec: JobSpec, target: ViewVersion) -> _Asked:
+    lacking: set[Store] = set()
+    away: dict[Store, ProjectionError] = {}
+    for store in stores_of(target):
+        try:
+            if not shows(spec, store, target):
+                lacking.add(store)
+        except (SinkError, StableTableError) as error:
+            away[store] = error
+    return _Asked(frozenset(lacking), away)
+
+
+def _refuse_away(target: ViewVersion, asked: _Asked) -> None:
+    """Refuses a switch of which a part would have to wait; nothing has changed so far.
+
+    Raises:
+        SinkError: A store does not answer.
+        StableTableError: The log of the view's stable table cannot be read.
+    """
+    for store, error in sorted(asked.away.items()):
+        raise type(error)(
+            f"readers of view {target.view} stay with the version that they see:"
+            f" {store} cannot be asked",
+            detail=error.message if error.detail is None else f"{error.message}: {error.detail}",
+            hint="nothing has changed; once it answers, give the command again",
+        )
+
+
+def _complete(
+    connection: Connection,
+    spec: JobSpec,
+    target: ViewVersion,
+    stores: Collection[Store],
+    away: Mapping[Store, ProjectionError],
+) -> None:
+    """Shows readers of some stores a version that is noted; once all do, notes that they see it.
+
+    Args:
+        connection: It has the stores' turns.
+        spec: The job.
+        target: The version.
+        stores: The stores.
+        away: Those for which it is left to be done, and why.
+
+    Raises:
+        SwitchUnfinishedError: Some is left.
+    """
+    left = dict(away)
+    for store in in_order(stores):
+        try:
+            show(spec, store, target)
+        except SinkError as error:
+            left[store] = error
+        except StableTableError as error:  # a version that is behind is shown nowhere else, either
+            left[store] = error
+            break
+    if left:
+        raise _unfinished(target, left)
+    before = [VersionState.CURRENT]
+    for each in registry.of_view(connection, spec.source, target.view):
+        if each.place != target.place:
+            registry.move(connection, spec.source, each.place, VersionState.FORMER, before)
+    before = [VersionState.HELD, VersionState.FORMER, VersionState.CURRENT]
+    registry.move(connection, spec.source, target.place, VersionState.CURRENT, before)
+    _log.info("readers see another version", view=target.view, version=target.number)
+
+
+def _unfinished(
+    target: ViewVersion, left: Mapping[Store, ProjectionError]
+) -> SwitchUnfinishedError:
+    back_too = f"; headwater view rollback {target.view} takes them back"
+    return SwitchUnfinishedError(
+        f"readers of view {target.view} do not see version {target.number} everywhere yet",
+        detail="; ".join(f"{store}: {error.message}" for store, error in sorted(left.items())),
+        hint="it is noted, and the job does the rest as soon as it can"
+        + (back_too if target.state is VersionState.HELD else ""),
+    )

@@ -1,0 +1,140 @@
+"""Versions of views that are made from others: which the job makes, and in what order.
+
+Such a version is filled from no archive: the job makes the whole of it, at the next boundary, from
+the tables of the views that it reads, and keeps it from then on at every boundary with the others.
+What follows a view reads the version that readers see, and is made anew when they are moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.definition.diff import ChangeKind
+from projections.definition.views import DerivedView
+from projections.errors import DefinitionUnreadableError, RebuildRefusedError
+from projections.versions import function_store, registry
+from projections.versions.version import KEPT, VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import psycopg
+
+    from projections.versions.version import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+_READ: Final = """
+SELECT DISTINCT jsonb_array_elements_text(definition -> 'inputs') FROM headwater.view_versions
+ WHERE source = %s AND view = ANY (%s) AND state IN ('joining', 'held', 'current', 'former')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDerived:
+    """A version of a view that is made from others, as the job keeps it.
+
+    Attributes:
+        view: The view, under the version's place.
+        joining: Whether it waits to be made for the first time.
+    """
+
+    view: DerivedView
+    joining: bool = False
+
+
+def kept(
+    connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
+) -> list[KeptDerived]:
+    """Returns what the job keeps: of each declared view its versions, each after what it reads.
+
+    Of a view, those that readers do not see come before the one that they do: so in no other store
+    that one is ever ahead. A view without versions is kept as it is declared; a version whose
+    definition cannot be read, not at all.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        declared: The views as they are declared.
+        functions: Where what was kept of functions is.
+    """
+    by_view: dict[str, list[ViewVersion]] = {}
+    for version in registry.read(connection, source):
+        by_view.setdefault(version.view, []).append(version)
+    found: dict[str, list[KeptDerived]] = {}
+    for view in declared:
+        if view.name not in by_view:
+            found[view.name] = [KeptDerived(view)]
+            continue
+        versions = [each for each in by_view[view.name] if each.state in KEPT]
+        versions.sort(key=lambda each: each.state is VersionState.CURRENT)
+        each_kept = (_kept(connection, version, view, functions) for version in versions)
+        found[view.name] = [each for each in each_kept if each is not None]
+    views = {name: [each.view for each in versions] for name, versions in found.items()}
+    try:
+        names = in_order(views)
+    except RebuildRefusedError:  # followed in place: those of the circle stand still
+        names = list(views)
+    return [each for name in names for each in found[name]]
+
+
+def places(
+    connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
+) -> tuple[DerivedView, ...]:
+    """Returns the views that `kept` does, under their places."""
+    if not declared:
+        return ()
+    return tuple(each.view for each in kept(connection, source, declared, functions))
+
+
+def _kept(
+    connection: Connection, version: ViewVersion, view: DerivedView, functions: Path
+) -> KeptDerived | None:
+    joining = version.state is VersionState.JOINING
+    try:
+        if version.state is VersionState.CURRENT:
+            change = registry.changed(connection, version, view)
+            if change.kind is not ChangeKind.REBUILD:
+                return KeptDerived(replace(view, name=version.place))
+        found = version.declared()
+    except DefinitionUnreadableError:
+        return None
+    if not isinstance(found, DerivedView):
+        return None
+    return KeptDerived(function_store.with_function(found, view, functions), joining)
+
+
+def read(connection: Connection, source: str, views: Iterable[str]) -> frozenset[str]:
+    """Returns what versions of some views read that the job keeps."""
+    if not registry.ready(connection):
+        return frozenset()
+    rows = connection.execute(_READ, (source, list(views))).fetchall()
+    return frozenset(name for (name,) in rows)
+
+
+def in_order(views: Mapping[str, Iterable[DerivedView]]) -> list[str]:
+    """Returns names of views, each after those that a version of it reads.
+
+    Args:
+        views: By name, the versions that are kept.
+
+    Raises:
+        RebuildRefusedError: Each of some reads the next one.
+    """
+    reads = {
+        name: {each for version in versions for each in version.inputs if each in views}
+        for name, versions in views.items()
+    }
+    try:
+        return list(TopologicalSorter(reads).static_order())
+    except CycleError as error:
+        circle = " <- ".join(error.args[1])
+        raise RebuildRefusedError(
+            "versions of these views would each be made from the next",
+            detail=circle,
+            hint="move readers of one to its new version, and drop the old one, before the next is"
+            " rebuilt",
+        ) from None

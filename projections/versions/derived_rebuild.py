@@ -1,0 +1,130 @@
+"""Rebuild of a view that is made from others: the job makes a version of it beside the present one.
+
+There is nothing to replay: what it is made from is there in tables, at each boundary. So what is
+done here is to say what will be, to note the version, and to compare it with what readers see.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake.exceptions import DeltaError
+
+from projections.definition.views import DerivedView, Store
+from projections.errors import SinkUnavailableError, VersionBehindError
+from projections.incremental.delivery import plan_at
+from projections.publishing.published_versions import Published
+from projections.stores.delta.table_stats import rows_at
+from projections.versions import compare as versions_compare
+from projections.versions import derived as versions_derived
+from projections.versions import rebuild, registry
+from projections.versions.rebuild import DISK_SPARE, RebuildPlan
+from projections.versions.version import VersionState
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.publishing.published_versions import PublishedVersion
+    from projections.versions.compare import VersionDifference
+    from projections.versions.version import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+_ROWS_PER_S: Final = 100_000
+"""What a small machine takes of the rows that a query reads, where nobody has measured it."""
+
+
+def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> RebuildPlan:
+    """Tells what a rebuild of a view will do; changes nothing.
+
+    Args:
+        connection: To the source, in autocommit.
+        spec: The job.
+        view: The view as it is declared now.
+
+    Raises:
+        RebuildRefusedError: It would be made from itself, by way of other versions that are kept.
+    """
+    known = versions_derived.kept(connection, spec.source, spec.declared_derived, spec.functions)
+    by_view: dict[str, list[DerivedView]] = {}
+    for each in known:
+        by_view.setdefault(each.view.name.partition(".")[0], []).append(each.view)
+    by_view.setdefault(view.name, []).append(view)
+    versions_derived.in_order(by_view)
+    own = [v for v in registry.read(connection, spec.source) if v.view == view.name]
+    current = next((each for each in own if each.state is VersionState.CURRENT), None)
+    differs = () if current is None else registry.changed(connection, current, view).said
+    rows = _rows(spec, view)
+    return RebuildPlan(
+        view.name,
+        differs,
+        "views",
+        rows,
+        round(rows / _ROWS_PER_S, 1),
+        int(rebuild.parquet_bytes(spec, current) * DISK_SPARE),
+        shutil.disk_usage(spec.home).free,
+        rebuild.followers(spec, view),
+        known_by=f"{_ROWS_PER_S:,} rows a second are assumed",
+        stores=rebuild.stores_room(spec, view, current),
+    )
+
+
+def _rows(spec: JobSpec, view: DerivedView) -> int:
+    """About how many rows the tables have that a view reads."""
+    tables = spec.addresses.tables
+    published = Published(tables, spec.source)
+    latest, places = published.latest(), published.current()
+    if latest is None:
+        return 0
+    read = [places.get(name, name) for name in view.inputs]
+    there = [(place, latest.views[place].version) for place in read if place in latest.views]
+    return sum(rows_at(tables, place, version) for place, version in there)
+
+
+def compare(
+    connection: Connection, spec: JobSpec, current: ViewVersion, target: ViewVersion
+) -> VersionDifference:
+    """Compares a version with the one that readers see, as both are published at one boundary.
+
+    That a query gives columns which the other one does not, or of another type, is explained by it;
+    that rows which both have differ in a column of both is not.
+
+    Args:
+        connection: To the source, in autocommit.
+        spec: The job.
+        current: The version that readers see.
+        target: The other one.
+
+    Raises:
+        VersionBehindError: They have not been published at one boundary yet.
+        SinkError: A table cannot be read.
+    """
+    latest = Published(spec.addresses.tables, spec.source).latest()
+    old, new = (_bound(spec, latest, version) for version in (current, target))
+    change = registry.changed(connection, current, registry.defined(target))
+    types = [{c.name: c.type_name for c in plan.schema.columns} for plan in (old, new)]
+    columns = {name for one in types for name in one if types[0].get(name) != types[1].get(name)}
+    change = change._replace(columns=frozenset(columns), rows=False)
+    return versions_compare.compare_versions(connection, spec, old, new, change)
+
+
+def _bound(spec: JobSpec, latest: PublishedVersion | None, version: ViewVersion) -> ViewPlan:
+    view = version.declared()
+    at = None if latest is None else latest.views.get(version.place)
+    if at is None or not isinstance(view, DerivedView):
+        raise VersionBehindError(
+            f"version {version.number} of view {version.view} is not published yet",
+            hint="the job makes it at the next boundary: headwater view status; then try again",
+        )
+    try:
+        plan = plan_at(spec, view, at.version)
+    except (DeltaError, OSError) as error:
+        raise SinkUnavailableError(
+            f"table {version.place} cannot be read", detail=type(error).__name__
+        ) from None
+    # its table is there even where no reader asks for it
+    return replace(plan, to=plan.to | {Store.TABLE})

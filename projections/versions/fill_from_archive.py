@@ -1,0 +1,177 @@
+"""Archive rebuild: a version of a view filled from the archive, and brought up with it in laps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cdc.broker import extent
+from cdc.snapshot import reads
+from projections.archive.progress_note import Noting, state_of
+from projections.archive.replay import replay
+from projections.archive.scan import newest_version
+from projections.archive.task import Had, ReplayOptions
+from projections.changes import sweeps
+from projections.errors import ArchiveIncompleteError
+from projections.versions import handover, rebuild, registry
+from projections.versions import laps as laps_of
+from projections.versions.fill import archived, note_swept, targets, whole_reads
+from projections.versions.laps import Laps
+from projections.versions.rate_estimate import share_of
+from projections.versions.version import Replayed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import psycopg
+
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.versions.fill import Filling
+    from projections.versions.version import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+
+def fill(
+    connection: Connection, spec: JobSpec, version: ViewVersion, plan: ViewPlan, filling: Filling
+) -> None:
+    """Fills the places of a version from the archive; one that was killed goes on where it was.
+
+    What the archive gets meanwhile is replayed too, lap after lap, until little is left to the job.
+
+    Args:
+        connection: To the source; it holds the lock of the view's versions.
+        spec: The job.
+        version: The version.
+        plan: It, bound to its table.
+        filling: How.
+
+    Raises:
+        ReplayStoppedError: It was paused.
+        ArchiveIncompleteError: The archive lacks records: the source has to be read.
+        SinkError: A store refuses everything or cannot be reached.
+    """
+    done = _ArchiveRebuild(connection, spec, version, plan, filling).run()
+    done = replace(done, progress=None)  # a lap that came to nothing may have noted that it looked
+    registry.note_replayed(connection, spec.source, version.place, done)
+
+
+@dataclass
+class _ArchiveRebuild:
+    connection: Connection
+    spec: JobSpec
+    version: ViewVersion
+    plan: ViewPlan
+    filling: Filling
+
+    def run(self) -> Replayed:
+        done, laps = self.version.replayed or Replayed({}), Laps()
+        while True:
+            begun = state_of(done.progress) is not None
+            try:
+                if begun or done.archive is None:
+                    laps.begin(resumed=begun)
+                    done = self._replayed(done)
+                    continue
+                left = laps_of.left(self.spec, self.plan, done)
+                if not laps.worth(left):
+                    if laps.outrun:
+                        self.filling.waits(self._outrun(left))
+                    return done
+                self.filling.waits(self._begins(done, left))
+                laps.begin(left)
+                at = newest_version(self.spec.archive)
+                self.plan = rebuild.bind_again(self.connection, self.spec, self.version)
+                done = self._replayed(done, at)
+            except ArchiveIncompleteError:
+                if done.archive is None:
+                    raise
+                # the topics may still have what the archive lacks
+                bounds = extent.bounds(self.spec.bootstrap, frozenset(self.plan.topics))
+                if not handover.too_late(self.plan, done.ends, bounds):
+                    return done
+                done = Replayed({})
+
+    def _replayed(self, before: Replayed, at: int | None = None) -> Replayed:
+        """Replays the archive, or of a version that came to an end of it what is new, once.
+
+        Args:
+            before: How far it is.
+            at: Of a lap that begins, the version of the archive that it comes to.
+
+        Returns:
+            How far it is then, as it was noted.
+        """
+        began, lap = time.monotonic(), before.archive is not None
+
+        def so_far() -> Replayed:
+            if lap:  # of a few records, most is what it takes to begin: that tells no rate
+                return before
+            took_s = time.monotonic() - began
+            share = share_of(before, took_s, self.filling.share)
+            return replace(before, seconds=round(before.seconds + took_s, 1), share=share)
+
+        def noted(replayed: Replayed) -> None:
+            registry.note_replayed(self.connection, self.spec.source, self.plan.name, replayed)
+
+        def note_progress(now: Mapping[str, Any]) -> None:
+            noted(replace(so_far(), progress=now))
+
+        number = before.laps + 1 if lap else 0
+        noting = Noting(before.progress, note_progress, self.filling.progress, number)
+        into = targets(self.connection, self.spec, self.plan)
+        done = replay(self.spec.archive, into, self._options(before, at, noting))
+        note_swept(self.connection, self.plan, done)
+        found = replace(
+            so_far(),
+            ends=done.ends,
+            progress=None,
+            records=before.records if lap else done.records,
+            archive=done.archive,
+            laps=before.laps + lap,
+        )
+        noted(found)
+        return found
+
+    def _options(self, before: Replayed, at: int | None, noting: Noting) -> ReplayOptions:
+        connection, spec, plan = self.connection, self.spec, self.plan
+        lap = before.archive is not None
+        ends = [(topic, number, end) for (topic, number), end in before.ends.items()]
+        to_sweep = not lap or self._to_sweep()
+        return ReplayOptions(
+            had=Had(ends, before.archive) if lap else None,
+            version=at,
+            # one that goes on was looked at when it began
+            archived={} if lap and noting.resumes else archived(spec, plan, at),
+            whole=whole_reads(connection, spec) if to_sweep else {},
+            spans=sweeps.spans(connection, plan),
+            share=self.filling.share,
+            stopped=self.filling.stopped,
+            progress=noting.told,
+            note=noting.note,
+            resume=noting.resumes,
+            scratch=spec.home,
+        )
+
+    def _to_sweep(self) -> bool:
+        """Whether a whole read allows something to be removed that was not removed yet."""
+        whole = reads.whole_reads(self.connection, self.plan.source)
+        done = sweeps.done(self.connection)
+        pending = (sweeps.pending(self.plan, store, whole, done) for store in self.plan.to)
+        return any(each is not None for each in pending)
+
+    def _begins(self, done: Replayed, left: int) -> str:
+        version = self.version
+        return (
+            f"version {version.number} of view {version.view}, lap {done.laps + 1}: about {left:,}"
+            " records came while it was filled"
+        )
+
+    def _outrun(self, left: int) -> str:
+        version, share = self.version, self.filling.share
+        return (
+            f"version {version.number} of view {version.view}: more comes than {share:.0%} of the"
+            f" time can replay; about {left:,} records are left to the job"
+        )

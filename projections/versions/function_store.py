@@ -1,0 +1,246 @@
+"""Functions of versions: kept when a version is made, so that it goes on by the one that it had.
+
+What a function needs of its module (`projections.definition.derived.function_source`) lies in a
+file of the home folder that is named by its digest. The source database has the digest alone: a row
+of it that somebody has altered can name another file that was kept, and cannot run anything else,
+as a file runs only if it is what its name says.
+
+A file is there before the row that names it, and goes when no row does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from threading import Lock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.definition.derived.function_source import MADE, digest_of
+from projections.definition.derived.view_function import ViewFunction, part_told
+from projections.definition.diff import is_function
+from projections.definition.views import DerivedView
+from projections.errors import FunctionLostError
+from projections.versions import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    import psycopg
+
+    from projections.definition.views import AnyView
+
+    Connection = psycopg.Connection[Any]
+
+_MODULE: Final = "headwater_views"
+"""What a module of views is called while it runs: so is a part of it."""
+
+_FILE: Final = re.compile(r"[0-9a-f]{64}\.(py|tmp)")
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtext('headwater.functions'))"
+_NAMED: Final = """
+SELECT DISTINCT definition ->> 'text' FROM headwater.view_versions
+ WHERE state <> 'dropped' AND definition ->> 'is' = 'DerivedView'
+"""
+_TOLD_ANEW: Final = """
+UPDATE headwater.view_versions SET definition = jsonb_set(definition, '{text}', to_jsonb(%s::text))
+ WHERE source = %s AND view = %s AND state <> 'dropped' AND definition ->> 'text' = %s
+   AND definition ->> 'is' = 'DerivedView'
+"""
+_running = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFunction:
+    """A function of a version, as it was kept; wherever it is sent, it is found in its file.
+
+    Attributes:
+        view: Name of the view.
+        folder: Where functions are kept.
+        digest: What tells it from another.
+    """
+
+    view: str
+    folder: Path
+    digest: str
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Returns the view, made from a DataFrame of each of its inputs.
+
+        Raises:
+            FunctionLostError: What was kept of it is gone, or was altered.
+        """
+        return self.made(*inputs)
+
+    @property
+    def made(self) -> Callable[..., Any]:
+        """The function itself.
+
+        Raises:
+            FunctionLostError: What was kept of it is gone, or was altered.
+        """
+        try:
+            return _run(self.folder / f"{self.digest}.py", self.digest)
+        except _LostError as error:
+            raise FunctionLostError(
+                f"the function that a version of view {self.view} is made by {error}",
+                detail=f"{self.folder.name}/{self.digest}.py in the home folder",
+                hint="put the file back; or declare the function as it was, and start the job"
+                f" again; or headwater view rebuild {self.view} makes a version by the one that is"
+                " declared, and cutover shows it",
+            ) from None
+
+
+class _LostError(Exception):
+    """It cannot be run; the text says why."""
+
+
+def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> DerivedView:
+    """Returns a version of a view with the function that it was made for.
+
+    Of a function of which nobody could tell what it needs of its module, that is the declared one.
+
+    Args:
+        kept: The view, as it was kept for the version.
+        declared: The view as it is declared.
+        folder: Where functions are kept.
+    """
+    if not is_function(kept):
+        return kept
+    digest = part_told(kept.text)
+    if digest is not None and (declared.function is None or declared.text != kept.text):
+        return replace(kept, function=KeptFunction(declared.name, folder, digest))
+    if declared.function is None:
+        return kept
+    return replace(kept, function=declared.function, text=declared.text)
+
+
+def in_place(declared: DerivedView) -> str:
+    """Says how a view comes to its declared function of which what it was is not kept."""
+    function = declared.function
+    why = function.untold if isinstance(function, ViewFunction) else ""
+    said = "its rows are computed in its place when the job starts again"
+    return f"{said}, as its function cannot be kept apart: {why}" if why else said
+
+
+@contextmanager
+def noting(
+    connection: Connection, source: str, folder: Path, declared: Iterable[AnyView]
+) -> Iterator[None]:
+    """Keeps the functions of views, of which versions are noted meanwhile.
+
+    What an earlier release has noted of one, by the whole of a module that is still the same, is
+    noted anew. When it is done, what no version names any more is removed.
+
+    Args:
+        connection: To the source, in autocommit; what is noted is noted as a whole.
+        source: Its name.
+        folder: Where functions are kept.
+        declared: The views as they are declared.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    with _alone(connection):
+        for view in declared:
+            if isinstance(view, DerivedView) and isinstance(view.function, ViewFunction):
+                _keep(folder, view.function)
+                if view.text != view.function.former and registry.ready(connection):
+                    told = view.text, source, view.name, view.function.former
+                    connection.execute(_TOLD_ANEW, told)
+        yield
+        _tidy(connection, folder)
+
+
+def tidy(connection: Connection, folder: Path) -> None:
+    """Removes what was kept of functions that no version names any more.
+
+    Args:
+        connection: To the source, in autocommit.
+        folder: Where functions are kept.
+    """
+    with _alone(connection):
+        _tidy(connection, folder)
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Keeps everybody else from the files and from noting what names them."""
+    with connection.transaction():
+        connection.execute(_LOCK)
+        yield
+
+
+def _keep(folder: Path, function: ViewFunction) -> None:
+    part = function.part
+    if part is None:
+        return
+    file = folder / f"{part.digest}.py"
+    try:
+        _read(file, part.digest)
+    except _LostError:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(".tmp")
+        with draft.open("w", encoding="utf-8") as content:
+            content.write(part.text)
+            content.flush()
+            os.fsync(content.fileno())  # a row that outlives a power cut has its file
+        draft.replace(file)
+        _sync(folder)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _tidy(connection: Connection, folder: Path) -> None:
+    if not folder.is_dir() or not registry.ready(connection):
+        return
+    told = (text for (text,) in connection.execute(_NAMED).fetchall())
+    named = {f"{digest}.py" for text in told if (digest := part_told(text or "")) is not None}
+    for file in folder.iterdir():
+        if _FILE.fullmatch(file.name) and file.name not in named:
+            file.unlink(missing_ok=True)
+
+
+def _read(file: Path, digest: str) -> str:
+    try:
+        text = file.read_text("utf-8")
+    except FileNotFoundError:
+        raise _LostError("is gone") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _LostError(f"cannot be read: {type(error).__name__}") from None
+    try:
+        same = digest_of(text) == digest
+    except (SyntaxError, ValueError):
+        same = False
+    if not same:
+        raise _LostError("was altered")
+    return text
+
+
+@lru_cache(maxsize=256)
+def _run(file: Path, digest: str) -> Callable[..., Any]:
+    """Runs what was kept, as a module of views is run, and returns the function."""
+    code = compile(_read(file, digest), str(file), "exec", dont_inherit=True)
+    module = ModuleType(_MODULE)
+    with _running:
+        before = sys.modules.get(_MODULE)
+        sys.modules[_MODULE] = module  # classes look for their module while they are made
+        try:
+            exec(code, module.__dict__)  # noqa: S102  # it is what the project's own module said
+        finally:
+            if before is None:
+                del sys.modules[_MODULE]
+            else:
+                sys.modules[_MODULE] = before
+    made: Callable[..., Any] = vars(module)[MADE]
+    return made

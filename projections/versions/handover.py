@@ -1,0 +1,148 @@
+"""Joining: a version that was filled from the archive is taken over by the job's queries.
+
+The archive ends somewhere; a store's query stands elsewhere, nearly always further on. Queries that
+run go on, and what lies in between is taken for the version alone (`spark.takeover`). One that is
+started goes back: what lies in between is taken by the query once more, for all views of those
+topics: nothing comes of it where it has been, as every row is guarded by its version, and the new
+version has it then. A query that is killed before it has come so far begins there again, as the
+version joins until it is everywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cdc.broker import extent
+from cdc.postgres import session
+from projections.common.fault import Fault
+from projections.errors import RecordsLostError
+from projections.publishing import positions
+from projections.versions import registry
+from projections.versions.version import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import psycopg
+
+    from cdc.broker.extent import Place
+    from projections.common.offsets import Offsets
+    from projections.definition.views import Store
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.versions.version import ViewVersion
+
+_log = structlog.get_logger(__name__)
+
+
+def checked(spec: JobSpec) -> JobSpec:
+    """Leaves out versions for which it has become too late: records that they lack are gone.
+
+    Args:
+        spec: The job, its views bound.
+
+    Raises:
+        BrokerError: The broker does not answer.
+        PostgresError: The source does not answer.
+    """
+    if not spec.joining:
+        return spec
+    coming = {plan.name: plan for plan in spec.plans if plan.name in spec.joining}
+    topics = frozenset(topic for plan in coming.values() for topic in plan.topics)
+    bounds = extent.bounds(spec.bootstrap, topics)
+    late = {place for place, plan in coming.items() if too_late(plan, spec.joining[place], bounds)}
+    with session.connect(spec.source_dsn) as connection:
+        versions = registry.read(connection, spec.source)
+        late |= coming.keys() & expired(versions, time.time())
+        for place in sorted(late):
+            error = RecordsLostError(
+                f"version {place} cannot be taken over: records that it lacks are gone",
+                detail="topics keep less than has passed since it was filled",
+                hint="headwater view rebuild: it goes on with what the archive has by now, and says"
+                " so if it cannot",
+            )
+            registry.note_fault(connection, spec.source, place, Fault.of(error))
+            _log.warning("a version cannot be taken over", version=place, code=error.code)
+    if not late:
+        return spec
+    return replace(
+        spec,
+        plans=tuple(plan for plan in spec.plans if plan.name not in late),
+        joining={place: ends for place, ends in spec.joining.items() if place not in late},
+    )
+
+
+def too_late(plan: ViewPlan, ends: Offsets, bounds: Mapping[Place, tuple[int, int]]) -> bool:
+    """Tells whether records are gone that a version lacks.
+
+    Args:
+        plan: The version.
+        ends: Offset after the last record of each partition that it was filled with.
+        bounds: First offset of each partition, and the one after its last record.
+    """
+    return any(
+        first > ends.get(partition, 0)
+        for partition, (first, _) in bounds.items()
+        if partition[0] in plan.topics
+    )
+
+
+def expired(versions: Iterable[ViewVersion], now: float) -> frozenset[str]:
+    """Returns places of versions of whose changes some may be in their topic no more.
+
+    A topic that keeps the newest record of each key has lost those by compaction.
+
+    Args:
+        versions: The versions of a source.
+        now: The time, seconds since 1970.
+    """
+    return frozenset(
+        each.place
+        for each in versions
+        if each.replayed is not None
+        and each.replayed.until is not None
+        and each.replayed.until < now
+    )
+
+
+def rewound(spec: JobSpec, store: Store, at: Offsets) -> Offsets:
+    """Returns where a query stands once versions that join are considered.
+
+    Args:
+        spec: The job.
+        store: The query's store.
+        at: The offset after the last record of each partition that it has finished.
+    """
+    found = dict(at)
+    for plan in spec.plans_in(store):
+        if (ends := spec.joining.get(plan.name)) is None:
+            continue
+        # of a partition that the archive had nothing of, the version has nothing
+        own = {p: ends.get(p, 0) for p in found if p[0] in plan.topics}
+        found |= {partition: min(found[partition], end) for partition, end in own.items()}
+    return found
+
+
+def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
+    """Notes which versions have been taken over: those that claim a position in every store.
+
+    Of one that was dropped, nothing is left that its last batches have said.
+    """
+    versions = registry.read(connection, spec.source)
+    coming = {each.place for each in versions if each.state is VersionState.JOINING}
+    dropped = {each.place for each in versions if each.state is VersionState.DROPPED}
+    if not coming and not dropped:
+        return
+    there = {(p.view, p.store) for p in positions.read(connection)}
+    kept = {plan.name for plan in spec.plans}
+    for place in sorted((dropped - kept) & {view for view, _ in there}):
+        registry.forget(connection, spec.source, place)
+    for plan in spec.plans:
+        if plan.name in coming and all((plan.name, store) in there for store in plan.to):
+            before = [VersionState.JOINING]
+            registry.move(connection, spec.source, plan.name, VersionState.HELD, before)
+            _log.info("a version is kept beside the one that readers see", version=plan.name)

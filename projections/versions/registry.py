@@ -1,0 +1,389 @@
+"""Versions of a view: one that readers see, and others that are kept beside it.
+
+A view whose definition changes gets another version: a view of its own in every store, under the
+name `<view>.v<number>`, which is its *place*; the first version's place is the view's own name. The
+job keeps all versions that are not dropped, each by the definition that it was made for, so readers
+can be moved to another one and back. What versions there are is noted in the source database, next
+to where each view is: there is one truth of it for the job, for every command and for readers.
+
+A place is never used again, not even after its version was dropped: whatever somebody left there
+belongs to nobody.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from projections.common.fault import Fault
+from projections.definition import codec
+from projections.definition.diff import ChangeKind, DefinitionChange, difference
+from projections.errors import VersionBusyError
+from projections.versions.version import (
+    KEPT,
+    Replayed,
+    VersionState,
+    ViewVersion,
+    replayed_of_json,
+    replayed_to_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from cdc.table import TableName
+    from projections.common.offsets import Offsets
+    from projections.definition.views import AnyView, View
+
+    Connection = psycopg.Connection[Any]
+
+BUSY_WAIT_S: Final = 2.0
+"""How long somebody who comes to the versions of a view waits for somebody else: a look at them, a
+drop or a switch are over by then, and a rebuild is not."""
+
+_COLUMNS: Final = """
+view, version, place, state, definition, reasons, bounds, replayed, fault, switching, made_at,
+changed_at"""
+_READY: Final = "SELECT to_regclass('headwater.view_versions') IS NOT NULL"
+_READ: Final = f"""
+SELECT {_COLUMNS} FROM headwater.view_versions WHERE source = %s ORDER BY view, version
+"""  # noqa: S608  # the columns are a constant
+_ADD: Final = """
+INSERT INTO headwater.view_versions (source, view, version, place, state, definition, reasons,
+                                     bounds)
+SELECT %(source)s, %(view)s, number, CASE number WHEN 1 THEN %(view)s
+                                      ELSE %(view)s || '.v' || number END,
+       %(state)s, %(definition)s, %(reasons)s, %(bounds)s
+  FROM (SELECT coalesce(max(version), 0) + 1 AS number FROM headwater.view_versions
+         WHERE source = %(source)s AND view = %(view)s) AS next
+RETURNING version
+"""
+# now(): what changes in one transaction, as both versions of a switch do, changes at one time
+_MOVE: Final = """
+UPDATE headwater.view_versions
+   SET state = %(state)s, fault = NULL, switching = false,
+       changed_at = CASE state WHEN %(state)s THEN changed_at ELSE now() END
+ WHERE source = %(source)s AND place = %(place)s AND state = ANY (%(before)s)
+"""
+_DEFINE: Final = """
+UPDATE headwater.view_versions SET definition = %s WHERE source = %s AND place = %s
+"""
+_REPLAYED: Final = """
+UPDATE headwater.view_versions SET replayed = %s WHERE source = %s AND place = %s
+"""
+_FAULT: Final = """
+UPDATE headwater.view_versions
+   SET fault = %s, state = 'building', changed_at = clock_timestamp()
+ WHERE source = %s AND place = %s AND state IN ('building', 'joining')
+"""
+_SWITCHING: Final = """
+UPDATE headwater.view_versions SET switching = place = %(place)s
+ WHERE source = %(source)s AND switching <> (place = %(place)s)
+   AND view = (SELECT view FROM headwater.view_versions
+                WHERE source = %(source)s AND place = %(place)s)
+"""
+_MARK: Final = """
+SELECT place, md5(definition::text), state = 'joining' FROM headwater.view_versions
+ WHERE source = %s AND view = ANY (%s) AND state IN ('joining', 'held', 'current', 'former')
+"""
+_DROPPED: Final = """
+SELECT place FROM headwater.view_versions WHERE source = %s AND state = 'dropped'
+"""
+_FORGET: Final = (
+    "DELETE FROM headwater.view_positions WHERE source = %(source)s AND view = %(place)s",
+    "DELETE FROM headwater.view_shapes WHERE source = %(source)s AND view = %(place)s",
+    "DELETE FROM headwater.quarantine WHERE source = %(source)s AND view = %(place)s",
+    "DELETE FROM headwater.sweeps WHERE view = %(place)s",
+    "DELETE FROM headwater.view_verifications WHERE source = %(source)s AND view = %(place)s",
+    "DELETE FROM headwater.schema_outcomes WHERE view = %(place)s",
+)
+_LOCK: Final = (
+    "SELECT pg_advisory_lock(hashtext('headwater.view_versions'), hashtext(%s || '/' || %s))"
+)
+_UNLOCK: Final = (
+    "SELECT pg_advisory_unlock(hashtext('headwater.view_versions'), hashtext(%s || '/' || %s))"
+)
+_GONE: Final = "SELECT to_regclass(quote_ident(%s) || '.' || quote_ident(%s)) IS NULL"
+
+
+def ready(connection: Connection) -> bool:
+    """Tells whether there is a place for them: there is none before the first capture."""
+    row = connection.execute(_READY).fetchone()
+    return bool(row and row[0])
+
+
+def read(connection: Connection, source: str) -> list[ViewVersion]:
+    """Returns all versions that were ever made, by view and number."""
+    if not ready(connection):
+        return []
+    return [_version(*row) for row in connection.execute(_READ, (source,)).fetchall()]
+
+
+def of_view(connection: Connection, source: str, view: str) -> list[ViewVersion]:
+    """Returns the versions of a view that are not dropped, by number."""
+    return [
+        version
+        for version in read(connection, source)
+        if version.view == view and version.state is not VersionState.DROPPED
+    ]
+
+
+def dropped(connection: Connection, source: str) -> frozenset[str]:
+    """Returns the places of versions that were dropped."""
+    if not ready(connection):
+        return frozenset()
+    return frozenset(place for (place,) in connection.execute(_DROPPED, (source,)).fetchall())
+
+
+def register(connection: Connection, source: str, declared: Iterable[AnyView]) -> dict[str, str]:
+    """Notes the definitions of a job that begins.
+
+    A view that has no version gets its first one. One that was withdrawn, and is declared again,
+    gets another, to which readers are moved as soon as the job has it. What a view follows as it
+    stands is taken over; for anything else it goes on by the definition that it has.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        declared: The views as they are declared.
+
+    Returns:
+        By view that has another definition than the declared one, what differs.
+    """
+    if not ready(connection):
+        return {}
+    current = _current(read(connection, source))
+    differing = {}
+    for view in declared:
+        known = current.get(view.name)
+        if known is None:
+            with connection.transaction():
+                if add(connection, source, view, VersionState.CURRENT) > 1:
+                    place = _current(read(connection, source))[view.name].place
+                    note_switching(connection, source, place)
+            continue
+        found, document = changed(connection, known, view), codec.encoded(view)
+        if found.kind is ChangeKind.REBUILD:
+            differing[view.name] = "; ".join(found.said)
+        elif document != known.definition:
+            connection.execute(_DEFINE, (Jsonb(document), source, known.place))
+    return differing
+
+
+def changed(connection: Connection, known: ViewVersion, view: AnyView) -> DefinitionChange:
+    """Says how a declared view differs from what a version was made for."""
+
+    def gone(table: TableName) -> bool:
+        row = connection.execute(_GONE, (table.schema, table.name)).fetchone()
+        return bool(row and row[0])
+
+    return difference(codec.decoded(known.definition), view, gone=gone)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptView:
+    """A version of a view as the job keeps it.
+
+    Attributes:
+        view: The view, under the version's place.
+        shown: Whether readers see it.
+        joining: Offset after the last record of each partition that it was filled with; None of
+            one that the job's queries have had.
+    """
+
+    view: View
+    shown: bool = True
+    joining: Offsets | None = None
+
+
+def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[KeptView]:
+    """Returns what the job keeps: for each declared view its versions, under their places.
+
+    Those that readers do not see come before the one that they do. So where a batch is written to
+    one after the other, nobody who is moved to another version meanwhile sees an earlier state.
+    A view without versions is kept as it is declared.
+    """
+    by_view: dict[str, list[ViewVersion]] = {}
+    for version in read(connection, source):
+        by_view.setdefault(version.view, []).append(version)
+    found: list[KeptView] = []
+    for view in declared:
+        if view.name not in by_view:
+            found.append(KeptView(view))
+        versions = [each for each in by_view.get(view.name, ()) if each.state in KEPT]
+        versions.sort(key=lambda each: each.state is VersionState.CURRENT)
+        found += [_kept(connection, version, view) for version in versions]
+    return found
+
+
+def _kept(connection: Connection, version: ViewVersion, view: View) -> KeptView:
+    made_for = cast("View", version.declared([view]))
+    if version.state is VersionState.CURRENT:
+        follows = changed(connection, version, view).kind is not ChangeKind.REBUILD
+        return KeptView(replace(view, name=version.place) if follows else made_for)
+    joining = version.state is VersionState.JOINING and version.replayed is not None
+    ends = version.replayed.ends if joining and version.replayed is not None else None
+    return KeptView(made_for, shown=False, joining=ends)
+
+
+def made_for(versions: Iterable[ViewVersion], view: AnyView) -> ViewVersion | None:
+    """Returns the newest version of a view that is kept and was made for a definition."""
+    wanted = codec.digest(view)
+    found = [
+        each
+        for each in versions
+        if each.view == view.name and each.state in KEPT and codec.digest(each.declared()) == wanted
+    ]
+    return found[-1] if found else None
+
+
+def defined(version: ViewVersion) -> AnyView:
+    """Returns the view as it was declared for a version, under its own name."""
+    return codec.decoded(version.definition)
+
+
+def current_places(connection: Connection, source: str) -> dict[str, str]:
+    """Returns the place of the version of each view that readers see."""
+    return {view: each.place for view, each in _current(read(connection, source)).items()}
+
+
+def add(  # noqa: PLR0913, PLR0917  # what a version begins with
+    connection: Connection,
+    source: str,
+    view: AnyView,
+    state: VersionState = VersionState.BUILDING,
+    reasons: Sequence[str] = (),
+    bounds: Mapping[str, Any] | None = None,
+) -> int:
+    """Makes a version of a view; returns its number."""
+    values = {
+        "source": source,
+        "view": view.name,
+        "state": str(state),
+        "definition": Jsonb(codec.encoded(view)),
+        "reasons": list(reasons),
+        "bounds": None if bounds is None else Jsonb(dict(bounds)),
+    }
+    row = connection.execute(_ADD, values).fetchone()
+    return int(row[0]) if row else 0
+
+
+def move(
+    connection: Connection,
+    source: str,
+    place: str,
+    state: VersionState,
+    before: Iterable[VersionState],
+) -> bool:
+    """Gives a version another state if it has one of the given ones; tells whether it had."""
+    states = [str(each) for each in before]
+    given = {"state": str(state), "source": source, "place": place, "before": states}
+    return connection.execute(_MOVE, given).rowcount > 0
+
+
+def note_replayed(connection: Connection, source: str, place: str, replayed: Replayed) -> None:
+    """Notes how far a version has been filled."""
+    connection.execute(_REPLAYED, (Jsonb(replayed_to_json(replayed)), source, place))
+
+
+def note_fault(connection: Connection, source: str, place: str, fault: Fault | None) -> None:
+    """Notes why a version that is being filled cannot go on."""
+    document = None if fault is None else Jsonb(asdict(fault))
+    connection.execute(_FAULT, (document, source, place))
+
+
+def forget(connection: Connection, source: str, place: str) -> None:
+    """Forgets where a dropped version was, and what waited to come there."""
+    with connection.transaction():
+        for statement in _FORGET:
+            connection.execute(statement, {"source": source, "place": place})
+
+
+def note_switching(connection: Connection, source: str, place: str) -> None:
+    """Notes to which version readers of its view are being moved; of that view, to no other."""
+    connection.execute(_SWITCHING, {"source": source, "place": place})
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsMark:
+    """What differs as soon as the job has to keep other versions.
+
+    Attributes:
+        definitions: By place of a version that the job keeps, what tells its definition apart.
+        joining: Those that no query may have had yet.
+    """
+
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    joining: frozenset[str] = frozenset()
+
+    def among(self, kept: Collection[str]) -> dict[str, str]:
+        """Returns the definitions, but of versions that join those that are kept."""
+        return {
+            place: definition
+            for place, definition in self.definitions.items()
+            if place in kept or place not in self.joining
+        }
+
+
+def mark(connection: Connection, source: str, views: Iterable[str]) -> VersionsMark:
+    """Returns what differs as soon as the job has to keep other versions of some views."""
+    if not ready(connection):
+        return VersionsMark()
+    rows = connection.execute(_MARK, (source, list(views))).fetchall()
+    joining = frozenset(place for place, _, joins in rows if joins)
+    return VersionsMark({place: definition for place, definition, _ in rows}, joining)
+
+
+@contextmanager
+def alone(
+    connection: Connection, source: str, view: str, *, wait_s: float = BUSY_WAIT_S
+) -> Iterator[None]:
+    """Keeps everybody else from the versions of a view; held by the session.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        view: The view.
+        wait_s: How long to wait for somebody who is at them for a moment only, seconds.
+
+    Raises:
+        VersionBusyError: Somebody is at them, and stays.
+    """
+    try:
+        with connection.transaction():  # the time-out is its own, the lock is the session's
+            # 0 would be to wait for ever
+            connection.execute(f"SET LOCAL lock_timeout = {max(1, round(wait_s * 1000))}")
+            connection.execute(_LOCK, (source, view))
+    except psycopg.errors.LockNotAvailable:
+        raise VersionBusyError(
+            f"somebody is at the versions of view {view} at this moment",
+            hint="headwater view list --versions shows a rebuild that is under way; one at a time",
+        ) from None
+    try:
+        yield
+    finally:
+        connection.execute(_UNLOCK, (source, view))
+
+
+def _current(versions: Iterable[ViewVersion]) -> dict[str, ViewVersion]:
+    return {each.view: each for each in versions if each.state is VersionState.CURRENT}
+
+
+def _version(*row: Any) -> ViewVersion:
+    view, number, place, state, definition, reasons, bounds, replayed, fault, *rest = row
+    return ViewVersion(
+        view,
+        number,
+        place,
+        VersionState(state),
+        definition,
+        tuple(reasons),
+        bounds,
+        None if replayed is None else replayed_of_json(replayed),
+        None if fault is None else Fault(**fault),
+        *rest,
+    )

@@ -1,0 +1,84 @@
+"""Withdrawal: a view that is declared no more is taken out of every store, with all its versions.
+
+What is no longer declared is kept by nobody, and stays as it is: only a person can say that its
+rows are wanted no more. Readers lose the view's name first, then its versions go one by one. All is
+noted before it is done, so a withdrawal that was killed is given again and does the rest. A view
+that is declared under that name later begins with another version: a place is never used again.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from projections.archive.topic_copy import TopicCopy
+from projections.common import store_lock
+from projections.definition.views import Store
+from projections.errors import VersionError, VersionUnknownError
+from projections.versions import derived as versions_derived
+from projections.versions import function_store, registry, routing
+from projections.versions.version import VersionState
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.version import ViewVersion
+
+    Connection = psycopg.Connection[Any]
+
+
+def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVersion, ...]:
+    """Removes all versions of a view from every store, and what is known of them.
+
+    Args:
+        connection: To the source, in autocommit; it holds the lock of the view's versions.
+        spec: The job, which does not keep the view.
+        view: The view, which is declared no more.
+
+    Returns:
+        Its versions; those among them that were dropped before have left nothing, or the rest.
+
+    Raises:
+        VersionUnknownError: There never was such a view.
+        VersionError: A version of a view that is declared is made from it.
+        VersionBusyError: A batch takes too long; given again, it does the rest.
+        SinkError: A store does not answer; given again, it does the rest.
+    """
+    versions = [each for each in registry.read(connection, spec.source) if each.view == view]
+    if not versions:
+        raise VersionUnknownError(
+            f"no view is named {view}", hint="headwater view list --versions shows all there are"
+        )
+    _refuse_read(connection, spec, view)
+    for each in versions:
+        registry.move(connection, spec.source, each.place, VersionState.DROPPED, VersionState)
+    turns = {*Store, *(store_lock.of_derived(each) for each in Store)}
+    with store_lock.alone(connection, spec.source, turns):
+        pass  # whatever was being written has been written
+    for store in routing.in_order(list(Store)):
+        routing.hide(spec, store, view)
+        with closing(routing.showing(store, spec)) as sink:
+            for each in versions:
+                # also where it was taken out of the store, which the definition does not say
+                sink.drop(routing.place_of(each.place, {store}))
+    for each in versions:
+        TopicCopy(spec, each.place).remove()
+        registry.forget(connection, spec.source, each.place)
+    function_store.tidy(connection, spec.functions)
+    return tuple(versions)
+
+
+def _refuse_read(connection: Connection, spec: JobSpec, view: str) -> None:
+    """Refuses to remove what a version of a declared view is made from, by an earlier query."""
+    readers = [
+        each.name
+        for each in spec.declared_derived
+        if view in versions_derived.read(connection, spec.source, [each.name])
+    ]
+    if readers:
+        raise VersionError(
+            f"versions of other views are made from view {view}",
+            detail=", ".join(readers),
+            hint="rebuild and cutover these by what is declared, and drop their older versions",
+        )

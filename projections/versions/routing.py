@@ -1,0 +1,133 @@
+"""Showing: which version of a view readers of each store see, and how they come to see another.
+
+Each store has one word that says it: search an alias, the cache a field of one hash, the tables a
+file that names the current place of every view. Each changes in one step.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Protocol, cast
+
+from cdc.table import TableName, TableSchema
+from projections.definition.views import Store, kept_in
+from projections.errors import SinkUnavailableError
+from projections.planning.view_plan import ViewPlan
+from projections.publishing.published_versions import Published
+from projections.publishing.stable_table import StableTable
+from projections.stores.factory import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.version import ViewVersion
+
+
+class Showing(Protocol):
+    """A sink that shows readers of a view one of its versions."""
+
+    def show(self, plan: ViewPlan) -> None:
+        """Lets readers of the view see this version and no other, in one step."""
+        ...
+
+    def shows(self, plan: ViewPlan) -> bool:
+        """Tells whether readers of the view see this version."""
+        ...
+
+    def hide(self, view: str) -> None:
+        """Takes the view's name from its readers: they see no version of it."""
+        ...
+
+    def drop(self, plan: ViewPlan) -> None:
+        """Removes the place of a version that readers do not see."""
+        ...
+
+
+class ShowingSink(Showing, Protocol):
+    """It, with what closes it."""
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        ...
+
+
+def stores_of(version: ViewVersion) -> frozenset[Store]:
+    """Returns the stores that a version is kept in."""
+    return kept_in(version.declared())
+
+
+def in_order(stores: Collection[Store]) -> list[Store]:
+    """Stores in the order in which they show a version: the one that may refuse comes first."""
+    return [each for each in (Store.TABLE, Store.SEARCH, Store.CACHE) if each in stores]
+
+
+def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
+    """Returns what stands for a place where only its name matters."""
+    schema = TableSchema(TableName("", ""), (), ())
+    return ViewPlan(name, "", "", schema, (), frozenset(stores))
+
+
+def showing(store: Store, spec: JobSpec) -> ShowingSink:
+    """Opens a store as what shows versions; see `Showing`."""
+    return cast("ShowingSink", open_sink(store, spec.addresses))
+
+
+def shows(spec: JobSpec, store: Store, target: ViewVersion) -> bool:
+    """Whether readers of a store see a version.
+
+    Raises:
+        SinkError: It does not answer.
+    """
+    if store is Store.TABLE:
+        with _reaching_tables():
+            published = Published(spec.addresses.tables, spec.source)
+            shown = StableTable(spec.addresses.tables, target.view).shows()
+            place = published.current().get(target.view, target.view)
+        return place == target.place and shown is not None and shown.place == place
+    with closing(showing(store, spec)) as sink:
+        return sink.shows(place_of(target.place, stores_of(target)))
+
+
+def show(spec: JobSpec, store: Store, target: ViewVersion) -> None:
+    """Lets readers of a store see a version.
+
+    Raises:
+        SinkError: It does not answer, or refuses.
+        StableTableError: The version's table is behind.
+    """
+    if store is Store.TABLE:
+        with _reaching_tables():
+            published = Published(spec.addresses.tables, spec.source)
+            published.switch({target.view: target.place})
+            StableTable(spec.addresses.tables, target.view).follow(published)
+        return
+    plan = place_of(target.place, stores_of(target))
+    with closing(showing(store, spec)) as sink:
+        if not sink.shows(plan):
+            sink.show(plan)
+
+
+def hide(spec: JobSpec, store: Store, view: str) -> None:
+    """Takes a view's name from readers of a store: they see no version of it any more.
+
+    Raises:
+        SinkError: It does not answer.
+    """
+    if store is Store.TABLE:
+        with _reaching_tables():
+            Published(spec.addresses.tables, spec.source).withdraw(view)
+            StableTable(spec.addresses.tables, view).remove()
+        return
+    with closing(showing(store, spec)) as sink:
+        sink.hide(view)
+
+
+@contextmanager
+def _reaching_tables() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SinkUnavailableError(
+            "the tables cannot be read or written", detail=type(error).__name__
+        ) from error

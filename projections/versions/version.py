@@ -1,0 +1,162 @@
+"""A version of a view as a value: its state, its definition, and how far it was filled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from projections.definition import codec
+from projections.definition.views import DerivedView, EventsView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from projections.common.fault import Fault
+    from projections.common.offsets import Offsets
+    from projections.definition.views import AnyView
+
+
+class VersionState(StrEnum):
+    """What a version is to its view.
+
+    =========  =======================================  ================================
+    state      who sets it                              what follows
+    =========  =======================================  ================================
+    building   a rebuild that begins                    joining, dropped
+    joining    a rebuild that has replayed the archive  held; building if it came too late
+    held       the job, once it is in every store       current, dropped
+    current    the first; a switch                      former
+    former     a switch away from it                    current, dropped
+    dropped    a person                                 nothing
+    =========  =======================================  ================================
+    """
+
+    BUILDING = "building"  # filled from the archive; the job does not keep it yet
+    JOINING = "joining"  # filled; the job takes it over where the archive has ended
+    HELD = "held"  # kept by the job, read by nobody
+    CURRENT = "current"  # kept, and what readers see
+    FORMER = "former"  # kept, and what readers saw before
+    DROPPED = "dropped"  # gone
+
+
+KEPT: Final = frozenset(
+    {VersionState.JOINING, VersionState.HELD, VersionState.CURRENT, VersionState.FORMER}
+)
+"""States of versions that the job keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How far a version has been filled from the archive.
+
+    Attributes:
+        ends: Offset after the last record of each partition that it has.
+        progress: What the replay goes on with; None once it is done.
+        records: Records that were taken, but for those of laps.
+        seconds: How long that took.
+        share: Of that time, how much it took at most, above 0 to 1; None where nobody noted it.
+        archive: The version of the archive that has no other records than it has, and what tells
+            its files; None until it has come to an end of the archive.
+        laps: How often it was brought up to where the archive was by then.
+        until: Until when every change since `ends` is in the topic that it was filled from, seconds
+            since 1970: the job has to take it over by then. None of what the archive has filled.
+    """
+
+    ends: Offsets
+    progress: Mapping[str, Any] | None = None
+    records: int = 0
+    seconds: float = 0.0
+    share: float | None = None
+    archive: tuple[int, str] | None = None
+    laps: int = 0
+    until: float | None = None
+
+    @property
+    def from_topic(self) -> bool:
+        """Whether it was filled from the compacted topic of its table."""
+        return self.until is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewVersion:
+    """A version of a view.
+
+    Attributes:
+        view: The view.
+        number: From 1.
+        place: The name under which it is kept in every store.
+        state: What it is to the view.
+        definition: What it was made for, as `view_definition.encoded` has it.
+        reasons: What of the definition differs from the version before.
+        bounds: What of the log it was filled with; None for all of it.
+        replayed: How far it was filled; None of one that was never filled from the archive.
+        fault: Why it cannot go on; None if it can.
+        switching: Whether readers are being moved to it.
+        made_at: When it was made.
+        changed_at: When its state changed last.
+    """
+
+    view: str
+    number: int
+    place: str
+    state: VersionState
+    definition: Any
+    reasons: tuple[str, ...] = ()
+    bounds: Mapping[str, Any] | None = None
+    replayed: Replayed | None = None
+    fault: Fault | None = None
+    switching: bool = False
+    made_at: datetime | None = None
+    changed_at: datetime | None = None
+
+    @property
+    def derived(self) -> bool:
+        """Whether its view is made from others."""
+        return isinstance(codec.decoded(self.definition), DerivedView)
+
+    def declared(self, among: Iterable[AnyView] = ()) -> AnyView:
+        """Returns the view that the job keeps for it.
+
+        Args:
+            among: Declared views: of one of events, its registry is that of its own version.
+
+        Raises:
+            DefinitionUnreadableError: Its definition cannot be read.
+        """
+        found = codec.decoded(self.definition)
+        same = next((view for view in among if view.name == self.view), None)
+        if isinstance(found, EventsView) and isinstance(same, EventsView):
+            found = replace(found, events=replace(found.events, registry=same.events.registry))
+        return replace(found, name=self.place)
+
+
+def replayed_to_json(replayed: Replayed) -> dict[str, Any]:
+    """Returns it as the source database keeps it."""
+    ends = [[topic, number, offset] for (topic, number), offset in replayed.ends.items()]
+    said = {
+        "records": replayed.records,
+        "seconds": replayed.seconds,
+        "share": replayed.share,
+        "archive": replayed.archive,
+        "laps": replayed.laps,
+        "until": replayed.until,
+    }
+    return {"ends": ends, "progress": replayed.progress, **said}
+
+
+def replayed_of_json(said: Mapping[str, Any]) -> Replayed:
+    """Returns what the source database has kept."""
+    ends = {(topic, number): offset for topic, number, offset in said["ends"]}
+    archive = said.get("archive")
+    return Replayed(
+        ends,
+        said["progress"],
+        said["records"],
+        said["seconds"],
+        said.get("share"),
+        None if archive is None else (archive[0], archive[1]),
+        said.get("laps", 0),
+        said.get("until"),
+    )
