@@ -33,7 +33,7 @@ from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 from headwater.runtime.java.jars import ensure
 from projections.changes.quarantine.write_guard import StoreGuard
-from projections.common import checkpoint_owner
+from projections.common import spark_checkpoint
 from projections.definition.views import MirrorView, Store
 from projections.job.active_plans import Intake
 from projections.job.schema_watch import TableWatch
@@ -158,7 +158,7 @@ class _Bench:
         """Returns the seconds that the job's query takes for all records, into a new index."""
         (plan,) = self.spec.plans
         spec = replace(self.spec, plans=(replace(plan, name=name),), home=self.spec.home / name)
-        checkpoint_owner.adopt(spec.checkpoint(Store.SEARCH).parent)
+        spark_checkpoint.adopt(spec.checkpoint(Store.SEARCH).parent)
         prepare_store(session, spec, Store.SEARCH)
         done = threading.Event()
         applied: list[int] = []

@@ -23,11 +23,9 @@ from __future__ import annotations
 
 from cdc.column_rule import ColumnRules
 from projections.definition.alert import Handler, Message, Recent, Topic, Webhook
-from projections.definition.api import view
+from projections.definition.api import alert, dashboard, view
 from projections.definition.cache_options import CacheOptions
 from projections.definition.dashboard import Bars, Line, Number, Rows
-from projections.definition.declared_alert import alert
-from projections.definition.declared_dashboard import dashboard
 from projections.definition.expectations.expectation import expect
 from projections.definition.mirror import source
 from projections.definition.operators.lateness import Late

@@ -121,13 +121,13 @@ def send_test(
     as_json: Json = False,
 ) -> None:
     """Send each channel of an alert a message of a row that there is not. Exits 3 if one fails."""
-    from projections.alerting import trial  # noqa: PLC0415
+    from projections.alerting import channels  # noqa: PLC0415
     from projections.alerting.channels import Post  # noqa: PLC0415
 
     platform = _opened(config, home, profile)
     alert, spec = _alert(platform, name), platform.alert_spec()
     with closing(Post(spec.bootstrap, spec.secrets)) as post:
-        tried = trial.run(post, spec.source, alert)
+        tried = channels.run(post, spec.source, alert)
     rows = [{"channel": each.channel, "taken": each.why is None, "why": each.why} for each in tried]
     print_rows(rows, as_json=as_json, title="", empty="")
     if any(each.why is not None for each in tried):

@@ -10,7 +10,7 @@ from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import EXIT_UNHEALTHY, print_rows, stderr
 
 if TYPE_CHECKING:
-    from projections.publishing.lag import Lag
+    from projections.publishing.read_barrier import Lag
 
 TIMEOUT_S = 30.0
 

@@ -33,7 +33,7 @@ from headwater.project.project import open_project, settings_file
 from headwater.reading import sql as query
 from projections.changes.documents import key_text
 from projections.definition.views import DerivedView, Store, kept_in
-from projections.publishing import lag
+from projections.publishing import read_barrier
 from projections.publishing.read_barrier import TIMEOUT_S, BehindError, ReadBarrier
 from projections.stores.opensearch.searcher import SearchAnswer, Searcher
 from projections.stores.valkey.reader import CacheReader
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cdc.values import Json
     from eventstore.token import Token
     from projections.definition.views import View
-    from projections.publishing.lag import Lag
+    from projections.publishing.read_barrier import Lag
     from projections.stores.opensearch.query import SearchQuery
 
 __all__ = ["BehindError", "PositionToken", "ReadableView", "Views"]
@@ -179,7 +179,7 @@ class Views:
                 for view in derived
             ]
             wanted = [each for each in found if not names or each.view.partition(".")[0] in names]
-            return lag.measure(connection, self.token(), wanted, timeout_s)
+            return read_barrier.measure(connection, self.token(), wanted, timeout_s)
 
     def close(self) -> None:
         """Closes all sessions."""

@@ -1,23 +1,29 @@
-"""Channels: how a message comes to whoever is to be told."""
+"""Channels: how a message comes to whoever is to be told.
+
+A trial: each channel of an alert is sent a message, so that it fails before it is needed.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+import orjson
 import urllib3
 
 from cdc.broker.announcer import Announcer
 from cdc.broker.errors import BrokerError
 from projections.alerting.signature import signed
-from projections.definition.alert import Handler, Message, Topic, Webhook
+from projections.alerting.tables import Letter
+from projections.definition.alert import Event, Handler, Message, Topic, Webhook
 from projections.errors import AlertUndeliveredError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from projections.alerting.tables import Letter
-    from projections.definition.alert import Channel
+    from projections.definition.alert import Alert, Channel
 
 TIMEOUT_S: Final = 10.0
 _OK: Final = range(200, 300)
@@ -101,3 +107,51 @@ def _handled(channel: Handler, letter: Letter) -> None:
 
 def _untaken(channel: Channel, why: str) -> AlertUndeliveredError:
     return AlertUndeliveredError(f"{channel.name} has not taken a message", detail=why)
+
+
+_DIGITS: Final = 8
+
+
+class Tried(NamedTuple):
+    """What became of a trial.
+
+    Attributes:
+        channel: Name of the channel.
+        why: Why it was not taken; None if it was.
+    """
+
+    channel: str
+    why: str | None
+
+
+def run(post: Post, source: str, alert: Alert) -> list[Tried]:
+    """Sends a message to each channel of an alert; its event is `test`, and it has no row.
+
+    Args:
+        post: Brings it.
+        source: Name of the source.
+        alert: The alert.
+    """
+    now = datetime.now(UTC)
+    message_id = f"{source}.{alert.name}.{secrets.token_hex(_DIGITS)}.{Event.TEST}"
+    body = {
+        "id": message_id,
+        "alert": alert.name,
+        "event": Event.TEST,
+        "view": alert.view,
+        "key": {},
+        "since": now,
+        "at": now,
+        "position": "0/0",
+        "row": None,
+    }
+    written = orjson.dumps(body, option=orjson.OPT_UTC_Z)
+    tried = []
+    for channel in alert.to:
+        letter = Letter(0, alert.name, "", channel.name, message_id, written, 0)
+        try:
+            post.bring(channel, letter)
+            tried.append(Tried(channel.name, None))
+        except AlertUndeliveredError as error:
+            tried.append(Tried(channel.name, error.detail or error.code))
+    return tried

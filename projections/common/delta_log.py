@@ -2,6 +2,16 @@
 
 The engines tell which files a version consists of, but not what was said of each when it was added.
 Whoever writes of the same files in another log needs that, word for word.
+
+Logs of Delta tables that are torn: what a power cut or a stray hand leaves of them.
+
+The engines read a commit of no bytes as one that changed nothing, so rows would be missing in
+silence; and what they say of other damage does not tell it from a disk that does not answer.
+
+Plain tables: those whose rows are what their files have, column by column.
+
+Such a table may be read file by file, by whoever reads Parquet; any other needs an engine that
+knows the features that it has.
 """
 
 from __future__ import annotations
@@ -17,10 +27,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from projections.errors import LogUnreadableError
+from projections.errors import LogUnreadableError, TableTornError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from deltalake import DeltaTable
 
 Action = dict[str, Any]
 """What a line of a commit says of a file, of the table's form, and so on."""
@@ -208,3 +220,61 @@ def _uuid(text: str) -> uuid.UUID:
             number = number * 85 + _Z85.index(character)
         found += number.to_bytes(4)
     return uuid.UUID(bytes=found)
+
+
+def refuse_torn(root: Path, view: str, *, every: bool = False) -> None:
+    """Refuses the tables of a view whose log is torn.
+
+    Args:
+        root: Folder of the tables.
+        view: The view.
+        every: Whether every commit since the last checkpoint is read, not the newest alone.
+
+    Raises:
+        TableTornError: One is.
+    """
+    for name in (view, f"{view}.deleted"):
+        found = torn(root / name, every=every)
+        if found is not None:
+            raise TableTornError(
+                f"view {view}: the log of its table is torn",
+                detail=f"{name}/_delta_log: {found}",
+                hint=f"headwater down; move tables/{view} and tables/{view}.deleted away;"
+                " headwater up reads the view's table anew",
+            )
+
+
+def torn(path: Path, *, every: bool = False) -> str | None:
+    """Returns what is wrong with the log of a table; None if it is whole, or there is none."""
+    log = path / "_delta_log"
+    commits = {int(file.stem): file for file in log.glob("*.json") if file.stem.isdigit()}
+    if not commits:
+        return None
+    checkpoints = (file.name.partition(".")[0] for file in log.glob("*.checkpoint*.parquet"))
+    since = max((int(number) for number in checkpoints if number.isdigit()), default=-1) + 1
+    newest = max(commits)
+    for number in range(since, newest + 1):
+        if number not in commits:
+            return f"{number:020}.json is missing"
+    for number in range(since if every else newest, newest + 1):
+        if not _whole(commits[number].read_bytes()):
+            return f"{number:020}.json cannot be read"
+    return None
+
+
+def _whole(commit: bytes) -> bool:
+    lines = [line for line in commit.splitlines() if line.strip()]
+    try:
+        return bool(lines) and all(isinstance(orjson.loads(line), dict) for line in lines)
+    except orjson.JSONDecodeError:
+        return False
+
+
+_HARMLESS: Final = frozenset({"timestampNtz"})
+"""Features that change nothing of how files are read."""
+
+
+def plain(table: DeltaTable) -> bool:
+    """Whether a version of a table is plain."""
+    mapped = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    return bool(mapped == "none") and set(table.protocol().reader_features or ()) <= _HARMLESS

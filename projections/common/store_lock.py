@@ -4,15 +4,19 @@ Batches may be several at once. Whoever moves readers of views to another versio
 Between two batches all versions of a view have the same changes. So readers that are moved just
 then see nothing twice, and nothing go back. Views that are made from others come to a store apart
 from its batches, and have a turn of their own there.
+
+Derived turn: views made from others are brought to a store while nobody moves readers there.
 """
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from cdc.postgres import session
 from projections.errors import VersionBusyError
 
 if TYPE_CHECKING:
@@ -75,3 +79,42 @@ def alone(
             f"a batch has been written for longer than {MOVE_WAIT_S:.0f} s",
             hint="headwater status shows what the job is at; try again",
         ) from None
+
+
+class DerivedTurn:
+    """The turn of views made from others in one store, held by a session that stays open.
+
+    Args:
+        dsn: Of the source.
+        source: Its name.
+        store: The store.
+    """
+
+    def __init__(self, dsn: str, source: str, store: str) -> None:
+        self._dsn = dsn
+        self._source = source
+        self._turn = of_derived(store)
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[psycopg.Connection[Any]]:
+        """Keeps readers from being moved meanwhile; gives the session, in autocommit.
+
+        Raises:
+            PostgresError: The source does not answer.
+        """
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = session.connect(self._dsn)
+            try:
+                with shared(self._connection, self._source, self._turn):
+                    yield self._connection
+            except psycopg.Error:
+                self._connection.close()
+                raise
+
+    def close(self) -> None:
+        """Lets go of the session."""
+        if self._connection is not None:
+            self._connection.close()

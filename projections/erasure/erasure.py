@@ -24,10 +24,8 @@ from projections.changes.quarantine import table as quarantine_table
 from projections.common.file_lock import WriterLock
 from projections.definition.views import Store
 from projections.erasure.archive import ArchivedTopic
-from projections.erasure.cache_past import write_anew
 from projections.erasure.certificate import Erased
-from projections.erasure.residue import forget_past
-from projections.erasure.search_past import expunge
+from projections.erasure.residue import expunge, forget_past, write_anew
 from projections.erasure.unreached import made_from
 from projections.errors import SinkUnavailableError
 from projections.publishing.published_versions import Published, promised

@@ -1,20 +1,32 @@
-"""The past of a Delta table: what its files and its log keep of versions that nobody is to read."""
+"""The past of a Delta table: what its files and its log keep of versions that nobody is to read.
+
+What a cache keeps on disk of entries that are gone: until it writes its files anew.
+
+What a search engine keeps of former documents: segments have them until they are merged.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+import redis
 from deltalake import DeltaTable
 
 from projections.common.delta_log import parsed
+from projections.errors import SinkUnavailableError
+from projections.stores.valkey.client import told_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
+
+    from projections.stores.opensearch.client import SearchEngine
 
 _NUMBERED: Final = re.compile(r"(\d{20})\.(.+)")
 _COMMIT: Final = "json"
@@ -102,3 +114,185 @@ def _without_values(line: dict[str, Any]) -> dict[str, Any]:
         kind: {name: value for name, value in said.items() if name not in _VALUED.get(kind, ())}
         for kind, said in line.items()
     }
+
+
+_POLL_S: Final = 0.1
+_UNDER_WAY: Final = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
+
+
+def write_anew(url: str, deadline_s: float) -> bool:
+    """Has a cache write its files anew, and waits for it.
+
+    Args:
+        url: `redis://…`.
+        deadline_s: Longest wait, seconds.
+
+    Returns:
+        Whether it did; False if the server does not let us.
+
+    Raises:
+        SinkUnavailableError: It does not answer, or is not done in time.
+    """
+    client = redis.Redis.from_url(url)
+    try:
+        with told_apart():
+            found: Any = client.info("persistence")
+            _await(client, deadline_s)  # one that is under way may have begun before
+            if found.get("aof_enabled"):
+                _asked(client, client.bgrewriteaof, deadline_s)
+            if found.get("rdb_last_save_time") and found.get("rdb_saves", 1):
+                _asked(client, client.bgsave, deadline_s)
+    except redis.ResponseError:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def _asked(client: redis.Redis, ask: Callable[[], object], deadline_s: float) -> None:
+    ask()
+    _await(client, deadline_s)
+
+
+def _await(client: redis.Redis, deadline_s: float) -> None:
+    deadline = time.monotonic() + deadline_s
+    while True:
+        said: Any = client.info("persistence")
+        if not any(said.get(name) for name in _UNDER_WAY):
+            return
+        if time.monotonic() > deadline:
+            raise SinkUnavailableError(
+                "the cache has not written its files in time", detail=f"after {deadline_s:.0f} s"
+            )
+        time.sleep(_POLL_S)
+
+
+_MERGE: Final = "_forcemerge?only_expunge_deletes=true&wait_for_completion=false"
+_ALL: Final = {
+    "index": {
+        "merge.policy.expunge_deletes_allowed": "0",
+        "soft_deletes.retention.operations": "0",
+    }
+}
+_USUAL: Final = {"index": dict.fromkeys(_ALL["index"])}
+_FLUSH: Final = "_flush?force=true&wait_if_ongoing=true"
+_RELEASE_S: Final = 120.0
+"""Copies say each half a minute how far they are; one that is away is remembered for hours."""
+
+_SEARCH_POLL_S: Final = 0.3
+
+
+class Expunged(NamedTuple):
+    """What became of former documents.
+
+    Attributes:
+        indices: The indices.
+        left: Those that keep some yet, for a copy that is away.
+    """
+
+    indices: list[str]
+    left: list[str]
+
+
+def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> Expunged:
+    """Has segments merged that have documents of earlier times, and waits for it.
+
+    A merge leaves out only what every copy of a shard has: as long as one may ask for the changes
+    since, the document that was overwritten stays, and is taken over into the new segment. So it is
+    waited for first that the copies have said that they have what has been written by now.
+
+    Args:
+        engine: The engine.
+        places: Under which names views are kept.
+        deadline_s: Longest wait for the merges of an index, seconds.
+
+    Raises:
+        SinkError: The engine refuses, does not answer, or is not done in time.
+    """
+    found = [
+        each["index"]
+        for place in places
+        for each in engine.request("GET", f"/_cat/indices/{place}-*?format=json&h=index")
+    ]
+    names = sorted(found)
+    with ExitStack() as altered:
+        for name in names:
+            engine.request("PUT", f"/{name}/_settings", _ALL)
+            altered.callback(engine.request, "PUT", f"/{name}/_settings", _USUAL)
+        held = _await_released(engine, names)
+        left = [name for name in names if not _merged(engine, name, deadline_s) or name in held]
+    return Expunged(names, left)
+
+
+def _merged(engine: SearchEngine, name: str, deadline_s: float) -> bool:
+    """Merges an index; tells whether no segment is left that had former documents."""
+    engine.request("POST", f"/{name}/{_FLUSH}")
+    former = _with_former(engine, name)
+    asked = engine.request("POST", f"/{name}/{_MERGE}")
+    _await_search(engine, asked["task"], deadline_s)
+    # what was merged goes once it is committed, and searches use the new segment
+    engine.request("POST", f"/{name}/{_FLUSH}")
+    engine.request("POST", f"/{name}/_refresh")
+    return not former & _with_former(engine, name)
+
+
+def _await_released(engine: SearchEngine, names: Iterable[str]) -> set[str]:
+    """Waits until no copy asks for what was written before now; returns indices where one does."""
+    written = {
+        name: {
+            shard: max(copy["seq_no"]["max_seq_no"] for copy in copies)
+            for shard, copies in _copies(engine, name).items()
+        }
+        for name in names
+    }
+    deadline = time.monotonic() + _RELEASE_S
+    held = set(written)
+    while held:
+        held = {name for name in held if not _released(engine, name, written[name])}
+        if time.monotonic() > deadline:
+            break
+        if held:
+            time.sleep(_SEARCH_POLL_S)
+    return held
+
+
+def _released(engine: SearchEngine, name: str, written: Mapping[str, int]) -> bool:
+    return all(
+        lease["retaining_seq_no"] > written.get(shard, -1)
+        for shard, copies in _copies(engine, name).items()
+        for copy in copies
+        for lease in copy["retention_leases"]["leases"]
+    )
+
+
+def _copies(engine: SearchEngine, name: str) -> dict[str, list[dict[str, Any]]]:
+    said = engine.request("GET", f"/{name}/_stats?level=shards")
+    copies: dict[str, list[dict[str, Any]]] = said["indices"][name]["shards"]
+    return copies
+
+
+def _with_former(engine: SearchEngine, name: str) -> set[tuple[str, str, str]]:
+    """Segments of each copy that have former documents."""
+    shards = engine.request("GET", f"/{name}/_segments")["indices"][name]["shards"]
+    return {
+        (shard, copy["routing"]["node"], segment)
+        for shard, copies in shards.items()
+        for copy in copies
+        for segment, said in copy["segments"].items()
+        if said["deleted_docs"]
+    }
+
+
+def _await_search(engine: SearchEngine, task: str, deadline_s: float) -> None:
+    deadline = time.monotonic() + deadline_s
+    while True:
+        said: Any = engine.request("GET", f"/_tasks/{task}")
+        if said.get("completed"):
+            return
+        if time.monotonic() > deadline:
+            raise SinkUnavailableError(
+                "search has not merged its segments in time",
+                detail=f"after {deadline_s:.0f} s",
+                hint="ask again later: it goes on by itself",
+            )
+        time.sleep(_SEARCH_POLL_S)

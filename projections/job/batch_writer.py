@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from cdc.errors import CdcError
 from projections.changes.applier import Delivery
-from projections.changes.quarantine import halting
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.fault import FaultError, kind_and_place
 from projections.definition.views import Store
@@ -153,7 +152,7 @@ class BatchWriter:
                     _take(delivery, runs)
         except ViewHaltedError as error:
             if delivery.halted is not None:
-                halting.halt(self.ledger, delivery.halted, error)
+                quarantine_table.halt(self.ledger, delivery.halted, error)
             raise
         if delivery.waiting or delivery.truncated:
             quarantine_table.write(self.ledger, self.store, delivery.waiting, delivery.truncated)

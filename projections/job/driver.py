@@ -17,12 +17,12 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from cdc.broker import topics
 from cdc.broker.errors import BrokerError
 from cdc.errors import CdcError
-from projections.common import checkpoint_owner
+from projections.common import spark_checkpoint
 from projections.common.driver_lock import taken
 from projections.common.fault import Fault
 from projections.definition.views import Store
 from projections.errors import ProjectionError, TopicsMissingError
-from projections.job import backfill, search_places, store_recovery
+from projections.job import backfill, store_recovery
 from projections.job.generation import Turn
 from projections.job.schema_watch import TableWatch
 from projections.job.spark import cluster
@@ -150,9 +150,9 @@ class _Job:
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
         with spec.writing():
-            checkpoint_owner.adopt(spec.checkpoint(Store.TABLE).parent)
+            spark_checkpoint.adopt(spec.checkpoint(Store.TABLE).parent)
             spec = handover.checked(spec)
-            spec = search_places.prepared(store_recovery.recovered(spec, self._epoch))
+            spec = store_recovery.prepared(store_recovery.recovered(spec, self._epoch))
             return backfill.admitted(spec)
 
     def _patiently(self, bind: Callable[[], JobSpec]) -> JobSpec | None:

@@ -12,7 +12,7 @@ import structlog
 from cdc.broker import extent, topics
 from cdc.broker.errors import BrokerError
 from projections.archive.table import GIVEN, Retention
-from projections.common import checkpoint_owner, spark_checkpoint
+from projections.common import spark_checkpoint
 from projections.common.fault import FaultError
 from projections.definition.views import Store
 from projections.errors import (
@@ -22,10 +22,10 @@ from projections.errors import (
     WriterFencedError,
 )
 from projections.job import data_loss
+from projections.job.active_plans import SentPlans
 from projections.job.archive_writer import ADDED_DDL, Archiver
 from projections.job.batch_writer import COUNTERS_DDL, BatchWriter
 from projections.job.record_columns import epoch_column, record_columns
-from projections.job.sent_plans import SentPlans
 from projections.publishing.batch_fence import BatchTurn
 from projections.publishing.published_versions import Published
 from projections.versions import handover
@@ -193,13 +193,13 @@ def start_archive(
         RecordsLostError: It is damaged, and what follows it is gone.
     """
     place = spec.checkpoint(ARCHIVE)
-    checkpoint_owner.check(place)
+    spark_checkpoint.check(place)
     if (path := spark_checkpoint.damaged(place)) is not None:
         if (lost := data_loss.find(spec, ARCHIVE)) is not None:
             raise lost
         _log.warning("a checkpoint is damaged, the query begins another", file=str(path))
         spark_checkpoint.set_aside(place)  # the archive itself knows up to where it has records
-    checkpoint_owner.claim(place, {})
+    spark_checkpoint.claim(place, {})
     pattern = re.escape(f"{spec.source}.") + ".*"
     records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
     archiver = Archiver(spec.archive, Retention(spec.archive_days), spec.tenure)
@@ -278,7 +278,7 @@ def _starting(spec: JobSpec, store: Store) -> str:
     """
     wanted, place = spec.topics_in(store), spec.checkpoint(store)
     spark_checkpoint.take_back(place)
-    known = checkpoint_owner.check(place)
+    known = spark_checkpoint.check(place)
     stands, damaged = spark_checkpoint.committed(place), spark_checkpoint.damaged(place)
     at = handover.rewound(spec, store, stands)
     standing = {partition: offset for partition, offset in at.items() if partition[0] in wanted}
@@ -293,7 +293,7 @@ def _starting(spec: JobSpec, store: Store) -> str:
         _check_known(damaged, at, bounds)
     if starts is not None or damaged is not None:
         spark_checkpoint.set_aside(place)
-    checkpoint_owner.claim(place, identities)
+    spark_checkpoint.claim(place, identities)
     return _EARLIEST if starts is None else orjson.dumps(starts).decode()
 
 

@@ -23,7 +23,7 @@ from projections.definition.columns import ROW_ID_COLUMN
 from projections.definition.views import Store
 from projections.errors import NoStoredRowError
 from projections.planning.view_plan import ViewPlan
-from projections.stores.latest import latest
+from projections.stores.memory import latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -23,9 +23,8 @@ from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot import read_point, reads
 from projections.changes.row_batch import shown
-from projections.verification.recheck import Outcome
+from projections.verification.recheck import Outcome, hash_of
 from projections.verification.report import Verdict
-from projections.verification.rule import hash_of
 from projections.verification.source_rows import SourceRows
 
 if TYPE_CHECKING:

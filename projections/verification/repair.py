@@ -32,9 +32,8 @@ from projections.definition.views import Store
 from projections.errors import NotCaughtUpError, RepairRefusedError
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.factory import open_sink
-from projections.verification.renewal import Renewals
 from projections.verification.report import Verdict
-from projections.verification.requests import job_runs
+from projections.verification.requests import Renewals, job_runs
 from projections.verification.verify import DEADLINE_S, Verification, verify
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from projections.definition.views import DerivedView
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.verification.renewal import Renewal
     from projections.verification.report import Finding, ViewReport
+    from projections.verification.requests import Renewal
 
     VerifyDerived = Callable[[JobSpec], list[ViewReport]]
 

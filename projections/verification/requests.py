@@ -3,18 +3,35 @@
 What such a table should be takes Spark, and the job has it. Whoever verifies in the background asks
 for one view at a time, and waits until the job has published what it found. A request is an empty
 file beside the checkpoints.
+
+Renewals: views made from others that somebody wants made whole once more.
+
+Nothing reads again what has not changed: a row that was damaged in the table of such a view, or in
+what a store has of it, stays so until an input of it changes. So whoever found that asks for the
+view, and the job, which alone writes there, computes the whole of it at its next boundary and gives
+all rows to the stores. What is asked for is a file beside the checkpoints, one for each view. A
+place is struck off only after it is done, so a job that is killed amid it does it again, and a view
+that is asked for twice is made twice at most.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import orjson
+from msgspec import structs
 
+from projections.common.file_lock import WriterLock
 from projections.definition.views import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from projections.planning.job_spec import JobSpec
 
 _FOLDER: Final = ".checks"
@@ -57,3 +74,108 @@ def job_runs(spec: JobSpec) -> bool:
     except (FileNotFoundError, orjson.JSONDecodeError):
         return False
     return said["state"] in _RUNS and time.time() - said["at"] < _SILENCE_S
+
+
+_RENEWALS: Final = ".renewals"
+_LOCK: Final = ".lock"
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """A view that is to be made whole.
+
+    Attributes:
+        id: What tells this request from a later one.
+        view: The view.
+        waiting: Where it is not done yet. Search and cache come after the table.
+        since: Boundary from which on the table is as it should be, as the version of rows; 0 where
+            it was not asked for.
+    """
+
+    id: str
+    view: str
+    waiting: tuple[Store, ...]
+    since: int = 0
+
+
+class Renewals:
+    """What is asked for of one job.
+
+    Args:
+        spec: The job.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._folder = spec.checkpoint(Store.TABLE).parent / _RENEWALS
+
+    def ask(self, view: str, stores: Iterable[Store]) -> Renewal:
+        """Asks for a view; what was asked for it before is done with it.
+
+        Args:
+            view: The view.
+            stores: Where it is wrong.
+        """
+        with self._alone():
+            before = self.of_view(view)
+            waiting = {*stores, *(before.waiting if before is not None else ())}
+            made = Renewal(secrets.token_hex(8), view, tuple(sorted(waiting)))
+            self._write(made)
+        return made
+
+    def of_view(self, view: str) -> Renewal | None:
+        """Returns what is asked for of a view; None where all of it is done."""
+        try:
+            return msgspec.json.decode(self._path(view).read_bytes(), type=Renewal)
+        except (
+            FileNotFoundError,
+            msgspec.DecodeError,
+        ):
+            return None  # torn by a power cut at worst: then nobody waits for it any more
+
+    def due(self, view: str, store: Store, number: int) -> Renewal | None:
+        """Returns what is to be done of a view in a store now.
+
+        Args:
+            view: The view.
+            store: The store.
+            number: Boundary that is to be made or given, as the version of rows.
+        """
+        found = self.of_view(view)
+        if found is None or store not in found.waiting:
+            return None
+        if store is not Store.TABLE and (Store.TABLE in found.waiting or number < found.since):
+            return None
+        return found
+
+    def done(self, renewal: Renewal, store: Store, number: int) -> None:
+        """Strikes a place off, unless the view was asked for again meanwhile.
+
+        Args:
+            renewal: As `due` gave it.
+            store: Where it is done.
+            number: Boundary that was made or given there.
+        """
+        with self._alone():
+            found = self.of_view(renewal.view)
+            if found is None or found.id != renewal.id:
+                return
+            waiting = tuple(each for each in found.waiting if each is not store)
+            if not waiting:
+                self._path(found.view).unlink()
+                return
+            since = number if store is Store.TABLE else found.since
+            self._write(structs.replace(found, waiting=waiting, since=since))
+
+    def _alone(self) -> WriterLock:
+        return WriterLock(self._folder / _LOCK, wait=True)
+
+    def _path(self, view: str) -> Path:
+        return self._folder / f"{view}.json"
+
+    def _write(self, renewal: Renewal) -> None:
+        path = self._path(renewal.view)
+        draft = path.with_suffix(".tmp")
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(renewal))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)

@@ -1,8 +1,9 @@
 """Verification: every view in every store, compared with the source row by row.
 
-Writes may go on meanwhile, see `projections.verification.rule`. In the cache, so are the lookups,
-counters and leaderboards beside the rows. A view made from others is compared, in search and cache,
-with its table as it is published; the table itself in `projections.job.batch.verify_derived`.
+Writes may go on meanwhile, see `projections.verification.recheck`. In the cache, so are the
+lookups, counters and leaderboards beside the rows. A view made from others is compared, in search
+and cache, with its table as it is published; the table itself in
+`projections.job.batch.verify_derived`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from projections.definition.views import Store
 from projections.incremental.delivery import plan_at
 from projections.publishing.published_versions import Published
 from projections.stores.factory import open_sink
-from projections.verification import quarantined, source_rows
+from projections.verification import source_rows
+from projections.verification import truth as verification_truth
 from projections.verification.compared_stores import ComparedStores
 from projections.verification.keyless import KeylessPass
 from projections.verification.recheck import Outcome, Rounds
@@ -169,7 +171,7 @@ class Verification:
                 truth = TableTruth(tables, plan, partial(self._published, plan.name))
                 yield from found.steps(truth, lambda _: frozenset())
             else:
-                waiting = partial(quarantined.keys, other, plan)
+                waiting = partial(verification_truth.keys, other, plan)
                 truth_of_source = SourceTruth(reader, plan, reach, self.throttle)
                 yield from found.steps(truth_of_source, waiting)
             reports += found.reports()
@@ -187,7 +189,7 @@ class Verification:
         with self._session() as reader, self._session() as other:
             reach = Reach(other, self.throttle, deadline_s=self._deadline_s, resting=self._resting)
             truth = SourceTruth(reader, plan, reach, self.throttle)
-            waiting = partial(quarantined.keys, other, plan)
+            waiting = partial(verification_truth.keys, other, plan)
             rounds = Rounds(plan, truth, ComparedStores(sinks), reach, self.throttle, waiting)
             for found in rounds.judged(suspects):
                 for store, outcome in found.items():

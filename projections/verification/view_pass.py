@@ -2,6 +2,8 @@
 
 Between two steps nothing is held that anybody waits for, so a pass may take as long as its budget
 makes it. Its stores share the readings of the source.
+
+What of a history is compared with nothing in the source: states that have ended.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from projections.definition.views import Store
+from projections.stores.delta.history.check import HistoryCheck
 from projections.verification.cache_indexes import BesidePass
-from projections.verification.ended import ended
 from projections.verification.key_filter import Side, differing
 from projections.verification.recheck import Outcome, Rounds, wrong
-from projections.verification.report import EXAMPLES, Verdict, ViewReport
+from projections.verification.report import EXAMPLES, Finding, Verdict, ViewReport
+from projections.verification.truth import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
+    from pathlib import Path
 
     from cdc.lsn import Lsn
     from projections.common.throttle import Throttle
@@ -178,3 +182,26 @@ class ViewPass:
             verified_through=None if wrong(counts) else self._through,
             findings=tuple(outcome.findings),
         )
+
+
+def ended(plan: ViewPlan, tables: Path, known: set[str]) -> Iterator[Outcome]:
+    """Compares the states of a history with the changes that it was given, part by part.
+
+    The source has what rows are; what they were, the history's own table of changes tells. So a
+    state that was altered, is missing or is there twice is found, and so is an altered change.
+
+    Args:
+        plan: The history.
+        tables: Folder of the tables.
+        known: Texts of keys that were found to be wrong already.
+
+    Raises:
+        SinkUnavailableError: A table cannot be read.
+    """
+    for part in HistoryCheck(tables, plan).differing():
+        outcome = Outcome()
+        for document, columns in part.values():
+            key = named(plan, document)
+            if key not in known:
+                outcome.note(Finding(key, Verdict.ENDED, columns=columns))
+        yield outcome

@@ -1,8 +1,15 @@
-"""Filling: what a replay is told that fills a version, whatever it is filled from."""
+"""Filling: what a replay is told that fills a version, whatever it is filled from.
+
+Laps: what the archive gets while a version is filled from it is replayed too, lap after lap.
+
+Each lap takes what came during the one before, so it is shorter, and held to the same share of the
+time. The last of it is left to the job, which takes a version over as fast as it reads anything.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +20,7 @@ from projections.archive.task import Target
 from projections.changes import sweeps
 from projections.changes.quarantine import table as quarantine_table
 from projections.definition.views import Store
+from projections.errors import ArchiveIncompleteError, SinkUnavailableError
 from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
     from projections.common.offsets import Offsets
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
+    from projections.versions.version import Replayed
 
     Connection = psycopg.Connection[Any]
 
@@ -87,3 +96,74 @@ def whole_reads(connection: Connection, spec: JobSpec) -> dict[str, Read]:
         for read in reads.of_source(connection, spec.source, epoch)
         if read.whole and read.state == "done"
     }
+
+
+FEW: Final = 2_000
+"""So many records are not worth a lap: the job reads them in less time than it needs to begin."""
+
+SOON_S: Final = 15.0
+"""What came while a lap of so few seconds lasted is not worth another: as a rule the archive itself
+gets no record sooner."""
+
+_SHORTER: Final = 0.95
+"""Of the records of a lap, how many the next may have: with more, there is no end to them."""
+
+
+class Laps:
+    """Tells, between replays of one version, whether another lap is worth it."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._left: int | None = None
+        self.outrun = False
+
+    def begin(self, left: int | None = None, *, resumed: bool = False) -> None:
+        """A replay begins.
+
+        Args:
+            left: Of a lap, about how many records it has to take.
+            resumed: It was begun before, nobody knows when: what came since can be anything.
+        """
+        self._began = None if resumed else time.monotonic()
+        self._left = left
+
+    def worth(self, left: int) -> bool:
+        """Tells whether what came since is worth a lap; `outrun` if it is, and would be no end.
+
+        Args:
+            left: About how many records that are.
+        """
+        soon = self._began is not None and time.monotonic() - self._began <= SOON_S
+        self.outrun = (
+            left > FEW and not soon and self._left is not None and left > _SHORTER * self._left
+        )
+        return left > FEW and not soon and not self.outrun
+
+
+def left(spec: JobSpec, plan: ViewPlan, replayed: Replayed) -> int:
+    """Returns about how many records the archive has by now that a version lacks.
+
+    Args:
+        spec: The job.
+        plan: The version.
+        replayed: How far it is filled.
+
+    Raises:
+        BrokerError: The broker does not answer.
+        SinkUnavailableError: The archive cannot be read.
+        ArchiveIncompleteError: Nobody can tell: a topic was made anew meanwhile, or what the
+            archive was like when it was read is forgotten.
+    """
+    topics = frozenset(plan.topics)
+    version = None if replayed.archive is None else replayed.archive[0]
+    try:
+        had = coverage.archived(spec, topics, version)
+    except SinkUnavailableError as error:
+        raise ArchiveIncompleteError(
+            f"nobody knows any more what the archive had at version {version}", detail=error.detail
+        ) from None
+    # of a topic that was deleted and made anew, offsets begin again
+    if any(had.get(place, 0) < end for place, end in replayed.ends.items()):
+        raise ArchiveIncompleteError("a topic was made anew since it was read from the archive")
+    now = coverage.archived(spec, topics)
+    return sum(max(0, end - replayed.ends.get(place, 0)) for place, end in now.items())

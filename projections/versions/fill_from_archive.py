@@ -14,10 +14,9 @@ from projections.archive.scan import newest_version
 from projections.archive.task import Had, ReplayOptions
 from projections.changes import sweeps
 from projections.errors import ArchiveIncompleteError
+from projections.versions import fill as laps_of
 from projections.versions import handover, rebuild, registry
-from projections.versions import laps as laps_of
-from projections.versions.fill import archived, note_swept, targets, whole_reads
-from projections.versions.laps import Laps
+from projections.versions.fill import Laps, archived, note_swept, targets, whole_reads
 from projections.versions.rate_estimate import share_of
 from projections.versions.version import Replayed
 

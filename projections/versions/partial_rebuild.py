@@ -12,6 +12,8 @@ store and archived. What comes later is the job's.
 
 Every write is guarded as the job's own are. So it harms nothing that both write at once, or that it
 is ended halfway; and a row that was altered in place, and bears the version that it should, stays.
+
+A sink that counts what its store has and should not: rows that it does not take.
 """
 
 from __future__ import annotations
@@ -36,20 +38,22 @@ from projections.errors import RebuildEarlyError, RebuildRefusedError, RebuildSt
 from projections.publishing import positions
 from projections.stores.factory import open_sink
 from projections.versions import rebuild, registry
-from projections.versions.checked import CheckedSink
 from projections.versions.fill import AT_ONCE, archived, whole_reads
 from projections.versions.rate_estimate import rate_of
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import psycopg
 
     from projections.archive.bounds import Bounds
     from projections.archive.task import Replayed
     from projections.changes.applier import Waiting
+    from projections.changes.row_batch import RowPart
+    from projections.changes.row_change import ReadSpan, RowChange
+    from projections.changes.sink import Holding, Sink
     from projections.common.offsets import Offsets
     from projections.definition.views import Store, View
     from projections.planning.job_spec import JobSpec
@@ -318,3 +322,65 @@ def _behind(spec: JobSpec, plan: ViewPlan, through: Offsets) -> list[str]:
 
 def _of(plan: ViewPlan, offsets: Offsets) -> Offsets:
     return {place: end for place, end in offsets.items() if place[0] in plan.topics}
+
+
+class CheckedSink:
+    """Writes to a store, and looks whether it has at least what it was given.
+
+    A table that was loaded straight from the source takes nothing of that load a second time, as
+    it has that. If it has lost some of it, only a read of those rows brings them back.
+
+    Args:
+        sink: The store.
+
+    Attributes:
+        left: Changes that it has not, and has not refused either.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.left = 0
+
+    def prepare(self, plan: ViewPlan) -> None:
+        """See `Sink.prepare`."""
+        self._sink.prepare(plan)
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        """Writes changes and looks whether they are there; see `Sink.apply`."""
+        applied = self._sink.apply(plan, changes)
+        if applied.stale:
+            refused = {(each.change.key, each.change.version) for each in applied.refused}
+            there = self._sink.versions(plan, changes)
+            self.left += sum(
+                version < change.version and (change.key, change.version) not in refused
+                for change, version in zip(changes, there, strict=True)
+            )
+        return applied
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
+        """See `Sink.versions`."""
+        return self._sink.versions(plan, changes)
+
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+        """See `Sink.stored`."""
+        return self._sink.stored(plan, keys)
+
+    def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
+        """See `Sink.sweep`."""
+        return self._sink.sweep(plan, below_version, reads)
+
+    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
+        """See `Sink.documents`."""
+        return self._sink.documents(plan)
+
+    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
+        """See `Sink.parts`."""
+        return self._sink.parts(plan)
+
+    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """See `Sink.versioned`."""
+        return self._sink.versioned(plan)
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self._sink.close()

@@ -35,8 +35,8 @@ from projections.publishing import positions
 from projections.stores.capacity import rooms
 from projections.stores.factory import open_sink
 from projections.versions import function_store, registry, routing
-from projections.versions.approach import Approach
 from projections.versions.fill import whole_reads
+from projections.versions.handover import Approach
 from projections.versions.rate_estimate import rate_of
 from projections.versions.version import KEPT, VersionState
 

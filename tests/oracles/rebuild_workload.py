@@ -25,7 +25,7 @@ from projections.stores.delta.history import sink as history_sink
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey.sink import CacheSink
-from projections.versions import fill, fill_from_archive, fill_from_topic, laps, rebuild, registry
+from projections.versions import fill, fill_from_archive, fill_from_topic, rebuild, registry
 from projections.versions.fill import Filling
 from projections.versions.version import VersionState
 from tests.support.version_steps import connected
@@ -310,7 +310,7 @@ def build(spec: JobSpec, view: View, step: int | None) -> None:
     """Fills a version of a view and has the job take it over; ends the process amid that step."""
     replay.PART_RECORDS = 150  # type: ignore[misc]
     fill.AT_ONCE = dict.fromkeys(Store, 40)  # type: ignore[misc]
-    laps.FEW, laps.SOON_S = 0, 0.0  # type: ignore[misc]  # whatever came meanwhile is a lap
+    fill.FEW, fill.SOON_S = 0, 0.0  # type: ignore[misc]  # whatever came meanwhile is a lap
     if step is not None:
         left = [step]
         for owner, name in STEPS:

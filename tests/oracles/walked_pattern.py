@@ -13,8 +13,7 @@ from projections.incremental.patterns.search import Episode, Match
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from projections.definition.operators.beside import Beside
-    from projections.definition.operators.pattern import Pattern, Step
+    from projections.definition.operators.pattern import Beside, Pattern, Step
 
 
 class Event(NamedTuple):

@@ -1,4 +1,7 @@
-"""The ledger of what waits: `headwater.quarantine`, as the job uses it."""
+"""The ledger of what waits: `headwater.quarantine`, as the job uses it.
+
+Halting: a view that has to stand still because of a row is paused, in all its stores.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from cdc.postgres import session
 from cdc.postgres.errors import PostgresError
 from projections.changes.applier import Held
 from projections.changes.record import Record
+from projections.common.fault import Fault
 from projections.errors import (
     NoStoredRowError,
     QuarantineDownError,
@@ -23,6 +27,7 @@ from projections.errors import (
     UnknownShapeError,
     WaitsBehindError,
 )
+from projections.planning import view_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
     from cdc.errors import CdcError
     from projections.changes.applier import Waiting
     from projections.definition.views import Store
-    from projections.errors import ProjectionError
+    from projections.errors import ProjectionError, ViewHaltedError
     from projections.planning.job_spec import LedgerAddress
 
     Connection = psycopg.Connection[Any]
@@ -389,3 +394,15 @@ def erase(
         removed = connection.execute(_ERASE, (source, topic, sorted(keys), through)).rowcount
         connection.execute(_VACUUM)  # else they are in the table's file until it is reused
     return removed
+
+
+def halt(address: LedgerAddress, view: str, error: ViewHaltedError) -> None:
+    """Has a view paused until `headwater view resume`; the job binds its views without it.
+
+    That is committed before the batch fails, so a job that is killed meanwhile finds it.
+
+    Raises:
+        QuarantineDownError: It cannot be noted.
+    """
+    with connect(address) as connection, told_apart():
+        view_schemas.pause(connection, address.source, view, Fault.of(error))

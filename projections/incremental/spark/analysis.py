@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from projections.derivation_errors import ViewQueryError
+from projections.errors import ViewQueryError
 from projections.incremental.analysis.pruning import anchors
 from projections.incremental.analysis.query_plan import kinds_of, read_plan
 from projections.incremental.analysis.strategy import AnalysedQuery, Keyed, Whole, choose, explain

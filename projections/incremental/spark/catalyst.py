@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from pyspark.sql import DataFrame
 
-from projections.derivation_errors import ViewQueryError
+from projections.errors import ViewQueryError
 from projections.incremental.analysis.path import Changed, Derived, Kept, Matched, Table, Widened
 from projections.incremental.spark.java_classes import DATASET, java_class, scala_object
 

@@ -17,8 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from projections.common.fault import Fault, FaultError
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
-from projections.derivation_errors import ViewQueryError
-from projections.errors import ProjectionError, QueryFailedError
+from projections.errors import ProjectionError, QueryFailedError, ViewQueryError
 from projections.incremental.analysis.pruning import columns_in_order
 from projections.incremental.analysis.strategy import Keyed
 from projections.incremental.expectation_filter import Sieve

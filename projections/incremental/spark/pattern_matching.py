@@ -31,8 +31,7 @@ from pyspark.sql.types import (
 from projections.common.fault import FaultError
 from projections.definition.operators.measures import quoted
 from projections.definition.operators.windows import Sliding, micros, timed
-from projections.derivation_errors import DerivationError, ViewQueryError
-from projections.errors import ProjectionError
+from projections.errors import DerivationError, ProjectionError, ViewQueryError
 from projections.incremental.patterns.batch import AT, COMPARED, MISSES, SHOWN, Limits, found
 from projections.incremental.spark.catalyst import INPUT_MARK
 from projections.incremental.spark.contradictions import impossible

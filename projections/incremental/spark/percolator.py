@@ -34,7 +34,7 @@ from projections.definition.operators.standing_query import (
     terms,
     words_of,
 )
-from projections.derivation_errors import ViewQueryError
+from projections.errors import ViewQueryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

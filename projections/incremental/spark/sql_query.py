@@ -11,7 +11,7 @@ import orjson
 from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 
-from projections.derivation_errors import ViewQueryError
+from projections.errors import ViewQueryError
 from projections.incremental.spark.java_classes import DATASET, java_class
 
 if TYPE_CHECKING:

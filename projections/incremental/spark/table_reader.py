@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
-from projections.common.plain import plain
+from projections.common.delta_log import plain
 from projections.definition.columns import BOOKKEEPING, VERSION_COLUMN
 from projections.definition.operators.measures import quoted
 

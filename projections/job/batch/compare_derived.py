@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as fn
 
-from projections.derivation_errors import DuplicateKeyError
+from projections.errors import DuplicateKeyError
 from projections.incremental.spark.full_diff import EQUAL, ROW, STORED, alike, pairs_of
 from projections.verification.report import Verdict
 

@@ -14,8 +14,7 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from projections.derivation_errors import DuplicateKeyError, ViewQueryError
-from projections.errors import QueryFailedError, ViewHaltedError
+from projections.errors import DuplicateKeyError, QueryFailedError, ViewHaltedError, ViewQueryError
 from projections.incremental.spark.maintainer import DerivedKeeper, query_fault
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.compare_derived import counted, wrong

@@ -5,7 +5,7 @@ store: whoever is killed in between gives the same again, with the same versions
 
 A place that somebody deleted is noticed while nothing changes, too: the follower looks at the marks
 of its places every few seconds, and gives a view anew whose place has not the mark it was given to.
-So it does with one that somebody asked for, see `projections.verification.renewal`.
+So it does with one that somebody asked for, see `projections.verification.requests`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pyspark.errors import PySparkException
 from cdc.errors import CdcError
 from cdc.postgres import session as postgres
 from projections.common.background_task import Attendant
-from projections.common.derived_turn import DerivedTurn
 from projections.common.fault import Fault
+from projections.common.store_lock import DerivedTurn
 from projections.definition.views import Store
 from projections.errors import (
     FeedLostError,
@@ -57,7 +57,7 @@ from projections.stores.factory import open_sink
 from projections.stores.identity import Marked
 from projections.stores.valkey.epoch import CacheEpoch
 from projections.stores.valkey.sink import CacheSink
-from projections.verification.renewal import Renewals
+from projections.verification.requests import Renewals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,16 +18,15 @@ from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
 from projections.common.background_task import Attendant
-from projections.common.derived_turn import DerivedTurn
+from projections.common.store_lock import DerivedTurn
 from projections.definition.views import Store
-from projections.derivation_errors import ViewQueryError
-from projections.errors import ProjectionError, WriterFencedError
+from projections.errors import ProjectionError, ViewQueryError, WriterFencedError
 from projections.incremental.spark.maintainer import DerivedKeeper, number_of, query_fault
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.tasks.derived_checks import DerivedWatch
 from projections.job.tasks.derived_stores import Follower
 from projections.publishing.published_versions import Published
-from projections.verification.renewal import Renewals
+from projections.verification.requests import Renewals
 from projections.versions import derived as versions_derived
 from projections.versions import registry
 from projections.versions.version import VersionState
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from projections.definition.views import DerivedView
     from projections.planning.job_spec import JobSpec
     from projections.publishing.published_versions import PublishedVersion, TableVersion
-    from projections.verification.renewal import Renewal
+    from projections.verification.requests import Renewal
 
     Connection = psycopg.Connection[Any]
 
@@ -71,7 +70,7 @@ class Deriver(Attendant):
     A boundary that comes while another is at work waits; of several only the newest counts. Two
     views are at work at once, each after those that it is made from. A view that cannot be kept
     stays at its last boundary, with those made from it; the others go on. What somebody asked for
-    is computed whole at the next boundary, see `projections.verification.renewal`. A version that
+    is computed whole at the next boundary, see `projections.verification.requests`. A version that
     joins is made whole at the next boundary, too, and held once every store of its has it.
 
     Args:

@@ -30,13 +30,13 @@ from projections.common import store_lock
 from projections.common.background_task import Attendant
 from projections.errors import ProjectionError
 from projections.job import backfill
+from projections.job.active_plans import SentPlans
 from projections.job.batch_writer import COUNTERS_DDL, BatchWriter
 from projections.job.record_columns import record_columns
-from projections.job.sent_plans import SentPlans
 from projections.job.streaming_query import of_topics
 from projections.stores.factory import open_sink
-from projections.versions import approach, handover
-from projections.versions.approach import Taken
+from projections.versions import handover
+from projections.versions.handover import Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -166,7 +166,7 @@ class Takeover(Attendant):
                         return False
                     version.prepare()
                     version.take(until, quarantine_table.held(connection, spec.source, store))
-                    approach.note(spec, plan.name, {store: version.taken})
+                    handover.note(spec, plan.name, {store: version.taken})
                 if not whole:
                     continue
                 with lane.guard.writing():

@@ -16,7 +16,7 @@ import structlog
 from cdc.errors import CdcError
 from cdc.snapshot import reads
 from projections.changes import sweeps
-from projections.changes.quarantine import halting, rereads
+from projections.changes.quarantine import rereads
 from projections.changes.quarantine import table as quarantine_table
 from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import Verdict
@@ -167,7 +167,7 @@ class Caretaker(Attendant):
         try:
             return try_again(plan, cases, lambda: self._sink(store), given_up)
         except ViewHaltedError as error:
-            halting.halt(self._spec.ledger, plan.name, error)
+            quarantine_table.halt(self._spec.ledger, plan.name, error)
             raise
         except CdcError as error:  # something is wrong with one of the keys, and with all it says
             by_key: dict[str, list[Case]] = defaultdict(list)

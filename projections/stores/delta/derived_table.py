@@ -11,8 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from projections.common.file_lock import WriterLock
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
-from projections.derivation_errors import DuplicateKeyError
-from projections.errors import SinkUnavailableError
+from projections.errors import DuplicateKeyError, SinkUnavailableError
 from projections.stores.delta.table_sink import CONFIGURATION, FEED, HOOKS, maintain, quoted
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from projections.common.delta_log import refuse_torn, torn
 from projections.common.file_lock import WriterLock
-from projections.common.torn_log import refuse_torn, torn
 from projections.errors import SinkUnavailableError
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.table_sink import TableSink, unavailable

@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from projections.common.plain import plain
+from projections.common.delta_log import plain
 from projections.definition.columns import BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.errors import SinkUnavailableError
 

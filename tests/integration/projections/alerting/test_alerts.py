@@ -19,7 +19,8 @@ from structlog.testing import capture_logs
 
 from cdc.broker.admin import consumer
 from cdc.postgres import own_schema
-from projections.alerting import evaluator, trial, watcher
+from projections.alerting import channels as alerting_channels
+from projections.alerting import evaluator, watcher
 from projections.alerting import tables as alerting_tables
 from projections.alerting.channels import Post
 from projections.alerting.dispatcher import Messenger
@@ -599,6 +600,6 @@ def test_a_trial_tells_which_channel_does_not_take_it(
     unsigned = Webhook(f"{receiver.url}?unsigned", "other")
     alert = replace(spec.alerts[0], to=(*spec.alerts[0].to, gone, unsigned, Handler(refuses)))
     with closing(Post(spec.bootstrap, spec.secrets)) as post:
-        tried = trial.run(post, SOURCE, alert)
+        tried = alerting_channels.run(post, SOURCE, alert)
     assert [None, "NewConnectionError", "no secret", "KeyError"] == [each.why for each in tried]
     assert ["test"] == [each["event"] for each in receiver.taken]

@@ -27,8 +27,7 @@ from projections.changes.record import Record
 from projections.changes.row_change import RowChange
 from projections.definition.registry import load
 from projections.definition.views import DerivedView, Store
-from projections.derivation_errors import DuplicateKeyError
-from projections.errors import ViewHaltedError
+from projections.errors import DuplicateKeyError, ViewHaltedError
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.publishing.published_versions import Published

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from projections.erasure.search_past import expunge
+from projections.erasure.residue import expunge
 from projections.stores.opensearch.client import SearchEngine
 
 if TYPE_CHECKING:

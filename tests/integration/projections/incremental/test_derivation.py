@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from projections.definition.derived.relations import relations
-from projections.derivation_errors import DuplicateKeyError, ViewQueryError
+from projections.errors import DuplicateKeyError, ViewQueryError
 from projections.incremental.analysis.strategy import Keyed
 from tests.oracles.derived_queries import DDL, TABLES, Grammar, SpreadWorld, World, values_sql
 

@@ -18,7 +18,7 @@ from projections.definition.operators.measures import Measures
 from projections.definition.operators.windows import Session, Sliding
 from projections.definition.registry import load
 from projections.definition.views import DerivedView, MirrorView, Store
-from projections.derivation_errors import DuplicateKeyError
+from projections.errors import DuplicateKeyError
 from projections.job.batch.check_dependents import unfit
 from projections.job.batch.verify_derived import verify_derived
 from projections.job.spark.session import session_of_batches, start_session

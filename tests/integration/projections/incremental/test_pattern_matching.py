@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from projections.definition.operators.pattern import Pattern, PatternQuery, Step
-from projections.derivation_errors import ViewQueryError
+from projections.errors import ViewQueryError
 from tests.oracles.event_rows import ABSURD, DDL, EPOCH, NIGHT, Row
 from tests.oracles.walked_pattern import Event, walked
 

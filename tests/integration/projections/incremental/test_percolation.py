@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from projections.definition.operators.standing_query import Percolation
-from projections.derivation_errors import ViewQueryError
+from projections.errors import ViewQueryError
 from projections.incremental.analysis.strategy import Keyed
 
 if TYPE_CHECKING:

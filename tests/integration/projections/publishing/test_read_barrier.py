@@ -21,7 +21,7 @@ from cdc.position_token import PositionToken
 from cdc.postgres import captures, committed, own_schema
 from cdc.postgres.captures import Capture
 from projections.definition.views import Store
-from projections.publishing import lag, positions, read_barrier
+from projections.publishing import positions, read_barrier
 from projections.publishing.read_barrier import BehindError, Lateness, ReadBarrier, Seen, Stage
 from tests.waiting import wait_until
 
@@ -304,7 +304,7 @@ def test_lag_is_told_of_each_store_and_of_who_is_behind(
     applied(source, before, ("orders", Store.SEARCH), ("totals", Store.CACHE))
     looks: list[Seen] = []
     clock = Clock()
-    monkeypatch.setattr(lag, "time", clock)
+    monkeypatch.setattr(read_barrier, "time", clock)
 
     def look(*given: Any) -> Seen:
         if len(looks) == 1:  # search comes there between two looks
@@ -312,10 +312,10 @@ def test_lag_is_told_of_each_store_and_of_who_is_behind(
         looks.append(read_barrier.look(*given))
         return looks[-1]
 
-    monkeypatch.setattr(lag, "look", look)
+    monkeypatch.setattr(read_barrier, "look", look)
     found = {
         (each.view, each.store): each
-        for each in lag.measure(source, token, (ORDERS, TOTALS), timeout_s=1.0)
+        for each in read_barrier.measure(source, token, (ORDERS, TOTALS), timeout_s=1.0)
     }
 
     stages = {place: each.late.stage for place, each in found.items() if each.late is not None}
@@ -329,7 +329,7 @@ def test_lag_is_told_of_each_store_and_of_who_is_behind(
     there = {place: each.seconds for place, each in found.items() if each.seconds is not None}
     slowest_s = there.pop(("orders", Store.SEARCH))
     assert [0.0] * 3 == [*there.values()]
-    assert lag.POLL_S == slowest_s
+    assert read_barrier.POLL_S == slowest_s
     assert clock.now >= 1.0
 
 
@@ -339,7 +339,9 @@ def test_lag_does_not_wait_for_what_waits_for_somebody(source: psycopg.Connectio
     applied(source, Lsn(token.lsn.value - 1), *(("orders", store) for store in Store))
     pause(source, "orders")
 
-    found = lag.measure(source, token, (ORDERS,), timeout_s=90.0)  # more than the test may take
+    found = read_barrier.measure(
+        source, token, (ORDERS,), timeout_s=90.0
+    )  # more than the test may take
 
     assert {Stage.PAUSED} == {each.late.stage for each in found if each.late is not None}
     assert 3 == len(found)

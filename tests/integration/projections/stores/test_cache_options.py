@@ -23,7 +23,7 @@ from projections.definition.cache_options import CacheOptions
 from projections.definition.views import Store
 from projections.errors import CacheUnknownError, NoStoredRowError, UnholdableValueError
 from projections.planning.view_plan import ViewPlan
-from projections.stores.latest import latest
+from projections.stores.memory import latest
 from projections.stores.testing import SinkContract
 from projections.stores.valkey.reader import CacheReader, Count, Rank
 from projections.stores.valkey.sink import CacheSink

@@ -19,10 +19,9 @@ from projections.job.batch.verify_derived import verify_derived
 from projections.publishing.published_versions import Published
 from projections.stores.opensearch.client import SearchEngine
 from projections.verification.background import BackgroundVerification
-from projections.verification.renewal import Renewals
 from projections.verification.repair import repair
 from projections.verification.report import Verdict
-from projections.verification.requests import Checks
+from projections.verification.requests import Checks, Renewals
 from projections.verification.verify import verify
 
 if TYPE_CHECKING:

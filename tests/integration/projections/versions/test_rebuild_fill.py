@@ -25,7 +25,8 @@ from projections.definition.views import MirrorView, SchemaPolicy, Store
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError
 from projections.planning.job_spec import JobSpec
 from projections.stores.valkey.sink import CacheSink
-from projections.versions import fill_from_archive, handover, laps, rebuild, registry
+from projections.versions import fill as versions_fill
+from projections.versions import fill_from_archive, handover, rebuild, registry
 from projections.versions.fill import Filling
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def place(
         cache_url=cache_url,
         views=(cached(source),),
     )
-    monkeypatch.setattr(laps, "FEW", 1)
+    monkeypatch.setattr(versions_fill, "FEW", 1)
     topics.ensure(kafka_bootstrap, [TopicSpec(ORDERS.topic(source))])
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE orders (id int PRIMARY KEY, status text)")
@@ -154,16 +155,16 @@ def test_a_lap_follows_a_change_of_the_table_that_its_records_come_after(
     place.write(*orders(0, 5))
     version = place.begin(on_schema_change=SchemaPolicy.EVOLVE)
     place.fill(version)
-    left = laps.left
+    left = versions_fill.left
 
     def changed(*given: Any) -> int:
         """The table changes, and rows of its new shape come, once the replay is done."""
         place.connection.execute("ALTER TABLE orders ADD COLUMN note text")
         place.write({"id": 1, "status": "paid", "note": "n"}, {"id": 7, "status": "", "note": "m"})
-        monkeypatch.setattr(laps, "left", left)
+        monkeypatch.setattr(versions_fill, "left", left)
         return left(*given)
 
-    monkeypatch.setattr(laps, "left", changed)
+    monkeypatch.setattr(versions_fill, "left", changed)
 
     assert 1 == place.fill(version).laps
     rows = place.rows(version)

@@ -14,7 +14,8 @@ from projections.archive import coverage, replay
 from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.errors import ReplayStoppedError
 from projections.planning.binding import bind
-from projections.versions import fill_from_archive, laps, rebuild, registry
+from projections.versions import fill as versions_fill
+from projections.versions import fill_from_archive, rebuild, registry
 from projections.versions.fill import Filling
 from projections.versions.version import VersionState
 from tests.support.version_steps import compared, connected
@@ -202,7 +203,7 @@ def goes_on(
     for figure in ("records", "seconds", "share"):
         assert getattr(noted, figure) == getattr(found, figure)
     assert all(found.ends[place] > end for place, end in noted.ends.items())
-    assert laps.left(spec, rebuild.bind(connection, spec, version), found) < BURST / 3
+    assert versions_fill.left(spec, rebuild.bind(connection, spec, version), found) < BURST / 3
 
 
 def fill(connection: Connection, spec: JobSpec, version: ViewVersion, filling: Filling) -> None:

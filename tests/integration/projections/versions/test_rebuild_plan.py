@@ -34,10 +34,10 @@ from projections.planning.job_spec import JobSpec
 from projections.stores import capacity
 from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey.sink import CacheSink
-from projections.versions import approach, partial_rebuild, rebuild, registry
-from projections.versions.approach import Taken
+from projections.versions import handover, partial_rebuild, rebuild, registry
 from projections.versions.compare import compare_versions
 from projections.versions.fill import Filling
+from projections.versions.handover import Taken
 from projections.versions.version import Replayed
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
     rebuild.join(connection, spec, begun)
     monkeypatch.setattr(rebuild, "STILL_MAX_S", 1.0)
     monkeypatch.setattr(rebuild, "TOLD_EVERY_S", 0.0)
-    monkeypatch.setattr(approach, "LOOK_S", 0.0)
+    monkeypatch.setattr(handover, "LOOK_S", 0.0)
     asked: list[float] = []
     told: list[str] = []
 
@@ -268,7 +268,7 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
         """The job takes records for three seconds, and then the same ones again and again."""
         asked.append(time.monotonic())
         many = min(len(asked), 15)
-        approach.note(spec, begun.place, {Store.CACHE: Taken(many, 1015 - many)})
+        handover.note(spec, begun.place, {Store.CACHE: Taken(many, 1015 - many)})
         return True
 
     with pytest.raises(RebuildStoppedError) as ended:
@@ -284,8 +284,8 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
 def test_what_is_written_to_a_version_where_it_is_brings_it_no_nearer_elsewhere(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approach, "LOOK_S", 0.0)
-    spec, near = place.spec, approach.Approach(place.spec, "orders.v2")
+    monkeypatch.setattr(handover, "LOOK_S", 0.0)
+    spec, near = place.spec, handover.Approach(place.spec, "orders.v2")
 
     def moved(there: set[Store], records: int) -> bool:
         views = {"views": {"orders.v2": {"records": records}}}
@@ -300,9 +300,9 @@ def test_what_is_written_to_a_version_where_it_is_brings_it_no_nearer_elsewhere(
     assert moved(set(), 2)  # a query has gone back for it
     assert moved({Store.CACHE}, 3)
     assert not moved({Store.CACHE}, 4)
-    approach.note(spec, "orders.v3", {Store.SEARCH: Taken(9, 1)})
+    handover.note(spec, "orders.v3", {Store.SEARCH: Taken(9, 1)})
     assert not moved({Store.CACHE}, 5)
-    approach.note(spec, "orders.v2", {Store.SEARCH: Taken(9, 1)})
+    handover.note(spec, "orders.v2", {Store.SEARCH: Taken(9, 1)})
     assert moved({Store.CACHE}, 5)
 
 

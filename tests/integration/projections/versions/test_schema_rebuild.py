@@ -16,7 +16,7 @@ from projections.planning import binding
 from projections.planning.impact import foresee
 from projections.planning.schema_policy import Outcome
 from projections.stores.valkey.reader import CacheReader
-from projections.versions import rebuild, registry, version_behind
+from projections.versions import cutover, rebuild, registry
 from tests.fix_capture import reading
 from tests.support.version_steps import built, compared, connected, switched
 from tests.waiting import LONG_S, wait_until
@@ -118,7 +118,7 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
             "former": "o",
         }.items() <= (_row(reader, 3).items())
         with pytest.raises(VersionBehindError, match="behind") as still:
-            version_behind.refuse_behind(connection, spec, held, _first(connection, spec, people))
+            cutover.refuse_behind(connection, spec, held, _first(connection, spec, people))
         assert f"headwater view resume {people.name}" in (still.value.hint or "")
 
         _past(connection, spec, past)

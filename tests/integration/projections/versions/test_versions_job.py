@@ -29,7 +29,7 @@ from projections.job import backfill
 from projections.planning.binding import bind
 from projections.stores.opensearch.searcher import Searcher
 from projections.stores.valkey.reader import CacheReader
-from projections.versions import approach, cutover, partial_rebuild, rebuild, registry, routing
+from projections.versions import cutover, handover, partial_rebuild, rebuild, registry, routing
 from projections.versions.fill import Filling
 from projections.versions.version import VersionState
 from tests.support.version_steps import Reader, built, compared, connected, filled, switched
@@ -212,7 +212,7 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
         version = filled(connection, spec, declared(spec.source, left_out=("note",)))
         # nothing is written meanwhile, so no batch tells where the next one begins
         wait_until(lambda: version.place in (backfill.read(file) or {}), timeout_s=LONG_S)
-        assert approach.read(spec, version.place)  # whoever waits sees how far it is
+        assert handover.read(spec, version.place)  # whoever waits sees how far it is
         job.kill()
         assert job.orphans() == []
         state = rebuild.numbered(connection, spec, name, 2).state

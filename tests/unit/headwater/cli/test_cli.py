@@ -21,7 +21,7 @@ from headwater.project import scaffold
 from headwater.project.project import EXAMPLE, open_project
 from projections.common.fault import Fault
 from projections.definition.views import Store
-from projections.derivation_errors import DuplicateKeyError
+from projections.errors import DuplicateKeyError
 from projections.publishing.published_versions import Published
 from projections.verification.report import Uncompared, ViewReport
 

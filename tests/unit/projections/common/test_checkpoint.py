@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections.common import checkpoint_owner
 from projections.common import spark_checkpoint as checkpoint
 from projections.errors import CheckpointForeignError
 from projections.job.data_loss import made_anew
@@ -85,13 +84,13 @@ def test_a_checkpoint_is_known_for_its_own_and_no_other(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "shop", tmp_path / "other" / "shop"
     table = begun(folder / "table", 7)
     for each in (folder, elsewhere, tmp_path / "books"):
-        checkpoint_owner.adopt(each)  # what was there before counts as its own
-        checkpoint_owner.adopt(each)
-    assert {} == checkpoint_owner.check(table)
+        checkpoint.adopt(each)  # what was there before counts as its own
+        checkpoint.adopt(each)
+    assert {} == checkpoint.check(table)
     for place in (table, folder / "cache", elsewhere / "cache", tmp_path / "books" / "cache"):
-        checkpoint_owner.claim(place, {"t": "id"})
+        checkpoint.claim(place, {"t": "id"})
         begun(place, 9)
-        assert {"t": "id"} == checkpoint_owner.check(place)
+        assert {"t": "id"} == checkpoint.check(place)
 
     for other, why in (
         (table, "query table of source shop"),
@@ -100,13 +99,13 @@ def test_a_checkpoint_is_known_for_its_own_and_no_other(tmp_path: Path) -> None:
     ):
         put(other, folder / "cache")
         with pytest.raises(CheckpointForeignError, match="is not its own") as caught:
-            checkpoint_owner.check(folder / "cache")
+            checkpoint.check(folder / "cache")
         assert why in str(caught.value.detail)
     (folder / "cache" / "headwater.json").unlink()
     with pytest.raises(CheckpointForeignError, match="query cache"):
-        checkpoint_owner.check(folder / "cache")
+        checkpoint.check(folder / "cache")
     shutil.rmtree(folder / "cache")
-    assert {} == checkpoint_owner.check(folder / "cache")
+    assert {} == checkpoint.check(folder / "cache")
 
 
 def put(checkpoint: Path, place: Path) -> None:

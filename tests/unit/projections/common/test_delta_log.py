@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from fix_log import PLAN
 
 from projections.changes.row_change import RowChange
-from projections.common.torn_log import torn
+from projections.common.delta_log import torn
 from projections.errors import TableTornError
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.identity import Marked

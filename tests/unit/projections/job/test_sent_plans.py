@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.definition.views import Store
-from projections.job import sent_plans
+from projections.job import active_plans
+from projections.job.active_plans import SentPlans
 from projections.job.batch_writer import BatchWriter
-from projections.job.sent_plans import SentPlans
 from projections.planning.view_plan import ViewPlan
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def received(content: bytes) -> SentPlans:
 
 
 def test_plans_arrive_as_they_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_plans, "_known", type(sent_plans._known)())
+    monkeypatch.setattr(active_plans, "_known", type(active_plans._known)())
     plans = plan("orders"), plan("customers")
 
     found = received(pickle.dumps(SentPlans(plans)))
@@ -42,7 +42,7 @@ def test_plans_arrive_as_they_were_sent(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_same_plans_are_read_once_and_others_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_plans, "_known", type(sent_plans._known)())
+    monkeypatch.setattr(active_plans, "_known", type(active_plans._known)())
     first, second = (SentPlans([plan(name)]) for name in ("orders", "customers"))
 
     found = [received(pickle.dumps(each)) for each in (first, first, second, first)]
@@ -52,16 +52,16 @@ def test_the_same_plans_are_read_once_and_others_anew(monkeypatch: pytest.Monkey
 
 
 def test_few_sets_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_plans, "_known", known := type(sent_plans._known)())
+    monkeypatch.setattr(active_plans, "_known", known := type(active_plans._known)())
 
     for number in range(20):
         assert f"v{number}" == received(pickle.dumps(SentPlans([plan(f"v{number}")])))[0].name
 
-    assert sent_plans._KEPT_MAX == len(known)
+    assert active_plans._KEPT_MAX == len(known)
 
 
 def test_a_writer_of_another_batch_brings_the_same_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_plans, "_known", type(sent_plans._known)())
+    monkeypatch.setattr(active_plans, "_known", type(active_plans._known)())
     writer = BatchWriter(Store.CACHE, SentPlans([plan("orders")]), None, None)  # type: ignore[arg-type]
 
     one, other = (

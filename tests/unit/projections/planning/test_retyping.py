@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind
 from cdc.values import UNCHANGED_PLACEHOLDER, decode
-from projections.planning.retyping import retyped
+from projections.planning.row_upcaster import retyped
 
 
 def column(kind: ColumnKind, type_name: str = "", *digits: int) -> Column:

@@ -8,7 +8,7 @@ from fix_log import PLAN
 
 from projections.changes.row_change import Applied, RowChange
 from projections.stores.memory import MemorySink
-from projections.versions.checked import CheckedSink
+from projections.versions.partial_rebuild import CheckedSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

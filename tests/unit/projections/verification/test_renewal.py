@@ -8,7 +8,7 @@ import pytest
 
 from projections.definition.views import Store
 from projections.planning.job_spec import JobSpec
-from projections.verification.renewal import Renewals
+from projections.verification.requests import Renewals
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from projections.changes.sink import Holding
+from projections.verification.recheck import judge
 from projections.verification.report import Verdict
-from projections.verification.rule import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

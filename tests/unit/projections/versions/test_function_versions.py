@@ -12,8 +12,7 @@ from pyspark import cloudpickle
 from projections.definition.codec import decoded, encoded
 from projections.definition.derived.view_function import ViewFunction, part_told
 from projections.definition.registry import load
-from projections.derivation_errors import ViewQueryError
-from projections.errors import FunctionLostError
+from projections.errors import FunctionLostError, ViewQueryError
 from projections.incremental.spark.maintainer import definition_of
 from projections.versions.function_store import KeptFunction, in_place, with_function
 

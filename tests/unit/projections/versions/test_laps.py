@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from projections.versions import laps
-from projections.versions.laps import FEW, SOON_S, Laps
+from projections.versions import fill
+from projections.versions.fill import FEW, SOON_S, Laps
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(laps, "time", made)
+    monkeypatch.setattr(fill, "time", made)
     return made
 
 
