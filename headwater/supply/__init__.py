@@ -1,0 +1,1 @@
+"""Kept for scripts that run `python -m headwater.supply`: see `headwater.runtime.java`."""

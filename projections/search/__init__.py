@@ -1,0 +1,1 @@
+"""Kept for what imports from here: see `projections.stores.opensearch`."""
