@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -151,4 +152,5 @@ def test_a_runner_whose_session_is_exchanged_later_stops(app_dsn, monkeypatch):
     pooler.close()
 
     assert isinstance(failed, SubscriptionError)
-    assert "session of its own" in str(failed)
+    # the other text where the pooler has given the first session back by the time it is asked for
+    assert re.search("session of its own|was removed while it ran", str(failed))
