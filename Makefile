@@ -31,7 +31,7 @@ else
 endif
 
 every-test:
-	@$(PY) -m pytest $(PARALLEL) -m 'not soak' --require-integration --session-timeout=3000 \
+	@$(PY) -m pytest $(PARALLEL) -m 'not soak' --require-integration --session-timeout=4500 \
 	    --cov --cov-report= --durations=15
 
 soak: setup ## every test with every seed, the long ones too (SHARD=2/6: one of six parts)

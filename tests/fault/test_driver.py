@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from projections.planning.job_spec import JobSpec
     from tests.fix_capture import Captured
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TABLES = """
 CREATE TABLE counters (id int PRIMARY KEY, counted int NOT NULL, note text);

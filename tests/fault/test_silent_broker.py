@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headwater.runtime import Endpoints
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
 
 MIB = 1 << 20
 

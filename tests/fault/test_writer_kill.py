@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
     from pathlib import Path
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 
 SEEDS = 20
 BATCHES = 5

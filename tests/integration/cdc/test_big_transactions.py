@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cdc.change_event import ChangeEvent
     from cdc.postgres.pressure import Pressure
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROWS = 1_000_000
 SAMPLE = 1_000

@@ -24,7 +24,7 @@ from projections.stores.delta.table_sink import FEED
 from projections.stores.delta.table_stats import states
 from tests.fix_spark import UNCOMPILED
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = (DOCS / "views.md", DOCS / "time.md")

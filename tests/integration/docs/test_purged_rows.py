@@ -25,7 +25,7 @@ from projections.stores.delta.history.sink import HistorySink
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "time.md"
 BEFORE = """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from eventstore.postgres.log import PostgresEventLog
     from headwater.project.project import Project
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 SETTINGS = """
 [project]

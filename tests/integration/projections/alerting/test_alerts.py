@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SOURCE, SECRET = "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 AT_ONCE = timedelta(0)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from projections.job.batch.replay_derived import DerivedReplay
     from projections.planning.view_plan import ViewPlan
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 VIEWS = """
 from headwater import Late, Pattern, Session, Step, Tumbling, expect, source, view

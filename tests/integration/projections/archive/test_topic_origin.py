@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from projections.versions.version import ViewVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ORDERS = TableName("public", "orders")
 HOUR_MS = 3_600_000

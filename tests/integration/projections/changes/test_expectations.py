@@ -157,7 +157,7 @@ def reading() -> Iterator[Callable[[Captured], None]]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.soak(minutes=2)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_rows_that_are_not_as_expected_are_in_no_store(
     capture: Callable[..., Captured],
     view_job: Callable[..., ViewJob],

@@ -347,7 +347,7 @@ def test_a_column_may_not_have_the_name_of_what_is_kept_beside_it() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_row_that_is_updated_after_its_window_stays_in_it_by_its_first_commit(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EDGES = (datetime(2, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.published_versions import PublishedVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 VIEWS = """
 from headwater import Session, Sliding, expect, source, view

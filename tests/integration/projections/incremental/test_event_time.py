@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from projections.definition.operators.windows import Window
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 

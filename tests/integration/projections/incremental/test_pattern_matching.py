@@ -18,7 +18,7 @@ from tests.oracles.walked_pattern import Event, walked
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 ONE, TWO = Step("one", "amount = 1"), Step("two", "amount = 5")
 PATTERNS = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 SHARES = (0, 0.01, 0.25, 0.5, 0.9, 0.95, 0.999, 1)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from projections.incremental.spark.analysis import Derivation
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 DOCUMENTS = (
     "sku string, title string, about string, price decimal(10,2), sold boolean, tags array<string>"

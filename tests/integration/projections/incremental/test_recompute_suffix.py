@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from projections.definition.operators.windows import Window
     from projections.incremental.spark.analysis import Derivation
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 OF_ALL = "sliding over all rows"
 WINDOWS: dict[str, Window] = {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 LINES = pa.list_(pa.struct([("sku", pa.string()), ("price", pa.decimal128(12, 2))]))

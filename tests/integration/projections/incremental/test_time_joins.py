@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from projections.changes.record import Record
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 VIEWS = '''
 from headwater import source, view

@@ -15,7 +15,7 @@ from tests.oracles.event_rows import DDL, NIGHT, Row, declared
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("few_max", [500, 0], ids=["few", "many"])

@@ -147,7 +147,7 @@ def test_rows_that_were_evicted_are_missed_once(
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.soak(minutes=2)
 def test_a_job_reads_anew_what_its_cache_has_lost(
     database: str,

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 ITEMS = """

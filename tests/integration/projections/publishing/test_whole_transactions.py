@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fix_capture import Captured
     from fix_spark import ViewJob
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
 
 ACCOUNTS = 40
 TOTAL = 2 * ACCOUNTS * 1_000

@@ -133,7 +133,7 @@ def test_an_index_that_bears_the_views_name_is_told_with_its_remedy(sink: Search
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.soak(minutes=2)
 def test_a_view_whose_index_is_refused_stands_still_in_search_and_nothing_else_does(
     capture: Callable[..., Captured],

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from projections.versions.version import Replayed, ViewVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ORDERS = TableName("public", "orders")
 

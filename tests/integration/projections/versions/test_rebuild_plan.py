@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from eventstore.postgres.log import PostgresEventLog
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ORDERS = TableName("public", "orders")
 TABLE = """
