@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := .venv/bin/python
 UV := .venv/setup/bin/uv
-PARALLEL := --numprocesses=3 --dist=loadfile --no-loadscope-reorder --maxfail=5
+PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --maxfail=5
 PACKAGES := cdc eventstore projections headwater
 
 help: ## list these commands
