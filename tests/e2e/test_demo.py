@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 SHORT = ("--seconds", "10", "--scale", "0.2")
 

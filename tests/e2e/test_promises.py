@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 
 SCHEMA = """
