@@ -18,7 +18,7 @@ from eventsourcing.persistence import IntegrityError, StoredEvent
 from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
 
 from eventstore.errors import WrongExpectedVersionError
-from eventstore.event import AppendRequest, NewEvent, StreamAppend
+from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
 from eventstore.postgres.log import PostgresEventLog
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from benchmarks import streaming
 from benchmarks.result import Report, rate
 from benchmarks.streaming import DEADLINE_S, INSERT, OURS, SIDES, STOCK, TABLE, say
-from cdc.broker.offsets import end_offsets
+from cdc.broker.topics.offsets import end_offsets
 from cdc.postgres import catalog
 from headwater.runtime.java.jars import ensure
 from projections.changes.row_change import Applied

@@ -20,8 +20,8 @@ import psycopg
 from benchmarks import streaming
 from benchmarks.result import Report, faster, smaller
 from benchmarks.streaming import DEADLINE_S, INSERT, OURS, SIDES, STOCK, Capture, say
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import partitions
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics.offsets import partitions
 
 if TYPE_CHECKING:
     from headwater.runtime import Endpoints

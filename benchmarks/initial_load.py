@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 from benchmarks.result import Report, rate
 from benchmarks.snapshot import stock_snapshot
 from cdc import source
-from cdc.broker.tail import follow
+from cdc.broker.reading.tail import follow
 from cdc.capture import CaptureSpec
 from cdc.position import ChangePosition
 from cdc.postgres import catalog, session

@@ -17,8 +17,8 @@ import psycopg
 from benchmarks import streaming
 from benchmarks.result import Report, within
 from benchmarks.streaming import DEADLINE_S, INSERT, OURS, SIDES, STOCK, say
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import partitions
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics.offsets import partitions
 
 if TYPE_CHECKING:
     from headwater.runtime import Endpoints

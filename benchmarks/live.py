@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from benchmarks.result import Report, at_most
-from eventstore.event import AppendRequest, NewEvent, StreamAppend
+from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.postgres.schema import upgrade
 from eventstore.subscription import Subscription
@@ -26,7 +26,7 @@ from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 
 if TYPE_CHECKING:
-    from eventstore.event import StoredEvent
+    from eventstore.model.event import StoredEvent
     from eventstore.subscription import Delivery
 
 RATE: Final = 200

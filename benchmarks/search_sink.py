@@ -27,7 +27,7 @@ import psycopg
 from benchmarks import streaming
 from benchmarks.result import Report, rate
 from benchmarks.streaming import DEADLINE_S, INSERT, OURS, TABLE, say
-from cdc.broker.offsets import end_offsets
+from cdc.broker.topics.offsets import end_offsets
 from cdc.postgres import catalog
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned

@@ -22,10 +22,10 @@ import orjson
 import psycopg
 
 from cdc import source
-from cdc.broker import topics
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import partitions
-from cdc.broker.topics import TopicSpec
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics import topics
+from cdc.broker.topics.offsets import partitions
+from cdc.broker.topics.topics import TopicSpec
 from cdc.capture import CaptureSpec
 from cdc.connect import supervision
 from cdc.connect.connector import stock_config

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc import continuity
-from cdc.broker import offsets, topics
 from cdc.broker.errors import BrokerUnreachableError, TopicMissingError
+from cdc.broker.topics import offsets, topics
 from cdc.capture import CaptureSpec
 from cdc.connect import outbox, secrets, supervision
 from cdc.connect.connector import table_pattern

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from cdc.broker.producer import RECORD_BYTES_MAX
+from cdc.broker.producing.producer import RECORD_BYTES_MAX
 from headwater.runtime.servers.connect import GROUP
 from headwater.runtime.servers.postgres import MEMORY_MB as POSTGRES_MEMORY_MB
 from headwater.runtime.servers.postgres import SLOT_WAL_KEEP

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from cdc.broker.producer import RECORD_BYTES_MAX
+from cdc.broker.producing.producer import RECORD_BYTES_MAX
 from cdc.connect import converter
 from cdc.errors import ValueDecodeError
 from cdc.postgres.catalog import KINDS

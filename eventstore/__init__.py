@@ -68,10 +68,11 @@ And rules are tested as they are told, without a store:
 
 from __future__ import annotations
 
-from eventstore.aggregate import aggregate, evolves, handles
 from eventstore.async_store import AsyncEventStore
-from eventstore.context import Context, Occurrence
-from eventstore.decider import Decider, decider_of
+from eventstore.deciding.aggregate import aggregate, evolves, handles
+from eventstore.deciding.context import Context, Occurrence
+from eventstore.deciding.decider import Decider, decider_of
+from eventstore.deciding.scenario import scenario
 from eventstore.errors import (
     AccessRefusedError,
     AuditError,
@@ -97,20 +98,19 @@ from eventstore.errors import (
     WrongExpectedVersionError,
     WrongKindError,
 )
-from eventstore.event import Appended, IntegrationEvent
-from eventstore.expected_version import ANY, NO_STREAM, STREAM_EXISTS
-from eventstore.handling import Handled
-from eventstore.loading import State
 from eventstore.log import LogPart, StreamPart
-from eventstore.personal import Personal, Redacted
-from eventstore.personal_tags import personal_tag
-from eventstore.query import Condition, Query, QueryItem, tagged
-from eventstore.recorded import CompactedPrefix, RecordedEvent
-from eventstore.registry import EventData, EventTypes, event, upcast
-from eventstore.scenario import scenario
+from eventstore.model.event import Appended, IntegrationEvent
+from eventstore.model.expected_version import ANY, NO_STREAM, STREAM_EXISTS
+from eventstore.model.query import Condition, Query, QueryItem, tagged
+from eventstore.model.token import Token
+from eventstore.model.unknown import UnknownPolicy
+from eventstore.planning.handling import Handled
+from eventstore.planning.loading import State
+from eventstore.privacy.personal import Personal, Redacted
+from eventstore.privacy.personal_tags import personal_tag
+from eventstore.serialization.recorded import CompactedPrefix, RecordedEvent
+from eventstore.serialization.registry import EventData, EventTypes, event, upcast
 from eventstore.store import EventStore
-from eventstore.token import Token
-from eventstore.unknown import UnknownPolicy
 
 __all__ = [
     "ANY",

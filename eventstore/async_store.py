@@ -7,33 +7,33 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from eventstore.appending import Terms, wanted_of
-from eventstore.callables import check_log
-from eventstore.context import NO_CONTEXT, occurrences
-from eventstore.expected_version import ANY, check_expected_version
-from eventstore.handling import ATTEMPTS_MAX, Handled
+from eventstore.deciding.context import NO_CONTEXT, occurrences
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM, LogPart, StreamPart
-from eventstore.names import DEFAULT_TENANT
-from eventstore.operation import Call, Finished, Pause, Plan, advanced
-from eventstore.planner import Planner, codec_of, in_category
-from eventstore.query import Condition, Query
-from eventstore.registry import EventTypes, declared
-from eventstore.unknown import UnknownPolicy
-from eventstore.waiting import waiting
+from eventstore.model.callables import check_log
+from eventstore.model.expected_version import ANY, check_expected_version
+from eventstore.model.names import DEFAULT_TENANT
+from eventstore.model.query import Condition, Query
+from eventstore.model.unknown import UnknownPolicy
+from eventstore.planning.appending import Terms, wanted_of
+from eventstore.planning.handling import ATTEMPTS_MAX, Handled
+from eventstore.planning.operation import Call, Finished, Pause, Plan, advanced
+from eventstore.planning.planner import Planner, codec_of, in_category
+from eventstore.planning.waiting import waiting
+from eventstore.serialization.registry import EventTypes, declared
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from eventstore.context import Context
-    from eventstore.decider import Decider
-    from eventstore.event import Appended, IntegrationEvent
-    from eventstore.keyring import KeyRing
-    from eventstore.loading import State
+    from eventstore.deciding.context import Context
+    from eventstore.deciding.decider import Decider
     from eventstore.log import AsyncEventLog
-    from eventstore.recorded import RecordedEvent
-    from eventstore.token import Token
+    from eventstore.model.event import Appended, IntegrationEvent
+    from eventstore.model.token import Token
+    from eventstore.planning.loading import State
+    from eventstore.privacy.keyring import KeyRing
+    from eventstore.serialization.recorded import RecordedEvent
 
 S = TypeVar("S")
 T = TypeVar("T")

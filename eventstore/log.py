@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from eventstore.errors import BatchRefusedError
-from eventstore.query import EVERYTHING
+from eventstore.model.query import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from datetime import datetime
 
-    from eventstore.event import Appended, AppendRequest, StoredEvent
-    from eventstore.query import Query
+    from eventstore.model.event import Appended, AppendRequest, StoredEvent
+    from eventstore.model.query import Query
 
 
 POSITION_MAX: Final = 2**63 - 1

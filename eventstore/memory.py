@@ -21,18 +21,18 @@ from eventstore.errors import (
     NameRefusedError,
     WrongExpectedVersionError,
 )
-from eventstore.event import SNAPSHOT_TYPE, Appended, AppendRequest, NewEvent, StoredEvent
-from eventstore.expected_version import accepts
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM, Boundary, LogPart, Repeated, StreamPart
-from eventstore.query import Condition, Query
-from eventstore.token import Token
+from eventstore.model.event import SNAPSHOT_TYPE, Appended, AppendRequest, NewEvent, StoredEvent
+from eventstore.model.expected_version import accepts
+from eventstore.model.query import Condition, Query
+from eventstore.model.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from uuid import UUID
 
-    from eventstore.event import IntegrationEvent
     from eventstore.log import StateSnapshot
+    from eventstore.model.event import IntegrationEvent
 
 
 class SentMessage(NamedTuple):

@@ -17,8 +17,8 @@ from eventstore import (
     Redacted,
     Rejected,
 )
-from eventstore.event import AppendRequest, StreamAppend
 from eventstore.memory import AsyncMemoryEventLog, MemoryEventLog
+from eventstore.model.event import AppendRequest, StreamAppend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -51,8 +51,8 @@ class Captured:
 
     def read(self, topic: str, is_last: Callable[[Any], bool], timeout_s: float = 120) -> list[Any]:
         """Returns a topic's records from its beginning up to the last, which is left out."""
-        from cdc.broker.admin import consumer
-        from cdc.broker.offsets import partitions
+        from cdc.broker.client.admin import consumer
+        from cdc.broker.topics.offsets import partitions
 
         found: list[Any] = []
         with consumer(self.spec.kafka_bootstrap) as client:
@@ -115,7 +115,7 @@ class Captured:
 
 def event_of(record: Any) -> ChangeEvent:
     """Returns the change that a record tells."""
-    from cdc.broker.tail import epoch_of
+    from cdc.broker.reading.tail import epoch_of
 
     return ChangeEvent.parse(record.key, record.value, epoch_of(record))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cdc.broker import compacted, topics
+from cdc.broker.reading import compacted
+from cdc.broker.topics import topics
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cdc.broker.compacted import CompactedTopic
+    from cdc.broker.reading.compacted import CompactedTopic
 
 AT_ONCE = {
     "segment.ms": "100",

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventstore.codec import Codec
-from eventstore.compaction import StreamFold
-from eventstore.decider import Decider
-from eventstore.event import SNAPSHOT_TYPE, AppendRequest, StoredEvent, StreamAppend
-from eventstore.expected_version import ANY
-from eventstore.keyring import MemoryKeyRing
+from eventstore.deciding.decider import Decider
 from eventstore.log import WHOLE_STREAM, StreamPart
-from eventstore.personal import Personal  # noqa: TC001  # read when the class is declared
-from eventstore.registry import EventTypes
-from eventstore.snapshotting import BEGINNING, Base, state_at
+from eventstore.model.event import SNAPSHOT_TYPE, AppendRequest, StoredEvent, StreamAppend
+from eventstore.model.expected_version import ANY
+from eventstore.planning.snapshotting import BEGINNING, Base, state_at
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.privacy.personal import Personal  # noqa: TC001  # read when the class is declared
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventTypes
+from eventstore.upkeep.compaction import StreamFold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -69,8 +69,8 @@ class Follower:
             wait_until(behind, "no view behind", accept=lambda left: not left, timeout_s=timeout_s)
 
     def _run(self) -> None:
-        from cdc.broker.admin import consumer
-        from cdc.broker.offsets import partitions
+        from cdc.broker.client.admin import consumer
+        from cdc.broker.topics.offsets import partitions
 
         try:
             with ExitStack() as stack:

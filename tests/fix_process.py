@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from eventstore.decider import Decider
+from eventstore.deciding.decider import Decider
 from eventstore.errors import Rejected
+from eventstore.model.query import Query, QueryItem
 from eventstore.process import (
     Cancel,
     CommandRejected,
@@ -17,8 +18,7 @@ from eventstore.process import (
     Schedule,
     TimedOut,
 )
-from eventstore.query import Query, QueryItem
-from eventstore.registry import EventTypes
+from eventstore.serialization.registry import EventTypes
 from eventstore.store import EventStore
 
 if TYPE_CHECKING:

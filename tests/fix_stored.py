@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.event import StoredEvent
+from eventstore.model.event import StoredEvent
 
 if TYPE_CHECKING:
-    from eventstore.event import NewEvent
+    from eventstore.model.event import NewEvent
 
 TENANT, STREAM = "default", "order-1"
 

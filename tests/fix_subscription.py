@@ -9,14 +9,14 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from eventstore.event import AppendRequest, NewEvent, StreamAppend
-from eventstore.token import Token
+from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
+from eventstore.model.token import Token
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventstore.event import StoredEvent
+    from eventstore.model.event import StoredEvent
     from eventstore.postgres.log import PostgresEventLog
     from eventstore.subscription import Delivery
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from cdc.broker.producer import RECORD_BYTES_MAX
+from cdc.broker.producing.producer import RECORD_BYTES_MAX
 from cdc.change_event import EPOCH_HEADER
 from cdc.connect import column_rules, converter, outbox, secrets
 from cdc.postgres import own_schema, session

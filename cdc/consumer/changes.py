@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from cdc.broker.tail import epoch_of
+from cdc.broker.reading.tail import epoch_of
 from cdc.change_event import ChangeEvent
 from cdc.consumer import control
 from cdc.consumer.change import Change, instant

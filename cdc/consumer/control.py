@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.broker.group import Committed, topic_ids
-from cdc.broker.group_lag import backlogs, set_commits
-from cdc.broker.notebook import Notebook
-from cdc.broker.search import SearchedPartition, searching
+from cdc.broker.group.key_value_topic import Notebook
+from cdc.broker.group.lag import backlogs, set_commits
+from cdc.broker.group.member import Committed, topic_ids
+from cdc.broker.group.position_search import SearchedPartition, searching
 from cdc.consumer.errors import GroupActiveError
 from cdc.consumer.parking import Request, request_note
 from cdc.consumer.shelf import parked_keys

@@ -12,7 +12,7 @@ from cdc.consumer.place_queue import Hand, Item, PlaceQueue
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cdc.broker.group import Place
+    from cdc.broker.group.member import Place
     from cdc.consumer.place_queue import Entry, Fetch, Key, Shelve, Step
     from cdc.consumer.retry import Failure
     from cdc.consumer.spec import ConsumerSpec
@@ -44,7 +44,7 @@ class Desk:
     """The queues of the partitions that this member of the group has.
 
     Threads: all methods may be called from any; the reader's are `open`, `add`, `overfull` and the
-    port `cdc.broker.group.Owner`.
+    port `cdc.broker.group.member.Owner`.
 
     Args:
         spec: Whose limits hold.

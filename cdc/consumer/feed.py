@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from cdc.broker.group import Committed, GroupMember, topic_ids
-from cdc.broker.search import SearchedPartition, searching
+from cdc.broker.group.member import Committed, GroupMember, topic_ids
+from cdc.broker.group.position_search import SearchedPartition, searching
 from cdc.consumer.errors import RecordsGoneError, TopicRecreatedError
 from cdc.consumer.parking import forgotten_note, settled_note
 from cdc.consumer.start import locate
@@ -22,7 +22,7 @@ from cdc.errors import CdcError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cdc.broker.group import Place
+    from cdc.broker.group.member import Place
     from cdc.consumer.desk import Desk
     from cdc.consumer.parking import Request
     from cdc.consumer.place_queue import Key

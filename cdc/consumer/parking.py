@@ -26,7 +26,7 @@ from cdc.consumer.retry import Failure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdc.broker.group import Place
+    from cdc.broker.group.member import Place
 
 NOTE_HEADER: Final = "headwater.parked"
 

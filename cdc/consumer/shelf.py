@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cdc.broker.notebook import Notebook, notes_of
+from cdc.broker.group.key_value_topic import Notebook, notes_of
 from cdc.consumer.change import instant
 from cdc.consumer.parking import ParkedNotes, StoredRecord, restored
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cdc.broker.errors import RecordRefusedError
-    from cdc.broker.group import Place
+    from cdc.broker.group.member import Place
     from cdc.consumer.parking import Note, Request
     from cdc.consumer.place_queue import Entry, Key
 

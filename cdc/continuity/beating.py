@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cdc.broker.beats import Beat
+    from cdc.broker.reading.heartbeats import Beat
     from cdc.lsn import Lsn
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.broker import beats, incarnation
+from cdc.broker.reading import heartbeats
+from cdc.broker.topics import incarnation
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect.connector import EPOCH_PROPERTY
 from cdc.continuity import errors
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from cdc.broker.incarnation import Incarnation
+    from cdc.broker.topics.incarnation import Incarnation
     from cdc.capture import CaptureSpec
     from cdc.connect.rest import ConnectRest
     from cdc.lsn import Lsn
@@ -322,6 +323,6 @@ def _left_timeline(spec: CaptureSpec, capture: Capture | None, here: Server) -> 
 
 
 def _newest_beat(spec: CaptureSpec, capture: Capture) -> int | None:
-    found, _ = beats.read(spec.kafka_bootstrap, spec.table_topics[HEARTBEAT_TABLE])
+    found, _ = heartbeats.read(spec.kafka_bootstrap, spec.table_topics[HEARTBEAT_TABLE])
     numbers = [beat.number for beat in found if beat.epoch == capture.epoch]
     return max(numbers, default=None)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from cdc.broker import beats, incarnation
+from cdc.broker.reading import heartbeats
+from cdc.broker.topics import incarnation
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect import supervision
 from cdc.connect.errors import ConnectorNotRunningError
@@ -145,7 +146,7 @@ class Guard:
 
     def _beats(self, connection: Connection[Any], known: Capture) -> Loss | None:
         topic = self._spec.table_topics[HEARTBEAT_TABLE]
-        arrived, whole = beats.read(self._spec.kafka_bootstrap, topic, known.beat_offset or 0)
+        arrived, whole = heartbeats.read(self._spec.kafka_bootstrap, topic, known.beat_offset or 0)
         found = [beat for beat in arrived if beat.epoch == known.epoch]
         # nobody looked for longer than the topic keeps them: what is left is followed from now on
         before = (known.beat_number, known.beat_lsn) if whole else (None, None)

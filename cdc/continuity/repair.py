@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.broker import incarnation
+from cdc.broker.topics import incarnation
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect import supervision
 from cdc.continuity.evidence import epoch_of, gather, judge

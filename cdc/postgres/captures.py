@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg.rows import dict_row
 from psycopg.types.json import Json
 
-from cdc.broker.incarnation import Incarnation
+from cdc.broker.topics.incarnation import Incarnation
 from cdc.lsn import Lsn
 from cdc.postgres.pressure import Sample
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from cdc.broker.producer import Producer
+    from cdc.broker.producing.producer import Producer
     from cdc.snapshot.progress import KeyRange
     from cdc.snapshot.record import ReadEnvelope
     from cdc.snapshot.table_facts import TableFacts

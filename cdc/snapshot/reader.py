@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 import structlog
 
-from cdc.broker.producer import load
+from cdc.broker.producing.producer import load
 from cdc.errors import CdcError
 from cdc.postgres import session
 from cdc.snapshot import failure, reads

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import Error
 
-from cdc.broker import last_record, offsets
-from cdc.broker.producer import Producer, producer
+from cdc.broker.producing import last_record
+from cdc.broker.producing.producer import Producer, producer
+from cdc.broker.topics import offsets
 from cdc.change_event import EPOCH_HEADER
 from cdc.postgres import session, treatment
 from cdc.snapshot import chunk, quiet_moment, ranges, reads

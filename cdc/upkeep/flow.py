@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cdc.broker.arrival import Arrival
+    from cdc.broker.reading.arrival import Arrival
     from cdc.connect.rest import ConnectorState
     from cdc.postgres.delivery import Delivery
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc import continuity
-from cdc.broker import topics
-from cdc.broker.topics import TopicSpec
+from cdc.broker.topics import topics
+from cdc.broker.topics.topics import TopicSpec
 from cdc.capture import OWN_TABLES
 from cdc.connect import secrets
 from cdc.connect.connector import connector_config, topic_config

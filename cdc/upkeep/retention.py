@@ -16,7 +16,7 @@ from cdc.upkeep.errors import LogLostError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cdc.broker.extent import Extent, Place
+    from cdc.broker.topics.extent import Extent, Place
 
 LEFT_MIN: Final = 0.25
 """Share of what is kept that a reader should have left; below it there is an alert."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.broker import arrival
 from cdc.broker.errors import BrokerUnreachableError
+from cdc.broker.reading import arrival
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect.errors import ConnectUnavailableError
 from cdc.postgres import delivery

@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cdc.broker import extent, topics
+from cdc.broker.topics import extent, topics
 from cdc.upkeep import retention
 from cdc.upkeep.retention import Kept, Reader, ReaderState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cdc.broker.extent import Extent, Place
+    from cdc.broker.topics.extent import Extent, Place
     from cdc.capture import CaptureSpec
 
 WINDOW_S: Final = 5.0

@@ -13,7 +13,7 @@ from eventstore.errors import StoreUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.event import StoredEvent
+    from eventstore.model.event import StoredEvent
 
 
 def of_tenant(events: list[StoredEvent], tenant: str | None) -> list[StoredEvent]:

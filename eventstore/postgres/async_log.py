@@ -15,8 +15,8 @@ from eventstore.errors import (
     ContentionError,
     WrongExpectedVersionError,
 )
-from eventstore.event import Appended, AppendRequest, StoredEvent
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
+from eventstore.model.event import Appended, AppendRequest, StoredEvent
 from eventstore.postgres import answer, statement
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor
 
     from eventstore.log import Boundary, LogPart, Repeated, StateSnapshot, StreamPart
+    from eventstore.model.query import Query
     from eventstore.postgres.statement import Statement
-    from eventstore.query import Query
 
 
 class AsyncPostgresEventLog:

@@ -1,4 +1,4 @@
-"""PostgresAudit: seals and verifies the log on Postgres; the chain is in `eventstore.audit`."""
+"""PostgresAudit: seals and verifies the log on Postgres; the chain is in `upkeep.audit`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.audit import (
+from eventstore.postgres.owner import connected
+from eventstore.upkeep.audit import (
     BLOCK,
     COMPACTIONS_BEGIN,
     SEALS_BEGIN,
@@ -18,12 +19,11 @@ from eventstore.audit import (
     chained,
     check_block,
 )
-from eventstore.postgres.owner import connected
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
 
-    from eventstore.audit import BlockCheck
+    from eventstore.upkeep.audit import BlockCheck
 
 PAGE: Final = 500
 """Records of compactions in memory at once."""

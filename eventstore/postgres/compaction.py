@@ -10,15 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import errors as postgres
 
-from eventstore.compaction import (
-    EVENTS_MAX,
-    Compacted,
-    CompactionReport,
-    Folding,
-    Refusal,
-    StreamExtent,
-    steps,
-)
 from eventstore.errors import (
     CompactionError,
     ContentionError,
@@ -27,10 +18,19 @@ from eventstore.errors import (
     UndeclaredError,
     UpcastError,
 )
-from eventstore.event import SNAPSHOT_TYPE, StoredEvent
-from eventstore.event_id import new_event_id
+from eventstore.model.event import SNAPSHOT_TYPE, StoredEvent
+from eventstore.model.event_id import new_event_id
+from eventstore.planning.snapshotting import BEGINNING
 from eventstore.postgres.owner import connected
-from eventstore.snapshotting import BEGINNING
+from eventstore.upkeep.compaction import (
+    EVENTS_MAX,
+    Compacted,
+    CompactionReport,
+    Folding,
+    Refusal,
+    StreamExtent,
+    steps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from eventstore.compaction import CompactionPolicy, Step, StreamFold
+    from eventstore.upkeep.compaction import CompactionPolicy, Step, StreamFold
 
 ATTEMPTS_MAX: Final = 5
 """Of one step that others are faster with; each attempt of theirs brings the stream on."""

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from eventstore.errors import AccessRefusedError, SchemaMissingError
-from eventstore.names import check_tenant
+from eventstore.model.names import check_tenant
 from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
 

@@ -12,17 +12,17 @@ import psycopg
 
 from eventstore.errors import AccessRefusedError, SubjectKeyError
 from eventstore.forking import renew_after_fork
-from eventstore.keyring import CACHE_S_MAX, SubjectKey, refuse_unknown
-from eventstore.master_key import KEY_BYTES
 from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
 from eventstore.postgres.sessions import Sessions
-from eventstore.sealing import unambiguous
+from eventstore.privacy.keyring import CACHE_S_MAX, SubjectKey, refuse_unknown
+from eventstore.privacy.master_key import KEY_BYTES
+from eventstore.privacy.sealing import unambiguous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.master_key import MasterKeys
+    from eventstore.privacy.master_key import MasterKeys
 
 CACHE_S: Final = 30.0
 """How long a key is held in memory, in seconds."""

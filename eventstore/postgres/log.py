@@ -18,9 +18,9 @@ from eventstore.errors import (
     ContentionError,
     WrongExpectedVersionError,
 )
-from eventstore.event import Appended, AppendRequest, StoredEvent
 from eventstore.forking import renew_after_fork
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
+from eventstore.model.event import Appended, AppendRequest, StoredEvent
 from eventstore.postgres import answer, statement
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from eventstore.log import Boundary, LogPart, Repeated, StateSnapshot, StreamPart
+    from eventstore.model.query import Query
     from eventstore.postgres.statement import Statement
-    from eventstore.query import Query
 
 RETRIES: Final[dict[str, Any]] = {
     "attempts": 7,

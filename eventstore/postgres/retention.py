@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from eventstore.callables import check_function, check_result
-from eventstore.compaction import EVENTS_MAX, Refusal
 from eventstore.errors import CompactionError
-from eventstore.event import StoredEvent
+from eventstore.model.callables import check_function, check_result
+from eventstore.model.event import StoredEvent
 from eventstore.postgres.compaction import (
     OF_THE_STREAM,
     PostgresCompactor,
@@ -18,15 +17,16 @@ from eventstore.postgres.compaction import (
     lock_stream,
 )
 from eventstore.postgres.owner import connected
-from eventstore.retention import RetentionReport, check_age
+from eventstore.upkeep.compaction import EVENTS_MAX, Refusal
+from eventstore.upkeep.retention import RetentionReport, check_age
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from psycopg import Connection
 
-    from eventstore.compaction import StreamExtent, StreamFold
-    from eventstore.retention import Export, RetentionRule
+    from eventstore.upkeep.compaction import StreamExtent, StreamFold
+    from eventstore.upkeep.retention import Export, RetentionRule
 
 DROPPED_MAX: Final = 500
 """Events of one transaction: as many are given to the export at once, and as many rows go."""

@@ -16,18 +16,18 @@ from eventstore.errors import (
     IsolationRefusedError,
     WrongExpectedVersionError,
 )
-from eventstore.event import Appended, StoredEvent
-from eventstore.expected_version import NO_STREAM
 from eventstore.log import Boundary, Repeated, StateSnapshot
-from eventstore.query import Condition
-from eventstore.token import Token
+from eventstore.model.event import Appended, StoredEvent
+from eventstore.model.expected_version import NO_STREAM
+from eventstore.model.query import Condition
+from eventstore.model.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from eventstore.event import AppendRequest, IntegrationEvent, NewEvent, StreamAppend
     from eventstore.log import LogPart, StreamPart
-    from eventstore.query import Query, QueryItem
+    from eventstore.model.event import AppendRequest, IntegrationEvent, NewEvent, StreamAppend
+    from eventstore.model.query import Query, QueryItem
 
 
 class Statement(NamedTuple):

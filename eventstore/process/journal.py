@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.event import StoredEvent
+from eventstore.model.event import StoredEvent
 from eventstore.postgres.connection import payloads_as_bytes
 from eventstore.process.reaction import CommandRejected, TimedOut
 

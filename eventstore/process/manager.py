@@ -15,15 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from eventstore.callables import check_function
-from eventstore.query import EVERYTHING, Query
+from eventstore.model.callables import check_function
+from eventstore.model.query import EVERYTHING, Query
 from eventstore.subscription.subscription import check_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from eventstore.process.reaction import Reaction
-    from eventstore.recorded import RecordedEvent
+    from eventstore.serialization.recorded import RecordedEvent
 
 S = TypeVar("S")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.callables import check_result
-from eventstore.context import Context, listed
+from eventstore.deciding.context import Context, listed
 from eventstore.errors import NameRefusedError, Rejected, SubscriptionError
-from eventstore.names import check_label
+from eventstore.model.callables import check_result
+from eventstore.model.names import check_label
 from eventstore.process.journal import Journal, Process
 from eventstore.process.reaction import (
     Cancel,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from eventstore.process.manager import ProcessManager
     from eventstore.process.reaction import Reaction
-    from eventstore.recorded import RecordedEvent
+    from eventstore.serialization.recorded import RecordedEvent
     from eventstore.store import EventStore
     from eventstore.subscription import Delivery
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from eventstore.context import check_instant
+from eventstore.deciding.context import check_instant
 from eventstore.errors import SubscriptionError
-from eventstore.names import check_label
+from eventstore.model.names import check_label
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.callables import check_instance
+from eventstore.model.callables import check_instance
 from eventstore.process.clock import Clock
 from eventstore.process.reacting import Reacting
 from eventstore.subscription import Start, Subscription

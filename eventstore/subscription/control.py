@@ -11,7 +11,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from eventstore.errors import SubscriptionError, WaitTimeoutError
-from eventstore.names import DEFAULT_TENANT, check_tenant
+from eventstore.model.names import DEFAULT_TENANT, check_tenant
 from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
 from eventstore.postgres.sessions import Sessions
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
+    from eventstore.model.token import Token
     from eventstore.postgres.connection import StoreConnection
-    from eventstore.token import Token
 
 CONNECTIONS_MAX: Final = 4
 LAG_EVENTS_MAX: Final = 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from eventstore.callables import check_function
+from eventstore.model.callables import check_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.pq import TransactionStatus
 
-from eventstore.callables import check_result
 from eventstore.errors import ContentionError, SubscriptionError, UndeclaredError
+from eventstore.model.callables import check_result
+from eventstore.model.unknown import UnknownPolicy
 from eventstore.postgres.connection import lent
 from eventstore.postgres.errors import CONTENTION
-from eventstore.recorded import RecordedEvent
+from eventstore.serialization.recorded import RecordedEvent
 from eventstore.subscription.delivery import Delivery
 from eventstore.subscription.retry import Failure
-from eventstore.unknown import UnknownPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from psycopg import Connection
 
-    from eventstore.codec import Codec
-    from eventstore.event import StoredEvent
+    from eventstore.model.event import StoredEvent
+    from eventstore.serialization.codec import Codec
     from eventstore.subscription.delivery import Effect
     from eventstore.subscription.subscription import Subscription
 

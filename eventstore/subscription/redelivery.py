@@ -8,7 +8,7 @@ import psycopg
 import structlog
 
 from eventstore.errors import UndeclaredError
-from eventstore.event import StoredEvent
+from eventstore.model.event import StoredEvent
 from eventstore.postgres.connection import payloads_as_bytes
 from eventstore.subscription import statement
 from eventstore.subscription.reporting import report

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import psycopg
 import structlog
 
-from eventstore.callables import check_function
 from eventstore.errors import ContentionError, SubscriptionError
+from eventstore.model.callables import check_function
 from eventstore.postgres.connection import NOTICED, check_address, options
 from eventstore.postgres.errors import CONTENTION, translated
 from eventstore.subscription import membership, statement
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from eventstore.codec import Codec
+    from eventstore.model.token import Token
+    from eventstore.serialization.codec import Codec
     from eventstore.store import EventStore
     from eventstore.subscription.subscription import Subscription
-    from eventstore.token import Token
 
 _log = structlog.get_logger(__name__)
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from psycopg.types.json import Json
 
-from eventstore.event import StoredEvent
 from eventstore.log import LogPart
+from eventstore.model.event import StoredEvent
 from eventstore.postgres import statement
 from eventstore.postgres.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.query import Query
+    from eventstore.model.query import Query
 
 HEAD: Final = "SELECT eventstore.head()"
 WANT_WAKE: Final = "SELECT eventstore.want_wake()"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from eventstore.callables import check_function, check_instance
 from eventstore.errors import NameRefusedError, SubscriptionError
-from eventstore.names import DEFAULT_TENANT, check_tenant
-from eventstore.query import EVERYTHING, Query
+from eventstore.model.callables import check_function, check_instance
+from eventstore.model.names import DEFAULT_TENANT, check_tenant
+from eventstore.model.query import EVERYTHING, Query
+from eventstore.model.unknown import UnknownPolicy
 from eventstore.subscription.retry import RetryPolicy
-from eventstore.unknown import UnknownPolicy
 
 if TYPE_CHECKING:
     from eventstore.subscription.delivery import Delivery

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventstore.errors import WrongExpectedVersionError
-from eventstore.event import (
+from eventstore.model.event import (
     EVENT_BYTES_MAX,
     EVENTS_MAX,
     STREAMS_MAX,
@@ -17,7 +17,7 @@ from eventstore.event import (
     IntegrationEvent,
     StreamAppend,
 )
-from eventstore.expected_version import ANY, NO_STREAM, STREAM_EXISTS, VERSION_MAX
+from eventstore.model.expected_version import ANY, NO_STREAM, STREAM_EXISTS, VERSION_MAX
 from eventstore.testing.sample import (
     an_event,
     append_to,

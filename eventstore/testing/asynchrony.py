@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pytest
 
 from eventstore.errors import WrongExpectedVersionError
-from eventstore.expected_version import NO_STREAM
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
+from eventstore.model.expected_version import NO_STREAM
 from eventstore.testing.contract import EventLogContract
 from eventstore.testing.sample import append_to, some_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
 
-    from eventstore.event import Appended, AppendRequest, StoredEvent
     from eventstore.log import (
         AsyncEventLog,
         Boundary,
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
         StateSnapshot,
         StreamPart,
     )
-    from eventstore.query import Query
+    from eventstore.model.event import Appended, AppendRequest, StoredEvent
+    from eventstore.model.query import Query
 
 _T = TypeVar("_T")
 

@@ -10,10 +10,10 @@ from threading import Barrier, Event
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from eventstore.errors import ConditionFailedError, WrongExpectedVersionError
-from eventstore.event import Idempotency, StreamAppend
-from eventstore.expected_version import ANY, NO_STREAM, accepts
 from eventstore.log import LogPart
-from eventstore.query import Condition, tagged
+from eventstore.model.event import Idempotency, StreamAppend
+from eventstore.model.expected_version import ANY, NO_STREAM, accepts
+from eventstore.model.query import Condition, tagged
 from eventstore.testing.sample import (
     an_event,
     append_to,
@@ -26,8 +26,8 @@ from eventstore.testing.sample import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.event import Appended, AppendRequest, StoredEvent
     from eventstore.log import EventLog
+    from eventstore.model.event import Appended, AppendRequest, StoredEvent
 
 _T = TypeVar("_T")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventstore.errors import ConditionFailedError, WrongExpectedVersionError
-from eventstore.event import StreamAppend
-from eventstore.expected_version import NO_STREAM
-from eventstore.query import Condition, Query, tagged
+from eventstore.model.event import StreamAppend
+from eventstore.model.expected_version import NO_STREAM
+from eventstore.model.query import Condition, Query, tagged
 from eventstore.testing.sample import (
     an_event,
     append_to,

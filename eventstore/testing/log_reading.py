@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventstore.event import StreamAppend
 from eventstore.log import LogPart
-from eventstore.query import Query, QueryItem, tagged
+from eventstore.model.event import StreamAppend
+from eventstore.model.query import Query, QueryItem, tagged
 from eventstore.testing.sample import (
     an_event,
     append_to,
@@ -22,8 +22,8 @@ from eventstore.testing.sample import (
 )
 
 if TYPE_CHECKING:
-    from eventstore.event import NewEvent
     from eventstore.log import EventLog
+    from eventstore.model.event import NewEvent
 
 
 def typed(*types: str) -> Query:

@@ -14,8 +14,8 @@ from eventstore.errors import (
     EventStoreError,
     NameRefusedError,
 )
-from eventstore.event import SNAPSHOT_TYPE, Idempotency, StreamAppend
-from eventstore.query import EVERYTHING, Query, QueryItem, tagged
+from eventstore.model.event import SNAPSHOT_TYPE, Idempotency, StreamAppend
+from eventstore.model.query import EVERYTHING, Query, QueryItem, tagged
 from eventstore.testing.sample import (
     an_event,
     append_to,
@@ -27,8 +27,8 @@ from eventstore.testing.sample import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.event import AppendRequest, NewEvent
     from eventstore.log import EventLog
+    from eventstore.model.event import AppendRequest, NewEvent
 
 BAD_JSON = {
     "nothing": b"",

@@ -13,9 +13,9 @@ from eventstore.errors import (
     IdempotencyConflictError,
     WrongExpectedVersionError,
 )
-from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend, digest_of
-from eventstore.expected_version import ANY, NO_STREAM, STREAM_EXISTS
-from eventstore.query import Condition, tagged
+from eventstore.model.event import AppendRequest, Idempotency, NewEvent, StreamAppend, digest_of
+from eventstore.model.expected_version import ANY, NO_STREAM, STREAM_EXISTS
+from eventstore.model.query import Condition, tagged
 from eventstore.testing.sample import (
     an_event,
     append_to,

@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from eventstore.event import AppendRequest, NewEvent, StreamAppend
-from eventstore.expected_version import ANY
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
-from eventstore.names import DEFAULT_TENANT
+from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
+from eventstore.model.expected_version import ANY
+from eventstore.model.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from eventstore.event import StoredEvent
     from eventstore.log import EventLog, LogPart, StreamPart
+    from eventstore.model.event import StoredEvent
 
 OCCURRED_AT: Final = datetime(2026, 1, 31, 23, 59, 59, 123456, tzinfo=UTC)
 
@@ -44,7 +44,7 @@ def append_to(
     Args:
         stream: Which.
         *events: What to append.
-        expected_version: See `eventstore.expected_version`.
+        expected_version: See `eventstore.model.expected_version`.
         **fields: Other fields of `AppendRequest`.
     """
     append = StreamAppend(stream, events or (an_event(),), expected_version)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventstore.errors import ConditionFailedError, WrongExpectedVersionError
-from eventstore.event import Idempotency
-from eventstore.expected_version import NO_STREAM, STREAM_EXISTS
 from eventstore.log import LogPart, StateSnapshot
-from eventstore.query import Condition, Query, QueryItem, tagged
+from eventstore.model.event import Idempotency
+from eventstore.model.expected_version import NO_STREAM, STREAM_EXISTS
+from eventstore.model.query import Condition, Query, QueryItem, tagged
 from eventstore.testing.sample import an_event, append_to, log_of, some_events, stream_of
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from eventstore.handling import Handled
+    from eventstore.planning.handling import Handled
 
 EVENTS: Final = "events"
 """Under which name the ledger counts events; each is a row of its own."""

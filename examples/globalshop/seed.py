@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from eventstore import NO_STREAM, EventData, EventStore, Occurrence
-from eventstore.decider import decider_of
+from eventstore.deciding.decider import decider_of
 from eventstore.postgres import schema
 from eventstore.postgres.log import PostgresEventLog
 from examples.globalshop import order_tables

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eventstore.expected_version import ANY, NO_STREAM, STREAM_EXISTS
 from eventstore.log import LogPart, StreamPart
-from eventstore.names import check_stream
-from eventstore.query import Query, QueryItem
+from eventstore.model.expected_version import ANY, NO_STREAM, STREAM_EXISTS
+from eventstore.model.names import check_stream
+from eventstore.model.query import Query, QueryItem
 from headwater.cli import parked, upkeep
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant
 from headwater.cli.output import print_json, print_rows
@@ -32,8 +32,8 @@ from headwater.operations.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from eventstore.codec import Codec
-    from eventstore.event import StoredEvent
+    from eventstore.model.event import StoredEvent
+    from eventstore.serialization.codec import Codec
     from eventstore.store import EventStore
 
 app = typer.Typer(help="The event store: what happened, in order.", no_args_is_help=True)

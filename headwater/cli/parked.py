@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from eventstore.names import check_stream
+from eventstore.model.names import check_stream
 from eventstore.subscription.control import Subscriptions
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
 from headwater.cli.output import print_rows

@@ -9,11 +9,11 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from eventstore.compaction import CompactionPolicy, CompactionReport, StreamFold
-from eventstore.names import category_of, check_label, check_stream
+from eventstore.model.names import category_of, check_label, check_stream
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.compaction import PostgresCompactor
-from eventstore.upcast_check import check_log
+from eventstore.upkeep.compaction import CompactionPolicy, CompactionReport, StreamFold
+from eventstore.upkeep.upcast_check import check_log
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
 from headwater.cli.output import (
     EXIT_UNHEALTHY,

@@ -16,7 +16,7 @@ import psycopg
 
 from eventstore.errors import EventStoreError
 from eventstore.postgres.log import PostgresEventLog
-from eventstore.sealing import Place, open_field
+from eventstore.privacy.sealing import Place, open_field
 from headwater.operations.events import open_ring
 from projections.common.scratch_dir import remove_abandoned
 from projections.erasure.canaries import COUNT_MAX, LENGTH_MIN
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from eventstore.event import StoredEvent
-    from eventstore.keyring import KeyRing
+    from eventstore.model.event import StoredEvent
+    from eventstore.privacy.keyring import KeyRing
     from headwater.platform.database import Database
 
 BEYOND_REACH: Final = (

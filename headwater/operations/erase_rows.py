@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from cdc.broker import cut, topics
+from cdc.broker.topics import topics, truncation
 from cdc.consumer.shelf import parked_keys
 from cdc.consumer.spec import parked_topic
 from cdc.postgres import session
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from cdc.broker.extent import Place
+    from cdc.broker.topics.extent import Place
     from cdc.snapshot.reads import Read
     from cdc.table import TableName
     from headwater.platform.platform import Platform
@@ -190,7 +190,7 @@ class Forgetting:
     def _read(self, erasure: Erasure, keys: Sequence[object]) -> list[ReadKey]:
         """Has keys read: what they are now lies behind all that is to be forgotten."""
         topic = self._table.topic(self._source)
-        with cut.short_pieces(self._capture.kafka_bootstrap, topic):
+        with truncation.short_pieces(self._capture.kafka_bootstrap, topic):
             asked = request.ask(self._capture, self._table, keys=keys)
             read = request.wait(self._capture, asked.read.id, _READ_S)
         self._await_archived(topic, read)

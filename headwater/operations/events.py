@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from eventstore.audit import SealedHead
-from eventstore.decider import Decider
+from eventstore.deciding.decider import Decider
 from eventstore.errors import AuditError, EventStoreError, UndeclaredError
 from eventstore.log import LogPart
-from eventstore.master_key import new_master_keys, read_master_keys
-from eventstore.names import check_tenant
+from eventstore.model.names import check_tenant
 from eventstore.postgres import schema
 from eventstore.postgres.errors import translated
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.postgres.log import PostgresEventLog
-from eventstore.registry import EventData
+from eventstore.privacy.master_key import new_master_keys, read_master_keys
+from eventstore.serialization.registry import EventData
 from eventstore.store import EventStore
+from eventstore.upkeep.audit import SealedHead
 from headwater.errors import UsageError
 from headwater.platform.database import Database, find_database
 from headwater.project import optional
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from eventstore.codec import Codec
-    from eventstore.event import StoredEvent
-    from eventstore.query import Query
+    from eventstore.model.event import StoredEvent
+    from eventstore.model.query import Query
+    from eventstore.serialization.codec import Codec
 
 SEALED: Final = "[sealed]"
 """Shown in the place of what only a master key opens."""

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.broker import topics
+from cdc.broker.topics import topics
 from cdc.connect import secrets, supervision
 from cdc.connect.rest import ConnectRest
 from cdc.postgres import captures, session

@@ -12,7 +12,7 @@ import structlog
 from psycopg import sql
 
 from cdc import source as capture
-from cdc.broker.tail import first_change
+from cdc.broker.reading.tail import first_change
 from cdc.lsn import Lsn
 from cdc.postgres import own_schema, session
 from cdc.postgres.check import Check, CheckState

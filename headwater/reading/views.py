@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cdc.values import Json
-    from eventstore.token import Token
+    from eventstore.model.token import Token
     from projections.definition.views import View
     from projections.publishing.read_barrier import Lag
     from projections.stores.opensearch.query import SearchQuery

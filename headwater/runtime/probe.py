@@ -24,7 +24,7 @@ def postgres_answers(dsn: str, timeout_s: float) -> bool:
 
 def kafka_answers(bootstrap: str, timeout_s: float) -> bool:
     """Whether a broker answers a metadata request."""
-    from cdc.broker.probe import broker_answers  # noqa: PLC0415  # heavy
+    from cdc.broker.client.probe import broker_answers  # noqa: PLC0415  # heavy
 
     return broker_answers(bootstrap, timeout_s)
 

@@ -13,8 +13,8 @@ import msgspec
 import orjson
 import urllib3
 
-from cdc.broker.announcer import Announcer
 from cdc.broker.errors import BrokerError
+from cdc.broker.producing.record_sender import Announcer
 from projections.alerting.signature import signed
 from projections.alerting.tables import Letter
 from projections.definition.alert import Event, Handler, Message, Topic, Webhook

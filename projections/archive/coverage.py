@@ -15,9 +15,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from cdc.broker import extent
-from cdc.broker import topics as broker_topics
 from cdc.broker.errors import BrokerError
+from cdc.broker.topics import extent
+from cdc.broker.topics import topics as broker_topics
 from cdc.position import ChangePosition
 from projections.archive import completeness
 from projections.archive.fold import VERSION_LSN_BITS

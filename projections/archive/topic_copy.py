@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.broker import compacted
+from cdc.broker.reading import compacted
 from cdc.change_event import EPOCH_HEADER
 from projections.archive.progress import rest
 from projections.archive.scan import ArchiveScan
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from cdc.broker.compacted import CompactedTopic, SecondLook
+    from cdc.broker.reading.compacted import CompactedTopic, SecondLook
     from projections.archive.fold import Flags
     from projections.common.offsets import Offsets
     from projections.common.throttle import Throttle

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.broker import compacted
-from cdc.broker.compacted import CLOCKS_APART_S, POLICY, CompactedTopic
+from cdc.broker.reading import compacted
+from cdc.broker.reading.compacted import CLOCKS_APART_S, POLICY, CompactedTopic
 from cdc.postgres import captures
 from cdc.snapshot import reads
 from cdc.snapshot.reads import GIVEN_UP
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from cdc.broker.incarnation import Incarnation
+    from cdc.broker.topics.incarnation import Incarnation
     from cdc.snapshot.reads import Read
     from projections.definition.views import View
     from projections.planning.job_spec import JobSpec

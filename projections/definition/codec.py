@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cdc.table import Column, ColumnKind, TableName
-from eventstore.registry import declared as declared_events
+from eventstore.serialization.registry import declared as declared_events
 from projections.definition.cache_options import CacheLayout, CacheOptions
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.operators.pattern import Pattern, PatternQuery, Step

@@ -32,17 +32,17 @@ from uuid import UUID
 
 from cdc.table import Column, ColumnKind
 from eventstore.errors import EventStoreError, UndeclaredError
-from eventstore.event import StoredEvent
-from eventstore.personal import Redacted
-from eventstore.registry import EventData, EventTypes
+from eventstore.model.event import StoredEvent
+from eventstore.privacy.personal import Redacted
+from eventstore.serialization.registry import EventData, EventTypes
 from projections.errors import EventUnreadableError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from eventstore.codec import Codec
-    from eventstore.registry import EventType
-    from eventstore.upcasting import Upcaster
+    from eventstore.serialization.codec import Codec
+    from eventstore.serialization.registry import EventType
+    from eventstore.serialization.upcasting import Upcaster
 
 ENVELOPE: Final = (
     Column("global_position", ColumnKind.INTEGER, "bigint", nullable=False),
@@ -157,7 +157,7 @@ class EventForm:
 
     def _decoded(self, stored: Mapping[str, Any]) -> Any:
         if self._codec is None:
-            from eventstore.codec import Codec  # noqa: PLC0415  # loads cryptography
+            from eventstore.serialization.codec import Codec  # noqa: PLC0415  # loads cryptography
 
             no_keys: Any = _NoKeys()  # reading asks for nothing else of it
             self._codec = Codec(self._registry, no_keys)
@@ -300,7 +300,7 @@ def _same(value: object) -> object:
 
 
 def _json(value: object) -> str:
-    from eventstore.wire import encoded  # noqa: PLC0415
+    from eventstore.serialization.wire import encoded  # noqa: PLC0415
 
     return encoded(value).decode()
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.table import TableName
 from eventstore.errors import UndeclaredError
-from eventstore.registry import EventTypes
-from eventstore.registry import declared as declared_events
+from eventstore.serialization.registry import EventTypes
+from eventstore.serialization.registry import declared as declared_events
 from projections.definition.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.definition.event_rows import ENVELOPE, EventForm
 from projections.definition.search_options import DERIVED, SearchOptions

@@ -16,9 +16,9 @@ import orjson
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from cdc.broker import cut
 from cdc.broker.errors import TopicRefusedError
-from cdc.broker.extent import sizes_bytes
+from cdc.broker.topics import truncation
+from cdc.broker.topics.extent import sizes_bytes
 from cdc.values import decode
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.file_lock import WriterLock
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from cdc.broker.extent import Place
+    from cdc.broker.topics.extent import Place
     from cdc.table import TableName
     from projections.erasure.archive import Through
     from projections.planning.job_spec import JobSpec
@@ -179,14 +179,14 @@ class Erasure:
         taken = sizes_bytes(bootstrap, {topic for topic, _ in before})
         with ExitStack() as altered:
             for topic in sorted({topic for topic, _ in before}):
-                altered.enter_context(cut.files_go_at_once(bootstrap, topic))
+                altered.enter_context(truncation.files_go_at_once(bootstrap, topic))
             try:
-                cut.cut_off(bootstrap, before)
+                truncation.cut_off(bootstrap, before)
             except TopicRefusedError:
                 # a topic that keeps the latest record of every key: older ones go by compaction
                 what = "partitions left to compaction"
                 return [Erased("topics", what, len(before), complete=False)]
-            left = cut.await_smaller(
+            left = truncation.await_smaller(
                 bootstrap, {place: taken.get(place, 0) for place in before}, deadline_s
             )
         return [Erased("topics", "partitions cut off", len(before), complete=not left)]

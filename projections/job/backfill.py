@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 import structlog
 
-from cdc.broker import extent
+from cdc.broker.topics import extent
 from cdc.postgres import session
 from cdc.snapshot import reads
 from cdc.snapshot.reads import Wish
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from cdc.broker.extent import Place
+    from cdc.broker.topics.extent import Place
     from cdc.table import TableName
     from projections.common.offsets import Offsets
     from projections.planning.job_spec import JobSpec

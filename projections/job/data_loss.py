@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cdc.broker import extent
+from cdc.broker.topics import extent
 from cdc.errors import CdcError
 from projections.common.spark_checkpoint import committed
 from projections.errors import RecordsLostError
@@ -16,7 +16,7 @@ from projections.errors import RecordsLostError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cdc.broker.extent import Place
+    from cdc.broker.topics.extent import Place
     from projections.planning.job_spec import JobSpec
 
 _HINT: Final = (

@@ -14,8 +14,8 @@ import psycopg
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from cdc.broker import topics
 from cdc.broker.errors import BrokerError
+from cdc.broker.topics import topics
 from cdc.errors import CdcError
 from projections.common import spark_checkpoint
 from projections.common.driver_lock import taken

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import structlog
 
-from cdc.broker import extent, topics
 from cdc.broker.errors import BrokerError
+from cdc.broker.topics import extent, topics
 from projections.archive.table import GIVEN, Retention
 from projections.common import spark_checkpoint
 from projections.common.fault import FaultError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from cdc.broker.extent import Place
+    from cdc.broker.topics.extent import Place
     from projections.changes.quarantine.write_guard import StoreGuard
     from projections.common.offsets import Offsets
     from projections.job.active_plans import Intake

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 from deltalake import DeltaTable
 
-from cdc.broker import extent
-from cdc.broker.search import SearchedPartition, searching
+from cdc.broker.group.position_search import SearchedPartition, searching
+from cdc.broker.topics import extent
 from cdc.change_event import ChangeEvent
 from cdc.errors import CdcError
 from cdc.lsn import Lsn

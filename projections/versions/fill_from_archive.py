@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cdc.broker import extent
+from cdc.broker.topics import extent
 from cdc.snapshot import reads
 from projections.archive.progress_note import Noting, state_of
 from projections.archive.replay import replay

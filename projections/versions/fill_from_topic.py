@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cdc.broker.compacted import CLOCKS_APART_S
+from cdc.broker.reading.compacted import CLOCKS_APART_S
 from projections.archive import topic_coverage
 from projections.archive.progress import ReplayProgress
 from projections.archive.progress_note import Noting

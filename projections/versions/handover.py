@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 import structlog
 
-from cdc.broker import extent
+from cdc.broker.topics import extent
 from cdc.postgres import session
 from projections.common.fault import Fault
 from projections.definition.views import Store
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from cdc.broker.extent import Place
+    from cdc.broker.topics.extent import Place
     from projections.common.offsets import Offsets
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan

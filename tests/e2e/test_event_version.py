@@ -11,13 +11,13 @@ import pytest
 from fix_shell import Shell
 
 from cdc import source
-from cdc.broker.notebook import notes_of
+from cdc.broker.group.key_value_topic import notes_of
 from cdc.capture import CaptureSpec
 from cdc.table import TableName
-from eventstore.codec import Codec
-from eventstore.event import AppendRequest, StreamAppend
-from eventstore.keyring import MemoryKeyRing
-from eventstore.registry import EventData, EventTypes
+from eventstore.model.event import AppendRequest, StreamAppend
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventData, EventTypes
 from projections.definition.views import EVENT_TABLES
 from tests.waiting import LONG_S, wait_until
 
@@ -66,7 +66,7 @@ RETURNED = """
 from dataclasses import dataclass
 from decimal import Decimal
 
-from eventstore.registry import declared
+from eventstore.serialization.registry import declared
 
 @declared.event("parcel.returned")
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from rich.console import Console
 
-from cdc.broker.admin import consumer
+from cdc.broker.client.admin import consumer
 from headwater.demo.demo import run_demo
 from headwater.demo.globalshop import GlobalShopLive
 from headwater.demo.options import DemoOptions

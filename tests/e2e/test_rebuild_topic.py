@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from fix_compaction import await_compacted, compacting
 from fix_shell import Shell
 
-from cdc.broker import topics
+from cdc.broker.topics import topics
 from projections.archive.table import archive_lock
 from tests.waiting import LONG_S, wait_until
 

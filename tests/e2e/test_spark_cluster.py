@@ -9,7 +9,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from cdc.broker import extent
+from cdc.broker.topics import extent
 from headwater.demo.demo import run_demo
 from headwater.demo.options import DemoOptions
 from headwater.demo.result import STORES

@@ -27,9 +27,9 @@ from eventstore.errors import (
     StoreUnavailableError,
     WrongExpectedVersionError,
 )
-from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend, digest_of
-from eventstore.expected_version import ANY
 from eventstore.log import StreamPart
+from eventstore.model.event import AppendRequest, Idempotency, NewEvent, StreamAppend, digest_of
+from eventstore.model.expected_version import ANY
 from eventstore.postgres.log import PostgresEventLog
 from tests.waiting import wait_until
 

@@ -14,8 +14,8 @@ import pytest
 from fix_capture import event_of, guarding
 
 from cdc import source
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import end_offsets, partitions
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics.offsets import end_offsets, partitions
 from cdc.capture import CaptureSpec
 from cdc.postgres import session
 from cdc.snapshot import reader, reads

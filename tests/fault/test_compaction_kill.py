@@ -13,7 +13,7 @@ import pytest
 from eventstore.postgres.audit import PostgresAudit
 
 if TYPE_CHECKING:
-    from eventstore.event import StoredEvent
+    from eventstore.model.event import StoredEvent
     from eventstore.postgres.log import PostgresEventLog
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
@@ -26,11 +26,11 @@ CHILD: Final = """
 import os, signal, sys
 from dataclasses import dataclass
 import psycopg
-from eventstore.codec import Codec
-from eventstore.compaction import StreamFold
-from eventstore.decider import Decider
+from eventstore.serialization.codec import Codec
+from eventstore.upkeep.compaction import StreamFold
+from eventstore.deciding.decider import Decider
 from eventstore.postgres.compaction import PostgresCompactor
-from eventstore.registry import EventTypes
+from eventstore.serialization.registry import EventTypes
 
 dsn, left = sys.argv[1], int(sys.argv[2])
 types = EventTypes()

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from deltalake import DeltaTable
 
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import partitions
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics.offsets import partitions
 from projections.archive.table import record_value
 from projections.common.driver_lock import holders
 from tests.fix_spark import ViewJob

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from cdc.broker import compacted
+from cdc.broker.reading import compacted
 from cdc.retention import Retention
 from cdc.table import TableName
 from projections.archive.table import archive_lock

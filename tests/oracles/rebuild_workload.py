@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 from deltalake import DeltaTable
 
-from cdc.broker import compacted
+from cdc.broker.reading import compacted
 from projections.archive import replay, topic_copy
 from projections.archive.table import Archive
 from projections.archive.topic_copy import TopicCopy

@@ -43,10 +43,10 @@ from eventsourcing.persistence import (
 )
 
 from eventstore.errors import WrongExpectedVersionError
-from eventstore.event import AppendRequest, NewEvent, StreamAppend
 from eventstore.log import LogPart, StreamPart
-from eventstore.names import DEFAULT_TENANT
-from eventstore.query import Query, QueryItem
+from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
+from eventstore.model.names import DEFAULT_TENANT
+from eventstore.model.query import Query, QueryItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

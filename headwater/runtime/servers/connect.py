@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from cdc.broker.producer import RECORD_BYTES_MAX
+from cdc.broker.producing.producer import RECORD_BYTES_MAX
 from cdc.connect import converter
 from headwater.runtime.probe import connect_answers
 from headwater.runtime.process import Launch

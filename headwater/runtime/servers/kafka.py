@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from cdc.broker.producer import RECORD_BYTES_MAX
+from cdc.broker.producing.producer import RECORD_BYTES_MAX
 from headwater.runtime.errors import ServiceFailedError
 from headwater.runtime.identity import launcher
 from headwater.runtime.probe import kafka_answers

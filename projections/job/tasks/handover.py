@@ -23,7 +23,7 @@ import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from cdc.broker import extent
+from cdc.broker.topics import extent
 from cdc.errors import CdcError
 from projections.changes.quarantine import table as quarantine_table
 from projections.common import store_lock

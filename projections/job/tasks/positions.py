@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 import structlog
 
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import partitions
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics.offsets import partitions
 from cdc.errors import CdcError
 from cdc.postgres import session
 from cdc.schema_change import history

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from fix_capture import event_of
 
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import end_offsets, partitions
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics.offsets import end_offsets, partitions
 from cdc.postgres import pressure, session
 from cdc.table import TableName
 from headwater.runtime.servers.connect import HEAP_MB

@@ -310,7 +310,7 @@ def test_records_that_are_gone_are_an_error_and_never_a_jump(
     from kafka import TopicPartition
 
     from cdc import consumer
-    from cdc.broker.admin import admin
+    from cdc.broker.client.admin import admin
 
     create(database)
     captured = capture("public.orders")

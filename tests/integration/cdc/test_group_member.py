@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.structs import MemberState
 
-from cdc.broker.admin import admin
-from cdc.broker.group import GroupMember
+from cdc.broker.client.admin import admin
+from cdc.broker.group.member import GroupMember
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cdc.broker.group import Place
+    from cdc.broker.group.member import Place
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from cdc import source
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import partitions
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics.offsets import partitions
 from cdc.column_rule import ColumnRules
 from cdc.connect.rest import ConnectRest
 from cdc.postgres import session

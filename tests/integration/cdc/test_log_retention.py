@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc import source
-from cdc.broker import extent, last_record, topics
-from cdc.broker.admin import admin
+from cdc.broker.client.admin import admin
+from cdc.broker.producing import last_record
+from cdc.broker.topics import extent, topics
 from cdc.postgres import session
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PreflightError

@@ -14,13 +14,13 @@ import pytest
 from psycopg import errors
 
 from cdc import source
-from cdc.broker import topics
-from cdc.broker.admin import consumer
-from cdc.broker.offsets import partitions
+from cdc.broker.client.admin import consumer
+from cdc.broker.topics import topics
+from cdc.broker.topics.offsets import partitions
 from cdc.connect.rest import ConnectRest
 from cdc.table import TableName
-from eventstore.event import AppendRequest, IntegrationEvent, NewEvent, StreamAppend
-from eventstore.expected_version import ANY
+from eventstore.model.event import AppendRequest, IntegrationEvent, NewEvent, StreamAppend
+from eventstore.model.expected_version import ANY
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pytest
 from fix_capture import Captured, event_of
 
 from cdc import source
-from cdc.broker import topics
-from cdc.broker.offsets import end_offsets
+from cdc.broker.topics import topics
+from cdc.broker.topics.offsets import end_offsets
 from cdc.capture import CaptureSpec
 from cdc.envelope import Operation
 from cdc.postgres import own_schema, publication, session
@@ -90,8 +90,8 @@ def captured(unread: Captured) -> Captured:
 
 def topic(captured: Captured, table: TableName, after: dict[int, int]) -> list[ChangeEvent]:
     """What the topic has after these offsets, up to now."""
-    from cdc.broker.admin import consumer
-    from cdc.broker.offsets import partitions
+    from cdc.broker.client.admin import consumer
+    from cdc.broker.topics.offsets import partitions
 
     name = table.topic(captured.spec.name)
     found = []

@@ -9,8 +9,8 @@ import pytest
 from fix_capture import Captured
 
 from cdc import source
-from cdc.broker import offsets, topics
-from cdc.broker.admin import admin
+from cdc.broker.client.admin import admin
+from cdc.broker.topics import offsets, topics
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect import supervision
 from cdc.connect.errors import ConnectorFailedError

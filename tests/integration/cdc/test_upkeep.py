@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc import source
-from cdc.broker import topics
+from cdc.broker.topics import topics
 from cdc.connect.errors import ConnectorRefusedError
 from cdc.connect.rest import ConnectRest
 from cdc.postgres import session, slot

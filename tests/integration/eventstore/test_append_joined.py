@@ -21,10 +21,10 @@ from eventstore.errors import (
     StoreUnavailableError,
     WrongExpectedVersionError,
 )
-from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend
-from eventstore.expected_version import ANY
+from eventstore.model.event import AppendRequest, Idempotency, NewEvent, StreamAppend
+from eventstore.model.expected_version import ANY
+from eventstore.model.query import Condition, tagged
 from eventstore.postgres.async_log import AsyncPostgresEventLog
-from eventstore.query import Condition, tagged
 
 pytestmark = pytest.mark.integration
 

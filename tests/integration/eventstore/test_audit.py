@@ -10,9 +10,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from eventstore.audit import SealedHead, Tampering
 from eventstore.errors import AccessRefusedError
 from eventstore.postgres.audit import PostgresAudit
+from eventstore.upkeep.audit import SealedHead, Tampering
 
 if TYPE_CHECKING:
     from collections.abc import Callable

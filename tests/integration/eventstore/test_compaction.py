@@ -20,19 +20,19 @@ from fix_counters import (
     evolve,
 )
 
-from eventstore.compaction import CompactionPolicy
 from eventstore.errors import (
     CompactionError,
     WrongExpectedVersionError,
 )
-from eventstore.event import SNAPSHOT_TYPE, AppendRequest, StoredEvent, StreamAppend
-from eventstore.expected_version import ANY
 from eventstore.log import LogPart, StreamPart
-from eventstore.personal import Redacted
+from eventstore.model.event import SNAPSHOT_TYPE, AppendRequest, StoredEvent, StreamAppend
+from eventstore.model.expected_version import ANY
+from eventstore.model.query import tagged
 from eventstore.postgres import compaction
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.compaction import PostgresCompactor
-from eventstore.query import tagged
+from eventstore.privacy.personal import Redacted
+from eventstore.upkeep.compaction import CompactionPolicy
 
 if TYPE_CHECKING:
     from eventstore.postgres.log import PostgresEventLog

@@ -15,18 +15,18 @@ from fix_counters import (
     Streams,
 )
 
-from eventstore.compaction import CompactionPolicy
 from eventstore.errors import (
     ContentionError,
     EventStoreError,
     WrongExpectedVersionError,
 )
-from eventstore.event import SNAPSHOT_TYPE, AppendRequest, StreamAppend
 from eventstore.log import LogPart, StreamPart
+from eventstore.model.event import SNAPSHOT_TYPE, AppendRequest, StreamAppend
+from eventstore.planning.snapshotting import BEGINNING
 from eventstore.postgres import compaction
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.log import PostgresEventLog
-from eventstore.snapshotting import BEGINNING
+from eventstore.upkeep.compaction import CompactionPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

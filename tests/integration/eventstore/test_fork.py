@@ -14,7 +14,7 @@ import pytest
 from fix_subscription import new_event
 
 from eventstore.errors import StoreUnavailableError
-from eventstore.event import AppendRequest, StreamAppend
+from eventstore.model.event import AppendRequest, StreamAppend
 from eventstore.postgres import answer
 
 pytestmark = pytest.mark.integration
@@ -23,8 +23,8 @@ PREAMBLE = """
 import json, os, sys, threading, time
 from datetime import UTC, datetime
 from uuid import uuid4
-from eventstore.event import AppendRequest, NewEvent, StreamAppend
-from eventstore.master_key import new_master_keys
+from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
+from eventstore.privacy.master_key import new_master_keys
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.postgres.log import PostgresEventLog
 

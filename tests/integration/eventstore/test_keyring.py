@@ -15,23 +15,23 @@ import pytest
 from fix_services import fresh_database
 from psycopg import sql
 
-from eventstore.codec import Codec
 from eventstore.errors import (
     AccessRefusedError,
     SchemaMissingError,
     StoreUnavailableError,
     SubjectKeyError,
 )
-from eventstore.event import AppendRequest, NewEvent, StreamAppend
-from eventstore.event_id import new_event_id
-from eventstore.keyring import MemoryKeyRing
 from eventstore.log import StateSnapshot
-from eventstore.master_key import MasterKeys, new_master_keys
-from eventstore.personal import Personal, Redacted
+from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
+from eventstore.model.event_id import new_event_id
 from eventstore.postgres import keyring as postgres_keyring
 from eventstore.postgres.keyring import PostgresKeyRing
-from eventstore.registry import EventTypes
-from eventstore.upcast_check import check_log
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.privacy.master_key import MasterKeys, new_master_keys
+from eventstore.privacy.personal import Personal, Redacted
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventTypes
+from eventstore.upkeep.upcast_check import check_log
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

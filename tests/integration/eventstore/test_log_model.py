@@ -26,17 +26,17 @@ from hypothesis.stateful import (
 )
 
 from eventstore.errors import EventStoreError, WrongExpectedVersionError
-from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend, digest_of
-from eventstore.expected_version import ANY, NO_STREAM, STREAM_EXISTS
 from eventstore.log import LogPart, StateSnapshot, StreamPart
 from eventstore.memory import MemoryEventLog
-from eventstore.query import Condition, Query, QueryItem
+from eventstore.model.event import AppendRequest, Idempotency, NewEvent, StreamAppend, digest_of
+from eventstore.model.expected_version import ANY, NO_STREAM, STREAM_EXISTS
+from eventstore.model.query import Condition, Query, QueryItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.event import Appended, StoredEvent
     from eventstore.log import EventLog
+    from eventstore.model.event import Appended, StoredEvent
     from eventstore.postgres.log import PostgresEventLog
 
 pytestmark = pytest.mark.integration

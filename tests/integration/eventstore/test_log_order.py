@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from eventstore.errors import StoreUnavailableError
-from eventstore.event import AppendRequest, NewEvent, StreamAppend
 from eventstore.log import LogPart, StreamPart
+from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
 from eventstore.postgres.log import PostgresEventLog
 
 pytestmark = pytest.mark.integration

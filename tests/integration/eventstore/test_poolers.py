@@ -12,13 +12,13 @@ import pytest
 from fix_pooler import SmallPooler
 
 from eventstore.errors import SubscriptionError
-from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend
 from eventstore.log import StateSnapshot
-from eventstore.master_key import new_master_keys
+from eventstore.model.event import AppendRequest, Idempotency, NewEvent, StreamAppend
+from eventstore.model.query import tagged
 from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.postgres.log import PostgresEventLog
-from eventstore.query import tagged
+from eventstore.privacy.master_key import new_master_keys
 from eventstore.subscription import Subscription, membership
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner

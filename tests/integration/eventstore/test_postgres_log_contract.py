@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from eventstore.errors import WrongExpectedVersionError
-from eventstore.expected_version import NO_STREAM
 from eventstore.log import LogPart
+from eventstore.model.expected_version import NO_STREAM
 from eventstore.postgres import statement
 from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.postgres.log import PostgresEventLog

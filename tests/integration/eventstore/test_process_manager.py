@@ -14,7 +14,7 @@ from fix_process import (
     shop,
 )
 
-from eventstore.context import Context
+from eventstore.deciding.context import Context
 from eventstore.errors import Rejected
 from eventstore.process import Complete, Dispatch, Schedule
 from eventstore.process.runner import ProcessRunner

@@ -9,9 +9,9 @@ from fix_process import OrderPlaced, PlaceOrder, fulfilment, shop
 from structlog.testing import capture_logs
 
 from eventstore.errors import UndeclaredError, WrongKindError
+from eventstore.model.query import Query
 from eventstore.process import Complete, ProcessManager, Schedule
 from eventstore.process.runner import ProcessRunner
-from eventstore.query import Query
 from eventstore.subscription import RetryPolicy
 from eventstore.subscription.control import Subscriptions
 from tests.waiting import wait_until

@@ -11,10 +11,9 @@ import pytest
 import structlog
 from fix_counters import ORIGINALS, STREAM, Added, Counter, Doubled, Named, Streams, types
 
-from eventstore import EventStore, snapshotting
-from eventstore.compaction import CompactionPolicy
+from eventstore import EventStore
 from eventstore.errors import CompactionError, WrongExpectedVersionError, WrongKindError
-from eventstore.event import (
+from eventstore.model.event import (
     SNAPSHOT_TYPE,
     AppendRequest,
     Idempotency,
@@ -22,12 +21,14 @@ from eventstore.event import (
     StreamAppend,
     digest_of,
 )
+from eventstore.model.query import tagged
+from eventstore.planning import snapshotting
 from eventstore.postgres import retention
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.compaction import TOMBSTONE
 from eventstore.postgres.retention import PostgresRetention
-from eventstore.query import tagged
-from eventstore.retention import RetentionReport, RetentionRule
+from eventstore.upkeep.compaction import CompactionPolicy
+from eventstore.upkeep.retention import RetentionReport, RetentionRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

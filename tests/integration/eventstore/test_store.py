@@ -34,10 +34,10 @@ from eventstore import (
     WaitTimeoutError,
     WrongExpectedVersionError,
 )
-from eventstore.fold_identity import fold_name
-from eventstore.master_key import new_master_keys
+from eventstore.deciding.fold_identity import fold_name
 from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.postgres.keyring import PostgresKeyRing
+from eventstore.privacy.master_key import new_master_keys
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

@@ -6,23 +6,23 @@ import psycopg
 import pytest
 from fix_subscription import RECORD, new_event, record
 
-from eventstore.codec import Codec
 from eventstore.errors import (
     CheckpointBeyondHeadError,
     SubscriptionError,
     UndeclaredError,
     WaitTimeoutError,
 )
-from eventstore.event import AppendRequest, StreamAppend
+from eventstore.model.event import AppendRequest, StreamAppend
+from eventstore.model.query import Query, QueryItem
+from eventstore.model.token import Token
+from eventstore.model.unknown import UnknownPolicy
 from eventstore.postgres.log import PostgresEventLog
-from eventstore.query import Query, QueryItem
-from eventstore.registry import EventTypes
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventTypes
 from eventstore.subscription import Start, Subscription
 from eventstore.subscription import runner as running
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
-from eventstore.token import Token
-from eventstore.unknown import UnknownPolicy
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

@@ -10,12 +10,12 @@ from psycopg import errors as postgres
 from structlog.testing import capture_logs
 
 from eventstore.errors import SubscriptionError, WaitTimeoutError
+from eventstore.model.token import Token
 from eventstore.subscription import RetryPolicy, Start, Subscription
 from eventstore.subscription import runner as running
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.handling import CONTENTION_MAX
 from eventstore.subscription.runner import SubscriptionRunner
-from eventstore.token import Token
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

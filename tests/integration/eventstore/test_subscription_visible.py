@@ -11,16 +11,16 @@ from fix_subscription import new_event, record
 from psycopg.rows import dict_row
 from structlog.testing import capture_logs
 
-from eventstore.codec import Codec
 from eventstore.errors import SubscriptionError, UndeclaredError, WrongKindError
+from eventstore.model.query import Query
+from eventstore.model.unknown import UnknownPolicy
 from eventstore.process import ProcessManager
-from eventstore.query import Query
-from eventstore.registry import EventTypes
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventTypes
 from eventstore.subscription import RetryPolicy, Subscription
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
 from eventstore.subscription.trace import location_of, traceback_of
-from eventstore.unknown import UnknownPolicy
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

@@ -12,10 +12,10 @@ import pytest
 from psycopg import sql
 
 from eventstore.errors import AccessRefusedError
-from eventstore.event import AppendRequest, Idempotency, NewEvent, StreamAppend
 from eventstore.log import LogPart, StateSnapshot
+from eventstore.model.event import AppendRequest, Idempotency, NewEvent, StreamAppend
+from eventstore.model.query import tagged
 from eventstore.postgres.log import PostgresEventLog
-from eventstore.query import tagged
 
 pytestmark = pytest.mark.integration
 

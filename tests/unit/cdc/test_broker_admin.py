@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kafka import errors
 
-from cdc.broker.admin import named
+from cdc.broker.client.admin import named
 from cdc.broker.errors import BrokerUnreachableError
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.broker.beats import Beat
-from cdc.broker.incarnation import Incarnation
+from cdc.broker.reading.heartbeats import Beat
+from cdc.broker.topics.incarnation import Incarnation
 from cdc.continuity import errors
 from cdc.continuity.beating import follow
 from cdc.continuity.evidence import BY_CODE, Evidence, judge

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cdc.broker.arrival import Arrival
+from cdc.broker.reading.arrival import Arrival
 from cdc.change_event import ChangeEvent
 from cdc.connect.rest import ConnectorState, TaskState
 from cdc.envelope import Operation

@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.broker.last_record import LastRecords
+from cdc.broker.producing.last_record import LastRecords
 from cdc.change_event import EPOCH_HEADER
 
 

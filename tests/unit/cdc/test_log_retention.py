@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.broker import cut
-from cdc.broker.extent import Extent
+from cdc.broker.topics import truncation
+from cdc.broker.topics.extent import Extent
 from cdc.errors import CaptureSpecError
 from cdc.retention import OURS, Retention
 from cdc.upkeep.retention import (
@@ -74,9 +74,9 @@ def test_what_a_forgetting_that_was_killed_has_altered_is_put_right_by_apply() -
         yield
 
     with (
-        mock.patch.object(cut, "_altered", noted),
-        cut.short_pieces("", ""),
-        cut.files_go_at_once("", ""),
+        mock.patch.object(truncation, "_altered", noted),
+        truncation.short_pieces("", ""),
+        truncation.files_go_at_once("", ""),
     ):
         pass
 

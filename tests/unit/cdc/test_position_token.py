@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cdc.errors import TokenMalformedError
 from cdc.lsn import Lsn
 from cdc.position_token import PositionToken
-from eventstore.token import Token
+from eventstore.model.token import Token
 
 SOURCES = st.from_regex(r"[a-z][a-z0-9_]{0,62}", fullmatch=True)
 

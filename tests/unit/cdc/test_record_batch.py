@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 
-from cdc.broker.record_batch import RecordBatch, varint
+from cdc.broker.producing.record_batch import RecordBatch, varint
 
 _keys = st.one_of(st.none(), st.binary(max_size=200))
 _values = st.binary(max_size=40_000)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from eventstore import EventTypes, Rejected, UndeclaredError, aggregate, evolves, handles
-from eventstore.snapshotting import decode_state, encode_state
+from eventstore.planning.snapshotting import decode_state, encode_state
 
 types = EventTypes()
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.audit import (
+from eventstore.errors import AuditError
+from eventstore.upkeep.audit import (
     SEALS_BEGIN,
     AuditReport,
     Finding,
@@ -18,7 +19,6 @@ from eventstore.audit import (
     chained,
     check_block,
 )
-from eventstore.errors import AuditError
 
 ROWS = [(3, b"a"), (4, b"b"), (7, b"c"), (9, b"d")]
 

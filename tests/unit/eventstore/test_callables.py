@@ -9,10 +9,10 @@ import pytest
 from fix_account import Account, Deposit, Deposited, account, decide, evolve
 
 from eventstore import AsyncEventStore, EventStore, EventTypes, WrongKindError, aggregate
-from eventstore.aggregate import evolves, handles
-from eventstore.callables import check_function, check_instance, check_result, is_async
-from eventstore.keyring import MemoryKeyRing
+from eventstore.deciding.aggregate import evolves, handles
 from eventstore.memory import AsyncMemoryEventLog, MemoryEventLog
+from eventstore.model.callables import check_function, check_instance, check_result, is_async
+from eventstore.privacy.keyring import MemoryKeyRing
 
 
 async def coroutine(*_):

@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.codec import Codec
-from eventstore.compaction import (
+from eventstore.deciding.decider import Decider
+from eventstore.errors import CompactionError, EventRefusedError, UndeclaredError
+from eventstore.model.event import EVENT_BYTES_MAX, SNAPSHOT_TYPE, StoredEvent
+from eventstore.model.event_id import new_event_id
+from eventstore.planning.snapshotting import open_prefix
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.privacy.personal import Personal, Redacted
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventTypes
+from eventstore.upkeep.compaction import (
     CompactionPolicy,
     Folding,
     Step,
@@ -20,14 +28,6 @@ from eventstore.compaction import (
     StreamFold,
     steps,
 )
-from eventstore.decider import Decider
-from eventstore.errors import CompactionError, EventRefusedError, UndeclaredError
-from eventstore.event import EVENT_BYTES_MAX, SNAPSHOT_TYPE, StoredEvent
-from eventstore.event_id import new_event_id
-from eventstore.keyring import MemoryKeyRing
-from eventstore.personal import Personal, Redacted
-from eventstore.registry import EventTypes
-from eventstore.snapshotting import open_prefix
 
 types = EventTypes()
 STREAM = "counter-1"

@@ -8,7 +8,7 @@ import pytest
 from fix_account import Account, Deposit, Deposited, Empty, Open, Withdraw, Withdrawn, account
 
 from eventstore import Decider, NameRefusedError, UndeclaredError, aggregate
-from eventstore.decider import decider_of
+from eventstore.deciding.decider import decider_of
 
 
 def test_events_are_folded_into_a_state_and_the_state_before_stays():

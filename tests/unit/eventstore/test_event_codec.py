@@ -21,7 +21,6 @@ from fix_stored import STREAM, TENANT, stored
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from eventstore.codec import Codec
 from eventstore.errors import (
     EventRefusedError,
     EventStoreError,
@@ -29,8 +28,9 @@ from eventstore.errors import (
     UndeclaredError,
     UpcastError,
 )
-from eventstore.exactness import DEPTH_MAX, fault_of
-from eventstore.registry import EventData, EventTypes
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.exactness import DEPTH_MAX, fault_of
+from eventstore.serialization.registry import EventData, EventTypes
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 

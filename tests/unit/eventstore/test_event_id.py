@@ -7,8 +7,8 @@ import threading
 import time
 from uuid import UUID
 
-from eventstore import event_id
-from eventstore.event_id import EventIds
+from eventstore.model import event_id
+from eventstore.model.event_id import EventIds
 
 
 def test_event_ids_ascend_whatever_the_clock_does(monkeypatch):

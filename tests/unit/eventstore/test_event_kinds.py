@@ -13,7 +13,7 @@ from fix_stored import stored
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from eventstore import EventTypes, Personal, UndeclaredError
-from eventstore.codec import Codec
+from eventstore.serialization.codec import Codec
 
 
 class Model(pydantic.BaseModel):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.errors import BatchRefusedError, EventRefusedError, NameRefusedError
-from eventstore.event import (
+from eventstore.model.event import (
     EVENT_BYTES_MAX,
     EVENTS_MAX,
     STREAMS_MAX,
@@ -23,14 +23,14 @@ from eventstore.event import (
     StreamAppend,
     digest_of,
 )
-from eventstore.expected_version import (
+from eventstore.model.expected_version import (
     ANY,
     NO_STREAM,
     STREAM_EXISTS,
     accepts,
     check_expected_version,
 )
-from eventstore.names import (
+from eventstore.model.names import (
     STREAM_BYTES_MAX,
     category_of,
     check_category,
@@ -39,8 +39,8 @@ from eventstore.names import (
     check_tenant,
     check_type,
 )
-from eventstore.query import Condition, Query, QueryItem, tagged
-from eventstore.token import Token
+from eventstore.model.query import Condition, Query, QueryItem, tagged
+from eventstore.model.token import Token
 
 COMBINING = "order-e" + chr(0x301)
 

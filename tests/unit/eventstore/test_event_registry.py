@@ -7,10 +7,10 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import pytest
 
-from eventstore import registry
 from eventstore.errors import NameRefusedError, UndeclaredError
-from eventstore.personal import Personal  # noqa: TC001  # read when a class is declared
-from eventstore.registry import EventData, EventTypes, upcast
+from eventstore.privacy.personal import Personal  # noqa: TC001  # read when a class is declared
+from eventstore.serialization import registry
+from eventstore.serialization.registry import EventData, EventTypes, upcast
 
 
 @dataclass(frozen=True)

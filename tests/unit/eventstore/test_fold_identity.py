@@ -20,7 +20,7 @@ from eventstore import (
     evolves,
     handles,
 )
-from eventstore.fold_identity import fold_name, shape_of
+from eventstore.deciding.fold_identity import fold_name, shape_of
 from eventstore.memory import MemoryEventLog
 
 NAMES = ["balance", "balance_cents", "total"]

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventstore import ANY, STREAM_EXISTS, EventTypes, IdempotencyConflictError
-from eventstore.codec import Codec
-from eventstore.event import AppendRequest, Idempotency, StreamAppend, digest_of
-from eventstore.idempotency import command_digest, earlier_digests, keyed_event_id
 from eventstore.memory import MemoryEventLog
-from eventstore.wire import encoded
+from eventstore.model.event import AppendRequest, Idempotency, StreamAppend, digest_of
+from eventstore.planning.idempotency import command_digest, earlier_digests, keyed_event_id
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.wire import encoded
 
 
 def test_a_deploy_that_adds_a_field_leaves_a_retry_the_same_command(make_account_store):

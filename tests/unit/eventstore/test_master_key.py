@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventstore.errors import SubjectKeyError
-from eventstore.keyring import SubjectKey
-from eventstore.master_key import MasterKeys, master_key_line, new_master_keys, read_master_keys
+from eventstore.privacy.keyring import SubjectKey
+from eventstore.privacy.master_key import (
+    MasterKeys,
+    master_key_line,
+    new_master_keys,
+    read_master_keys,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventstore.errors import CompactionError, WrongExpectedVersionError
-from eventstore.event import SNAPSHOT_TYPE, IntegrationEvent
-from eventstore.expected_version import NO_STREAM
 from eventstore.log import LogPart, StreamPart
 from eventstore.memory import AsyncMemoryEventLog, MemoryEventLog, SentMessage
-from eventstore.query import tagged
+from eventstore.model.event import SNAPSHOT_TYPE, IntegrationEvent
+from eventstore.model.expected_version import NO_STREAM
+from eventstore.model.query import tagged
 from eventstore.testing import AsyncEventLogContract, EventLogContract, an_event, append_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventstore.event import StoredEvent
+    from eventstore.model.event import StoredEvent
 
 
 class TestMemoryEventLog(EventLogContract):

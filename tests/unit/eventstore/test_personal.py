@@ -16,13 +16,11 @@ from fix_stored import STREAM, TENANT, stored
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from eventstore.codec import Codec
 from eventstore.errors import EventRefusedError, NameRefusedError, SubjectKeyError, UpcastError
-from eventstore.event import AppendRequest, StreamAppend, digest_of
-from eventstore.keyring import MemoryKeyRing, SubjectKey
-from eventstore.personal import Personal, Redacted
-from eventstore.registry import EventData, EventTypes
-from eventstore.sealing import (
+from eventstore.model.event import AppendRequest, StreamAppend, digest_of
+from eventstore.privacy.keyring import MemoryKeyRing, SubjectKey
+from eventstore.privacy.personal import Personal, Redacted
+from eventstore.privacy.sealing import (
     Place,
     confirmation_of,
     open_field,
@@ -31,6 +29,8 @@ from eventstore.sealing import (
     seal_state,
     unambiguous,
 )
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventData, EventTypes
 
 types = EventTypes()
 

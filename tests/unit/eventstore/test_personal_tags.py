@@ -20,9 +20,9 @@ from eventstore import (
     personal_tag,
     tagged,
 )
-from eventstore.codec import Codec
-from eventstore.keyring import MemoryKeyRing
-from eventstore.personal_tags import TAGS_SUBJECT
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.privacy.personal_tags import TAGS_SUBJECT
+from eventstore.serialization.codec import Codec
 
 
 @dataclass(frozen=True)

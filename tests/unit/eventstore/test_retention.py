@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventstore.errors import EventStoreError
-from eventstore.retention import RetentionReport, RetentionRule
+from eventstore.upkeep.retention import RetentionReport, RetentionRule
 
 DAY = timedelta(days=1)
 

@@ -21,7 +21,7 @@ from fix_account import (
 )
 
 from eventstore import EventTypes, Rejected, UndeclaredError, aggregate, evolves, handles, scenario
-from eventstore.scenario import ForgottenExpectation
+from eventstore.deciding.scenario import ForgottenExpectation
 
 
 class Closed(Rejected):

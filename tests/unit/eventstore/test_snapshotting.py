@@ -36,13 +36,12 @@ from eventstore import (
     Redacted,
     StreamPart,
     UpcastError,
-    snapshotting,
 )
-from eventstore.event import SNAPSHOT_TYPE, NewEvent
-from eventstore.event_id import new_event_id
-from eventstore.keyring import MemoryKeyRing
 from eventstore.memory import MemoryEventLog
-from eventstore.snapshotting import (
+from eventstore.model.event import SNAPSHOT_TYPE, NewEvent
+from eventstore.model.event_id import new_event_id
+from eventstore.planning import snapshotting
+from eventstore.planning.snapshotting import (
     decode_state,
     encode_state,
     fold_name,
@@ -50,6 +49,7 @@ from eventstore.snapshotting import (
     state_type,
     subjects_of,
 )
+from eventstore.privacy.keyring import MemoryKeyRing
 
 STREAM = "account-a"
 

@@ -49,8 +49,8 @@ from eventstore import (
     WrongExpectedVersionError,
     tagged,
 )
-from eventstore.keyring import MemoryKeyRing
 from eventstore.memory import MemoryEventLog
+from eventstore.privacy.keyring import MemoryKeyRing
 
 
 @pytest.fixture

@@ -40,9 +40,9 @@ from eventstore import (
     UndeclaredError,
     WrongExpectedVersionError,
 )
-from eventstore.idempotency import command_digest, keyed_event_id, made_under
 from eventstore.memory import MemoryEventLog
-from eventstore.operation import PAUSE_S_MAX, pause_after
+from eventstore.planning.idempotency import command_digest, keyed_event_id, made_under
+from eventstore.planning.operation import PAUSE_S_MAX, pause_after
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from fix_stored import STREAM, TENANT, stored
 
-from eventstore.codec import Codec
 from eventstore.errors import StoreUnavailableError, SubjectKeyError, UndeclaredError, UpcastError
-from eventstore.keyring import MemoryKeyRing
-from eventstore.personal import Personal, Redacted
-from eventstore.registry import EventData, EventTypes
-from eventstore.upcast_check import Verdict, check_log
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.privacy.personal import Personal, Redacted
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventData, EventTypes
+from eventstore.upkeep.upcast_check import Verdict, check_log
 
 SUBJECT = "c1"
 

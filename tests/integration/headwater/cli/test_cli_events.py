@@ -17,9 +17,9 @@ import psycopg
 import pytest
 from fix_standby import free_port
 
-from eventstore.master_key import master_key_line, new_master_keys
 from eventstore.postgres import schema
-from eventstore.registry import declared
+from eventstore.privacy.master_key import master_key_line, new_master_keys
+from eventstore.serialization.registry import declared
 from headwater.cli import main
 
 if TYPE_CHECKING:
@@ -369,9 +369,9 @@ def test_an_edited_event_is_found_and_a_cut_log_too(run, store_dsn, tmp_path):
 
 DOMAIN = """
 from dataclasses import dataclass
-from eventstore.decider import Decider
-from eventstore.personal import Personal
-from eventstore.registry import declared, event
+from eventstore.deciding.decider import Decider
+from eventstore.privacy.personal import Personal
+from eventstore.serialization.registry import declared, event
 
 @event("{name}.counted", subject="customer")
 class Counted:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc import source
-from cdc.broker import topics
+from cdc.broker.topics import topics
 from cdc.postgres import session
 from headwater.cli import main
 from headwater.platform.platform import Platform

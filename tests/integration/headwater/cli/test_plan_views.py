@@ -12,10 +12,10 @@ import pytest
 
 from cdc import source
 from cdc.postgres import session
-from eventstore.codec import Codec
-from eventstore.event import AppendRequest, StreamAppend
-from eventstore.keyring import MemoryKeyRing
-from eventstore.registry import EventData, EventTypes
+from eventstore.model.event import AppendRequest, StreamAppend
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventData, EventTypes
 from headwater.platform.platform import Platform
 from headwater.platform.specs import capture_spec
 from headwater.project.project import open_project
@@ -50,7 +50,7 @@ VIEWS = """
 from dataclasses import dataclass
 
 from headwater import source, view
-from eventstore.registry import declared
+from eventstore.serialization.registry import declared
 
 @declared.event("parcel.sent", version=2)
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from eventstore.log import StateSnapshot
-from eventstore.master_key import master_key_line, new_master_keys
-from eventstore.personal import Personal  # noqa: TC001  # read when the class is made
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.postgres.log import PostgresEventLog
-from eventstore.registry import EventData, EventTypes
+from eventstore.privacy.master_key import master_key_line, new_master_keys
+from eventstore.privacy.personal import Personal  # noqa: TC001  # read when the class is made
+from eventstore.serialization.registry import EventData, EventTypes
 from eventstore.store import EventStore
 from headwater.cli import main
 

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from structlog.testing import capture_logs
 
-from cdc.broker.admin import consumer
+from cdc.broker.client.admin import consumer
 from cdc.postgres import own_schema
 from projections.alerting import channels as alerting_channels
 from projections.alerting import evaluator, watcher

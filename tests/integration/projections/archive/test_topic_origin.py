@@ -12,7 +12,8 @@ from fix_archive import archived
 from fix_compaction import await_compacted, compacting
 from fix_log import envelope
 
-from cdc.broker import compacted, cut, topics
+from cdc.broker.reading import compacted
+from cdc.broker.topics import topics, truncation
 from cdc.postgres import captures
 from cdc.retention import Retention
 from cdc.snapshot import reader, reads, request
@@ -164,7 +165,7 @@ def test_a_topic_that_does_not_have_all_is_told_in_the_plan_and_nothing_starts(
     assert "drops records by time or size, too (compact, delete)" in said()
     topics.alter(place.bootstrap, place.topic, {"cleanup.policy": "delete"})
     assert "the source has no archive yet" == said()
-    cut.cut_off(place.bootstrap, {(place.topic, 0): 20})
+    truncation.cut_off(place.bootstrap, {(place.topic, 0): 20})
     topics.alter(place.bootstrap, place.topic, COMPACT)
     assert "partition 0 begins at 20" in said()
     assert "every change" in (place.origin(history=HistoryColumns()).lacking or "")

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from fix_log import PLAN, TOPIC, Source, envelope, numbered
 
 from cdc.table import Column, ColumnKind, TableSchema
-from eventstore.registry import EventTypes
+from eventstore.serialization.registry import EventTypes
 from projections.changes.applier import Delivery, Held
 from projections.changes.record import Record
 from projections.definition import codec

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from deltalake import DeltaTable
 
-from eventstore.codec import Codec
-from eventstore.event import AppendRequest, StreamAppend
-from eventstore.event_id import new_event_id
-from eventstore.keyring import MemoryKeyRing
+from eventstore.model.event import AppendRequest, StreamAppend
+from eventstore.model.event_id import new_event_id
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.serialization.codec import Codec
 from projections.changes.quarantine import admin as quarantine_admin
 from projections.definition.mirror import events, source
 from projections.definition.views import EVENT_TABLES, OUTBOX, Store
@@ -45,8 +45,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from eventstore.personal import Personal
-from eventstore.registry import EventTypes
+from eventstore.privacy.personal import Personal
+from eventstore.serialization.registry import EventTypes
 
 types = EventTypes()
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cdc.change_event import ChangeEvent
 from cdc.table import Column, ColumnKind, TableSchema
-from eventstore.registry import EventTypes
+from eventstore.serialization.registry import EventTypes
 from projections.archive import replay
 from projections.archive.task import Target
 from projections.changes.applier import Delivery, Held

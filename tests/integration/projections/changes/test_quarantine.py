@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import redis
 
-from cdc.broker.producer import producer
+from cdc.broker.producing.producer import producer
 from cdc.change_event import EPOCH_HEADER
 from cdc.snapshot import reader, reads
 from cdc.snapshot.reads import Wish

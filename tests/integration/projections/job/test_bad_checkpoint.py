@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from cdc.broker import extent, topics
-from cdc.broker.admin import admin
+from cdc.broker.client.admin import admin
+from cdc.broker.topics import extent, topics
 from projections.common import spark_checkpoint
 from projections.definition.views import Store
 from projections.errors import CheckpointForeignError, CheckpointTornError, RecordsLostError

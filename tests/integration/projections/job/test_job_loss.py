@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cdc.broker import extent
-from cdc.broker.admin import admin
+from cdc.broker.client.admin import admin
+from cdc.broker.topics import extent
 from cdc.column_rule import ColumnRules
 from cdc.postgres import session
 from cdc.table import TableName

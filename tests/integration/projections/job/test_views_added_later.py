@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from cdc.broker.admin import admin
-from cdc.broker.offsets import end_offsets
+from cdc.broker.client.admin import admin
+from cdc.broker.topics.offsets import end_offsets
 from cdc.table import TableName
 from projections.common.spark_checkpoint import positions
 from projections.definition.views import MirrorView, Store

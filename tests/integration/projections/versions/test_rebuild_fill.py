@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from fix_archive import archived, compacted
 from fix_log import envelope
 
-from cdc.broker import topics
-from cdc.broker.topics import TopicSpec
+from cdc.broker.topics import topics
+from cdc.broker.topics.topics import TopicSpec
 from cdc.postgres import own_schema
 from cdc.schema_change import history
 from cdc.table import TableName

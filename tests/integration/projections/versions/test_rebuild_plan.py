@@ -19,10 +19,10 @@ from fix_log import envelope
 
 from cdc.postgres import own_schema
 from cdc.table import TableName
-from eventstore.codec import Codec
-from eventstore.event import AppendRequest, StreamAppend
-from eventstore.keyring import MemoryKeyRing
-from eventstore.registry import EventData, EventTypes
+from eventstore.model.event import AppendRequest, StreamAppend
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventData, EventTypes
 from projections.archive.bounds import Bounds
 from projections.changes.record import Record
 from projections.changes.row_change import RowChange

@@ -10,13 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from eventstore.audit import SealedHead
-from eventstore.codec import Codec
 from eventstore.errors import AuditError, UndeclaredError
-from eventstore.event import StoredEvent
 from eventstore.memory import MemoryEventLog
-from eventstore.registry import EventTypes
+from eventstore.model.event import StoredEvent
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventTypes
 from eventstore.store import EventStore
+from eventstore.upkeep.audit import SealedHead
 from headwater.cli import main
 from headwater.cli.events import _line
 from headwater.errors import PlatformMissingError, UnhealthyError, UsageError
@@ -196,7 +196,7 @@ def database(folder: Path, *modules: str) -> Database:
 
 DECIDER = """
 from dataclasses import dataclass
-from eventstore.decider import Decider
+from eventstore.deciding.decider import Decider
 class Place: pass
 def decide(command, state): return ()
 def evolve(state, event): return state

@@ -13,7 +13,7 @@ from fix_log import TABLE, TOPIC, envelope
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot.reads import Read
-from eventstore.registry import EventTypes
+from eventstore.serialization.registry import EventTypes
 from projections.archive import completeness
 from projections.archive.coverage import instead, reach
 from projections.archive.event_compatibility import gaps

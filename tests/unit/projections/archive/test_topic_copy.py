@@ -22,8 +22,8 @@ from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.broker.compacted import CompactedTopic, SecondLook
-from cdc.broker.incarnation import Incarnation
+from cdc.broker.reading.compacted import CompactedTopic, SecondLook
+from cdc.broker.topics.incarnation import Incarnation
 from cdc.lsn import Lsn
 from cdc.snapshot.reads import Read
 from projections.archive import replay, scan

@@ -14,10 +14,10 @@ import orjson
 import pytest
 
 from cdc.table import Column, ColumnKind
-from eventstore.codec import Codec
-from eventstore.keyring import MemoryKeyRing
-from eventstore.personal import Personal  # noqa: TC001  # read when the class is declared
-from eventstore.registry import EventTypes
+from eventstore.privacy.keyring import MemoryKeyRing
+from eventstore.privacy.personal import Personal  # noqa: TC001  # read when the class is declared
+from eventstore.serialization.codec import Codec
+from eventstore.serialization.registry import EventTypes
 from projections.definition.event_rows import ENVELOPE, EventForm
 from projections.errors import EventUnreadableError, PlanError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from eventstore.registry import EventTypes
+from eventstore.serialization.registry import EventTypes
 from projections.definition.cache_options import CacheOptions
 from projections.definition.columns import ROW_ID_COLUMN, VERSION_COLUMN
 from projections.definition.derived.view_function import ViewFunction

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.table import TableName
-from eventstore.registry import EventTypes
+from eventstore.serialization.registry import EventTypes
 from projections.definition.cache_options import CacheOptions
 from projections.definition.codec import decoded, digest, encoded
 from projections.definition.derived.view_function import part_told, told_of

@@ -14,7 +14,7 @@ import pytest
 
 from cdc.lsn import Lsn
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from eventstore.registry import EventTypes
+from eventstore.serialization.registry import EventTypes
 from projections.changes.row_change import RowChange
 from projections.common import store_lock
 from projections.definition.columns import ROW_ID_COLUMN

@@ -1,0 +1,69 @@
+"""One short conversation with the brokers.
+
+kafka's library is loaded when a conversation begins: the command line shows its help, and the event
+store works, where it is not installed.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cdc.broker.errors import BrokerUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def admin(bootstrap: str) -> Iterator[Any]:
+    """Opens kafka's administration client.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    from kafka import KafkaAdminClient  # noqa: PLC0415
+
+    with named(bootstrap):
+        client = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextmanager
+def consumer(bootstrap: str) -> Iterator[Any]:
+    """Opens a consumer without a group, which reads from where it is told to.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    from cdc.broker.client.bounded_consumer import BoundedConsumer  # noqa: PLC0415
+
+    with named(bootstrap):
+        client = BoundedConsumer(
+            bootstrap_servers=bootstrap.split(","),
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
+        try:
+            yield client
+        finally:
+            client.close(autocommit=False)
+
+
+@contextmanager
+def named(bootstrap: str) -> Iterator[None]:
+    """Tells what passes, such as an unreachable broker, apart from what else may go wrong."""
+    from kafka.errors import RetriableError  # noqa: PLC0415
+
+    try:
+        yield
+    except RetriableError as error:
+        raise BrokerUnreachableError(
+            "kafka does not answer",
+            detail=f"{bootstrap}: {type(error).__name__}",
+            hint="headwater status, headwater logs kafka",
+        ) from error

@@ -1,0 +1,199 @@
+"""A compacted topic of one partition in which a group keeps what it must not forget.
+
+Whoever reads it to the end knows the last value of every key. A record without a value forgets its
+key.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker.client.admin import consumer, named
+from cdc.broker.errors import BrokerUnreachableError, RecordRefusedError
+from cdc.broker.topics import topics
+from cdc.broker.topics.offsets import partitions
+from cdc.broker.topics.topics import TopicSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_MIB: Final = 1024 * 1024
+RECORD_BYTES_MAX: Final = 17 * _MIB
+"""A change of the largest size, and what is noted beside it."""
+
+_CONFIGS: Final = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(RECORD_BYTES_MAX),
+    # Forgotten keys go within the hour; what is kept is kept until it is forgotten.
+    "delete.retention.ms": "3600000",
+    "segment.ms": "3600000",
+}
+_POLL_MS: Final = 200
+_DEADLINE_S: Final = 60.0
+_SEND_S: Final = 60.0
+
+
+class Notebook:
+    """Reads and writes such a topic, and makes it if it is missing.
+
+    Threads: `new_notes` and `catch_up` belong to one, and so does `read`; `write` may be called
+    from any.
+
+    Args:
+        bootstrap: Kafka's address.
+        topic: Its name.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicRefusedError: The topic is missing and cannot be made.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        topics.ensure(bootstrap, [TopicSpec(topic, 1, _CONFIGS)])
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._open = ExitStack()
+        self._tail = self._open.enter_context(consumer(bootstrap))
+        (self._place,) = partitions(self._tail, [topic])
+        self._tail.assign([self._place])
+        self._tail.seek_to_beginning(self._place)
+        self._reader: Any = None
+        self._producer: Any = None
+        self._opening = threading.Lock()
+
+    def new_notes(self) -> Sequence[Any]:
+        """Returns what has been written since the last look, without waiting for more."""
+        found: Sequence[Any] = self._tail.poll(timeout_ms=0).get(self._place, ())
+        return found
+
+    def catch_up(self) -> Iterator[Any]:
+        """Yields everything that was written before now and not yet seen.
+
+        Raises:
+            BrokerUnreachableError: It could not be read in time.
+        """
+        (end,) = self._tail.end_offsets([self._place]).values()
+        deadline = time.monotonic() + _DEADLINE_S
+        while self._tail.position(self._place) < end:
+            found = self._tail.poll(timeout_ms=_POLL_MS).get(self._place, ())
+            if found:
+                deadline = time.monotonic() + _DEADLINE_S
+            elif time.monotonic() > deadline:
+                raise _silent(self._bootstrap, self._topic)
+            yield from found
+
+    def read(self, offset: int) -> Any:
+        """Returns the record at an offset; None if it is forgotten.
+
+        Raises:
+            BrokerUnreachableError: It could not be read in time.
+        """
+        if self._reader is None:
+            self._reader = self._open.enter_context(consumer(self._bootstrap))
+            self._reader.assign([self._place])
+        self._reader.seek(self._place, offset)
+        deadline = time.monotonic() + _DEADLINE_S
+        while time.monotonic() < deadline:
+            polled = self._reader.poll(timeout_ms=_POLL_MS, max_records=1)
+            for record in polled.get(self._place, ()):
+                return record if record.offset == offset else None
+            if self._reader.position(self._place) > offset:
+                return None
+        raise _silent(self._bootstrap, self._topic)
+
+    def write(
+        self,
+        key: bytes,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+        written: Callable[[int], None],
+        refused: Callable[[RecordRefusedError], None],
+    ) -> None:
+        """Hands a note over; those of one key are written in the order in which they are given.
+
+        Args:
+            key: What the note is about.
+            value: None forgets the key.
+            headers: What is noted beside it.
+            written: Is called with its offset once the brokers have it, in another thread.
+            refused: Is called if they will not have it.
+        """
+
+        def failed(error: Exception) -> None:
+            refused(
+                RecordRefusedError(
+                    f"kafka has not taken a record for {self._topic}",
+                    detail=type(error).__name__,
+                    hint="headwater logs kafka",
+                )
+            )
+
+        from kafka.errors import KafkaError  # noqa: PLC0415  # see admin
+
+        try:
+            sent = self._sender().send(
+                self._topic, key=key, value=value, headers=list(headers), partition=0
+            )
+        except KafkaError as error:
+            failed(error)
+            return
+        sent.add_callback(lambda where: written(where.offset))
+        sent.add_errback(failed)
+
+    def flush(self) -> None:
+        """Waits until everything that was handed over is written or refused."""
+        if self._producer is not None:
+            self._producer.flush(timeout=_SEND_S)
+
+    def close(self) -> None:
+        """Gives back the connections."""
+        if self._producer is not None:
+            self._producer.close(timeout=_SEND_S)
+        self._open.close()
+
+    def _sender(self) -> Any:
+        from kafka import KafkaProducer  # noqa: PLC0415  # see admin
+
+        with self._opening, named(self._bootstrap):
+            if self._producer is None:
+                self._producer = KafkaProducer(
+                    bootstrap_servers=self._bootstrap.split(","),
+                    acks="all",
+                    compression_type="lz4",
+                    max_request_size=RECORD_BYTES_MAX,
+                    metrics_enabled=False,
+                )
+        return self._producer
+
+
+def notes_of(bootstrap: str, topic: str) -> Iterator[Any]:
+    """Yields everything that a notebook has; nothing if there is none of that name.
+
+    Raises:
+        BrokerUnreachableError: Nothing of it came for a minute.
+    """
+    with consumer(bootstrap) as client:
+        if topic not in client.topics():
+            return
+        (place,) = partitions(client, [topic])
+        client.assign([place])
+        client.seek_to_beginning(place)
+        (end,) = client.end_offsets([place]).values()
+        deadline = time.monotonic() + _DEADLINE_S
+        while (reached := client.position(place)) < end:
+            yield from client.poll(timeout_ms=_POLL_MS).get(place, ())
+            if client.position(place) > reached:  # also past what is no record
+                deadline = time.monotonic() + _DEADLINE_S
+            elif time.monotonic() > deadline:
+                raise _silent(bootstrap, topic)
+
+
+def _silent(bootstrap: str, topic: str) -> BrokerUnreachableError:
+    return BrokerUnreachableError(
+        f"topic {topic} cannot be read",
+        detail=f"{bootstrap}: nothing for {_DEADLINE_S:.0f} s",
+        hint="headwater status, headwater logs kafka",
+    )

@@ -1,0 +1,356 @@
+"""One member of a consumer group: what Kafka's client does for it, and what it must not do.
+
+Kafka's client never moves by itself here: no automatic commit, and no `auto_offset_reset`, which
+would jump over records in silence. Partitions come and go one by one (the cooperative protocol), so
+a member that joins does not stop the others' partitions that stay where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import structlog
+
+from cdc.broker.client.admin import admin, named
+from cdc.broker.errors import BrokerUnreachableError, GroupRefusedError, TopicMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Place: TypeAlias = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
+FETCH_BYTES: Final = 8 * 1024 * 1024
+"""Of one answer of a broker, at most, unless one record alone is larger."""
+
+_PARTITION_BYTES: Final = 256 * 1024
+# A poll takes all that was fetched. Were a partition paused with a part of an answer left over, the
+# client (3.0.12) would forget to go on with it, and never fetch from that partition again.
+_POLL_RECORDS: Final = 2**31
+_REBALANCE_S: Final = 60.0
+_ANSWER_MS: Final = 10_000
+# The client (3.0.12) joins anew if the answer to its last attempt came between two polls, and with
+# it all others have to: short polls would never come to an end of that.
+_JOIN_S: Final = 1.0
+_SLICE_S: Final = 0.05  # of a wait in kafka's own thread, which also sends the heartbeats
+_METADATA_BYTES_MAX: Final = 1_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Owner(Protocol):
+    """Who has the partitions' records; called from the client's own thread."""
+
+    def assigned(self, places: set[Place]) -> None:
+        """From now on these partitions are this member's."""
+        ...
+
+    def release(self, places: set[Place]) -> None:
+        """No more of these partitions' records may be handed out."""
+        ...
+
+    def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
+        """Waits until nobody has one of their records in hand; returns whether that is so."""
+        ...
+
+    def committable(self, places: Iterable[Place] | None = None) -> dict[Place, int]:
+        """Returns the offsets that may be committed."""
+        ...
+
+    def forget(self, places: set[Place]) -> None:
+        """These partitions are somebody else's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group has committed for a partition.
+
+    Attributes:
+        offset: Of the next record.
+        topic_id: Identity of the topic that it was read from; None if it was not noted.
+        began_ms: When the group began to read the topic, milliseconds since 1970; None likewise.
+    """
+
+    offset: int
+    topic_id: str | None = None
+    began_ms: int | None = None
+
+    @classmethod
+    def parse(cls, offset: int, metadata: str | None) -> Committed:
+        """Reads a commit; the note of another program is passed over."""
+        try:
+            note = json.loads(metadata or "{}")
+            return cls(offset, note.get("topic_id"), note.get("began_ms"))
+        except (ValueError, AttributeError):
+            return cls(offset)
+
+    @property
+    def note(self) -> str:
+        """What is kept beside the offset."""
+        return json.dumps({"topic_id": self.topic_id, "began_ms": self.began_ms})
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a poll brought.
+
+    Attributes:
+        records: By partition, in its order.
+        out_of_range: Partitions whose next record is not in the topic, with the offset wanted.
+    """
+
+    records: Mapping[Place, Sequence[Any]] = field(default_factory=dict)
+    out_of_range: Mapping[Place, int] = field(default_factory=dict)
+
+
+class GroupMember:
+    """A member of a group. All calls belong to one thread.
+
+    Args:
+        bootstrap: Kafka's address.
+        group: Name of the group.
+        topics: What it reads; they must exist.
+        owner: Is told of partitions that come and go.
+        session_timeout_s: A member that is silent for so long is taken for dead.
+        handover_s: How long a partition that goes to another member waits for its records that are
+            in hand.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        bootstrap: str,
+        group: str,
+        topics: Sequence[str],
+        owner: Owner,
+        *,
+        session_timeout_s: float,
+        handover_s: float,
+    ) -> None:
+        from kafka.coordinator.assignors.cooperative_sticky import (  # noqa: PLC0415
+            CooperativeStickyAssignor,
+        )
+
+        from cdc.broker.client.bounded_consumer import BoundedConsumer  # noqa: PLC0415  # see admin
+
+        with named(bootstrap):
+            self._client = BoundedConsumer(
+                bootstrap_servers=bootstrap.split(","),
+                group_id=group,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                partition_assignment_strategy=[CooperativeStickyAssignor],
+                session_timeout_ms=int(session_timeout_s * 1000),
+                heartbeat_interval_ms=max(200, int(session_timeout_s * 1000 / 10)),
+                max_poll_interval_ms=int(_REBALANCE_S * 1000),
+                max_poll_records=_POLL_RECORDS,
+                fetch_max_bytes=FETCH_BYTES,
+                max_partition_fetch_bytes=_PARTITION_BYTES,
+                metrics_enabled=False,
+            )
+            self._client.subscribe(topics, listener=self._listener(owner, handover_s))
+            for topic in topics:
+                # else it joins first, gets nothing, and has to join again
+                self._client.partitions_for_topic(topic)
+        self._bootstrap = bootstrap
+        self._group = group
+        self._notes: dict[Place, Committed] = {}
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Takes part in the group and returns records that have come.
+
+        Args:
+            timeout_s: How long to wait for some; longer while the group deals its partitions out.
+        """
+        from kafka import errors  # noqa: PLC0415  # see admin
+        from kafka.structs import MemberState  # noqa: PLC0415
+
+        state = self._client.group_metadata().state
+        if state != MemberState.STABLE:
+            timeout_s = max(timeout_s, _JOIN_S)
+        if state == MemberState.REBALANCING:
+            # The client (3.0.12) joins for topics that changed until it has dealt them out. Has a
+            # poll ended just then, it forgets that join: no heartbeat, no commit, for ever.
+            self._client._coordinator.request_rejoin()  # noqa: SLF001
+        with self._translated():
+            try:
+                records = self._client.poll(timeout_ms=max(1, int(timeout_s * 1000)))
+            except errors.NoOffsetForPartitionError:
+                return Polled()  # of partitions that are new here: they are placed next
+            except errors.OffsetOutOfRangeError as error:
+                wanted: dict[Place, int] = dict(error.args[0]) if error.args else {}
+                return Polled(out_of_range=wanted)
+        return Polled(records)
+
+    def committed(self, places: Iterable[Place]) -> dict[Place, Committed]:
+        """Returns what the group has committed; partitions without are left out."""
+        from kafka import TopicPartition  # noqa: PLC0415  # see admin
+
+        found = {}
+        for place in places:
+            with self._translated():
+                kept = self._client.committed(
+                    TopicPartition(*place), metadata=True, timeout_ms=_ANSWER_MS
+                )
+            if kept is not None and kept.offset >= 0:
+                found[place] = Committed.parse(kept.offset, kept.metadata)
+        return found
+
+    def partitions(self, topics: Iterable[str]) -> list[Place]:
+        """Returns all partitions of topics."""
+        with self._translated():
+            return [
+                (topic, number)
+                for topic in topics
+                for number in sorted(self._client.partitions_for_topic(topic))
+            ]
+
+    def bounds(self, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
+        """Returns the first offset and the one after the last record of partitions."""
+        from kafka import TopicPartition  # noqa: PLC0415  # see admin
+
+        asked = [TopicPartition(*place) for place in places]
+        with self._translated():
+            begins = self._client.beginning_offsets(asked, timeout_ms=_ANSWER_MS)
+            ends = self._client.end_offsets(asked, timeout_ms=_ANSWER_MS)
+        return {place: (begins[place], ends[place]) for place in asked}
+
+    def place_at(self, place: Place, start: Committed) -> bool:
+        """Reads a partition from an offset on; False if it is no longer this member's."""
+        from kafka import TopicPartition  # noqa: PLC0415  # see admin
+
+        self._notes[place] = start
+        try:
+            self._client.seek(TopicPartition(*place), start.offset)
+        except (ValueError, KeyError):
+            return False
+        return True
+
+    def pause(self, places: set[Place]) -> None:
+        """Reads no further in exactly these of its partitions."""
+        mine = self._client.assignment()
+        paused = self._client.paused()
+        self._client.pause(*(p for p in mine - paused if p in places))
+        self._client.resume(*(p for p in paused & mine if p not in places))
+
+    def commit(self, offsets: Mapping[Place, int]) -> bool:
+        """Commits; returns whether the brokers took it, which they do not amid a rebalance.
+
+        Raises:
+            GroupRefusedError: They never will.
+        """
+        from kafka import errors  # noqa: PLC0415  # see admin
+
+        if not offsets:
+            return True
+        with self._translated():
+            try:
+                self._client.commit(self._annotated(offsets), timeout_ms=_ANSWER_MS)
+            except (
+                errors.RetriableError,
+                errors.CommitFailedError,
+                errors.RebalanceInProgressError,
+                # lost to another member, who reads on from what it finds committed
+                errors.UnknownMemberIdError,
+                errors.IllegalGenerationError,
+            ) as error:
+                _log.info("offsets not committed now", error=type(error).__name__)
+                return False
+        return True
+
+    def close(self) -> None:
+        """Commits what may be committed and leaves the group."""
+        with self._translated():
+            self._client.close(autocommit=False, timeout_ms=_ANSWER_MS)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        from kafka.errors import KafkaError  # noqa: PLC0415  # see admin
+
+        try:
+            yield
+        except KafkaError as error:
+            cause = type(error.__cause__ or error).__name__
+            if error.retriable:
+                raise BrokerUnreachableError(
+                    "kafka does not answer now",
+                    detail=f"{self._bootstrap}: {cause}",
+                    hint="headwater status, headwater logs kafka",
+                ) from error
+            raise GroupRefusedError(
+                f"group {self._group} cannot read on",
+                detail=cause,
+                hint="may this user read the topics, and as this group?",
+            ) from error
+
+    def _annotated(self, offsets: Mapping[Place, int]) -> dict[Any, Any]:
+        from kafka import OffsetAndMetadata, TopicPartition  # noqa: PLC0415  # see admin
+
+        return {
+            TopicPartition(*place): OffsetAndMetadata(
+                offset, self._notes.get(place, Committed(offset)).note[:_METADATA_BYTES_MAX]
+            )
+            for place, offset in offsets.items()
+        }
+
+    def _listener(self, owner: Owner, handover_s: float) -> Any:
+        from kafka import errors  # noqa: PLC0415  # see admin
+        from kafka.consumer.subscription_state import (  # noqa: PLC0415
+            AsyncConsumerRebalanceListener,
+        )
+
+        member = self
+
+        class Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
+            async def on_partitions_assigned(self, assigned: Any) -> None:
+                owner.assigned({tuple(place) for place in assigned})
+
+            async def on_partitions_revoked(self, revoked: Any) -> None:
+                places = {tuple(place) for place in revoked}
+                owner.release(places)
+                deadline = time.monotonic() + handover_s
+                while not owner.wait_idle(places, _SLICE_S) and time.monotonic() < deadline:
+                    # gives the loop a turn, so that heartbeats go out meanwhile
+                    await member._client.commit_async({})
+                try:
+                    final = member._annotated(owner.committable(places))
+                    await member._client.commit_async(final)
+                except errors.KafkaError as error:
+                    _log.info("offsets not committed at hand-over", error=type(error).__name__)
+                owner.forget(places)
+
+            async def on_partitions_lost(self, lost: Any) -> None:
+                owner.forget({tuple(place) for place in lost})
+
+        return Listener()
+
+
+def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str]:
+    """Returns the identity of each topic: one that is deleted and made again has another.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicMissingError: One of the topics does not exist.
+    """
+    with admin(bootstrap) as client:
+        described = client.describe_topics(list(topics))
+    found = {
+        topic["name"]: str(topic["topic_id"]) for topic in described if not topic["error_code"]
+    }
+    missing = sorted(set(topics) - found.keys())
+    if missing:
+        raise TopicMissingError(
+            f"there is no topic {missing[0]}",
+            detail=", ".join(missing) if len(missing) > 1 else None,
+            hint="headwater up makes it",
+        )
+    return found

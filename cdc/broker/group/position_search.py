@@ -1,0 +1,100 @@
+"""Looking for a place in a partition: by time, or by asking which change comes next."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker.client.admin import consumer, named
+from cdc.broker.errors import BrokerUnreachableError
+from cdc.broker.reading.tail import epoch_of
+from cdc.change_event import ChangeEvent
+from cdc.errors import EnvelopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cdc.broker.group.member import Place
+
+_POLL_MS: Final = 200
+_DEADLINE_S: Final = 60.0
+_RECORDS: Final = 500
+
+
+class SearchedPartition:
+    """A partition as it was when the search began.
+
+    Attributes:
+        begin: Offset of its first record.
+        end: Offset after its last one.
+    """
+
+    def __init__(self, client: Any, place: Place) -> None:
+        from kafka import TopicPartition  # noqa: PLC0415  # see admin
+
+        self._client = client
+        self._place = TopicPartition(*place)
+        client.assign([self._place])
+        self.begin: int = client.beginning_offsets([self._place])[self._place]
+        self.end: int = client.end_offsets([self._place])[self._place]
+
+    def at_time(self, time_ms: int) -> int:
+        """Returns the first offset whose record was written then or later; `end` if none was."""
+        found = self._client.offsets_for_times({self._place: time_ms}).get(self._place)
+        return self.end if found is None else min(found.offset, self.end)
+
+    def streamed(self, offset: int, before: int) -> tuple[int, ChangeEvent] | None:
+        """Returns the first streamed change from an offset on and before another."""
+        for place, change in self.changes(offset, before):
+            if change.transaction_id is not None:  # what was read has none
+                return place, change
+        return None
+
+    def committed_since(self, offset: int, time_us: int) -> int:
+        """Returns the first offset from another on whose change was committed then or later."""
+        for place, change in self.changes(offset, self.end):
+            if change.committed_at_us >= time_us:
+                return place
+        return self.end
+
+    def changes(self, offset: int, before: int) -> Iterator[tuple[int, ChangeEvent]]:
+        """Yields the changes from an offset on and before another; what is none is left out."""
+        for record in self._records(offset, before):
+            if record.value is not None:
+                try:
+                    yield (
+                        record.offset,
+                        ChangeEvent.parse(record.key, record.value, epoch_of(record)),
+                    )
+                except EnvelopeError:
+                    continue
+
+    def _records(self, offset: int, before: int) -> Iterator[Any]:
+        if offset >= before:
+            return
+        self._client.seek(self._place, offset)
+        deadline = time.monotonic() + _DEADLINE_S
+        while self._client.position(self._place) < before:
+            for record in self._client.poll(_POLL_MS, max_records=_RECORDS).get(self._place, ()):
+                deadline = time.monotonic() + _DEADLINE_S
+                if record.offset >= before:
+                    return
+                yield record
+            if time.monotonic() > deadline:
+                raise BrokerUnreachableError(
+                    f"topic {self._place.topic} cannot be read",
+                    detail=f"nothing for {_DEADLINE_S:.0f} s",
+                    hint="headwater status, headwater logs kafka",
+                )
+
+
+@contextmanager
+def searching(bootstrap: str) -> Iterator[Any]:
+    """Opens a client that looks at partitions one after another; see `SearchedPartition`.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    with named(bootstrap), consumer(bootstrap) as client:
+        yield client

@@ -1,0 +1,137 @@
+"""The last record of a key made the newest one, where a topic is to keep the last record only.
+
+Rows are read while changes stream. A change that a read does not see may be in the topic before the
+row that was read: views go by positions and do not mind, compaction goes by place and would keep
+the old row. So after a read whatever was overtaken is sent once more, to the end of its topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker.client.admin import consumer, named
+from cdc.broker.errors import RecordRefusedError
+from cdc.broker.reading.span import up_to
+from cdc.broker.reading.tail import epoch_of
+from cdc.broker.topics.offsets import partitions
+from cdc.change_event import ChangeEvent
+from cdc.envelope import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+_READ: Final = b'"op":"r"'
+"""In the bytes of every row that was read; in a value the quotes would be escaped."""
+
+_SLACK_MS: Final = 60_000  # between the clocks of brokers and database
+_SEND_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Newest:
+    version: int
+    record: Any
+    deletes: bool
+    overtaken: bool = False
+
+
+class LastRecords:
+    """Follows one partition: which change of a key was overtaken by something older.
+
+    Rows that were read and keys without a change need no memory.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[bytes, _Newest] = {}
+
+    def take(self, record: Any) -> None:
+        """Takes the next record of the partition.
+
+        Raises:
+            EnvelopeError: It is not a change of a row.
+        """
+        if record.key is None or record.value is None:  # a delete's tombstone follows the delete
+            return
+        known = self._newest.get(record.key)
+        if known is None and _READ in record.value:
+            return
+        change = ChangeEvent.parse(record.key, record.value, epoch_of(record))
+        version = change.position.version
+        if known is not None and version < known.version:
+            known.overtaken = True
+        else:
+            deletes = change.operation is Operation.DELETE
+            self._newest[record.key] = _Newest(version, record, deletes)
+
+    def overtaken(self) -> list[tuple[Any, bool]]:
+        """Returns the records to be sent again, and whether a tombstone follows; forgets them."""
+        found = [(one.record, one.deletes) for one in self._newest.values() if one.overtaken]
+        for one in self._newest.values():
+            one.overtaken = False
+        return found
+
+
+def settle(bootstrap: str, topic: str, since: datetime | None) -> int:
+    """Sends again what was overtaken since a time, until nothing is; returns how many records.
+
+    Args:
+        bootstrap: Kafka's address.
+        topic: The topic.
+        since: When the read began; None looks at all that the topic has.
+
+    Raises:
+        BrokerUnreachableError: No broker answers, or nothing came for a minute.
+        RecordRefusedError: Kafka does not take a record.
+    """
+    sent = 0
+    with consumer(bootstrap) as client:
+        places = partitions(client, [topic])
+        client.assign(places)
+        client.seek_to_beginning(*places)
+        if since is not None:
+            at_ms = int(since.timestamp() * 1000) - _SLACK_MS
+            for place, found in client.offsets_for_times(dict.fromkeys(places, at_ms)).items():
+                if found is not None:
+                    client.seek(place, found.offset)
+        followed = {place: LastRecords() for place in places}
+        while True:
+            for place, records in up_to(client, client.end_offsets(places), topic):
+                for record in records:
+                    followed[place].take(record)
+            again = [found for place in places for found in followed[place].overtaken()]
+            if not again:
+                return sent
+            _send(bootstrap, again)
+            sent += len(again)
+
+
+def _send(bootstrap: str, records: Iterable[tuple[Any, bool]]) -> None:
+    from kafka import KafkaProducer  # noqa: PLC0415  # see admin
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    with named(bootstrap):
+        client = KafkaProducer(
+            bootstrap_servers=bootstrap.split(","),
+            acks="all",
+            max_in_flight_requests_per_connection=1,
+        )
+        try:
+            answers = []
+            for record, deletes in records:
+                place = {"partition": record.partition, "headers": list(record.headers)}
+                answers.append(client.send(record.topic, record.value, key=record.key, **place))
+                if deletes:
+                    answers.append(client.send(record.topic, None, key=record.key, **place))
+            client.flush(timeout=_SEND_S)
+            for answer in answers:
+                answer.get(timeout=_SEND_S)
+        except KafkaError as error:
+            raise RecordRefusedError(
+                "kafka has not taken records that were to be sent again",
+                detail=type(error).__name__,
+                hint="headwater logs kafka",
+            ) from error
+        finally:
+            client.close(timeout=_SEND_S)

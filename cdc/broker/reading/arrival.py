@@ -1,0 +1,65 @@
+"""What has arrived in a source's topics: how many records, and when the newest heartbeat was."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker.client.admin import consumer
+from cdc.broker.reading.tail import epoch_of
+from cdc.broker.topics.offsets import partitions
+from cdc.change_event import ChangeEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_READ_S: Final = 5.0
+_POLL_MS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One look at the receiving side.
+
+    Attributes:
+        records: Records that the topics ever took, all together.
+        beat: The newest heartbeat among them; None if there is none.
+    """
+
+    records: int
+    beat: ChangeEvent | None
+
+
+def look(bootstrap: str, topics: Iterable[str], heartbeat_topic: str) -> Arrival:
+    """Looks once; topics that do not exist have nothing.
+
+    Args:
+        bootstrap: Kafka's address.
+        topics: Topics whose records are counted.
+        heartbeat_topic: Topic of the heartbeat table, of one partition.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    with consumer(bootstrap) as client:
+        there = client.topics()
+        ends = client.end_offsets(partitions(client, [t for t in topics if t in there]))
+        beat = _last(client, heartbeat_topic) if heartbeat_topic in there else None
+    return Arrival(sum(ends.values()), beat)
+
+
+def _last(client: Any, topic: str) -> ChangeEvent | None:
+    places = partitions(client, [topic])
+    client.assign(places)
+    ends = client.end_offsets(places)
+    (place, *_) = places
+    if ends[place] == 0:
+        return None
+    client.seek(place, ends[place] - 1)
+    deadline = time.monotonic() + _READ_S
+    while time.monotonic() < deadline:
+        for record in client.poll(timeout_ms=_POLL_MS).get(place, ()):
+            if record.value is not None:
+                return ChangeEvent.parse(record.key, record.value, epoch_of(record))
+    return None

@@ -1,0 +1,75 @@
+"""Heartbeats as they arrived in their topic, one after another."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cdc.broker.client.admin import consumer
+from cdc.broker.reading.tail import epoch_of
+from cdc.broker.topics.offsets import partitions
+from cdc.change_event import ChangeEvent
+
+if TYPE_CHECKING:
+    from cdc.lsn import Lsn
+
+_READ_S: Final = 5.0
+_POLL_MS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat in its topic.
+
+    Attributes:
+        number: One more than that of the heartbeat before it.
+        lsn: Its position in the source's log.
+        epoch: Incarnation of the source.
+        offset: Its offset.
+    """
+
+    number: int
+    lsn: Lsn
+    epoch: int
+    offset: int
+
+
+def read(bootstrap: str, topic: str, offset: int | None = None) -> tuple[list[Beat], bool]:
+    """Reads the heartbeats from an offset on, as many as are there now.
+
+    Args:
+        bootstrap: Kafka's address.
+        topic: The heartbeat table's topic, of one partition.
+        offset: Where to begin; None reads the newest only.
+
+    Returns:
+        The heartbeats, and whether they begin where they should: the topic keeps them for so long.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    found: list[Beat] = []
+    with consumer(bootstrap) as client:
+        if topic not in client.topics():
+            return [], True
+        places = partitions(client, [topic])
+        client.assign(places)
+        (place, *_) = places
+        end = client.end_offsets(places)[place]
+        first = client.beginning_offsets(places)[place]
+        begin = max(first, end - 1 if offset is None else offset)
+        whole = offset is None or first <= offset
+        if begin >= end:
+            return [], whole
+        client.seek(place, begin)
+        deadline = time.monotonic() + _READ_S
+        while client.position(place) < end and time.monotonic() < deadline:
+            for record in client.poll(timeout_ms=_POLL_MS).get(place, ()):
+                if record.value is None:
+                    continue
+                event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
+                if (number := (event.after or {}).get("number")) is not None:
+                    lsn, epoch = event.position.lsn, event.position.epoch
+                    found.append(Beat(int(number), lsn, epoch, record.offset))
+    return found, whole

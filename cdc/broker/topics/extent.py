@@ -1,0 +1,146 @@
+"""How far topics reach, in offsets, bytes and time, and where consumer groups stand in them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker.client.admin import admin, consumer
+from cdc.broker.topics.offsets import partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_TIMES_S: Final = 10.0
+_POLL_MS: Final = 200
+_NO_OFFSET: Final = -1
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What one partition holds.
+
+    Attributes:
+        earliest: First offset that it has.
+        end: Offset after its last record.
+        size_bytes: Bytes of one copy.
+        oldest_at_s: Time of its first record, seconds since 1970; None if it is empty.
+        newest_at_s: Time of its newest record.
+    """
+
+    earliest: int
+    end: int
+    size_bytes: int
+    oldest_at_s: float | None
+    newest_at_s: float | None
+
+
+def extents(bootstrap: str, topics: Iterable[str]) -> dict[Place, Extent]:
+    """Describes every partition of those of the topics that exist.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    with consumer(bootstrap) as client:
+        there = client.topics()
+        places = partitions(client, [topic for topic in topics if topic in there])
+        first = client.beginning_offsets(places)
+        ends = client.end_offsets(places)
+    full = {place: first[place] for place in places if first[place] < ends[place]}
+    oldest = _times(bootstrap, full)
+    newest = _times(bootstrap, {place: ends[place] - 1 for place in full})
+    sizes = sizes_bytes(bootstrap, {place.topic for place in places})
+    return {
+        (place.topic, place.partition): Extent(
+            first[place],
+            ends[place],
+            sizes.get((place.topic, place.partition), 0),
+            oldest.get(place),
+            newest.get(place),
+        )
+        for place in places
+    }
+
+
+def bounds(bootstrap: str, topics: Iterable[str]) -> dict[Place, tuple[int, int]]:
+    """Returns the first offset and the one after the last, of every partition that there is.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    with consumer(bootstrap) as client:
+        there = client.topics()
+        places = partitions(client, [topic for topic in topics if topic in there])
+        first, ends = client.beginning_offsets(places), client.end_offsets(places)
+    return {(place.topic, place.partition): (first[place], ends[place]) for place in places}
+
+
+def sizes_bytes(bootstrap: str, topics: Iterable[str]) -> dict[Place, int]:
+    """Returns the bytes of one copy of every partition."""
+    wanted = sorted(topics)
+    found: dict[Place, int] = {}
+    with admin(bootstrap) as client:
+        for broker in client.describe_log_dirs(wanted) if wanted else ():
+            for folder in broker["log_dirs"]:
+                for topic in folder["topics"]:
+                    name = topic.get("name") or topic.get("topic")
+                    for part in topic["partitions"]:
+                        place = name, int(part["partition_index"])
+                        # copies differ only while one of them follows
+                        found[place] = max(found.get(place, 0), int(part["partition_size"]))
+    return found
+
+
+def times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:
+    """Returns when the record at or after each offset was sent, seconds since 1970.
+
+    A place where there is no such record is left out.
+    """
+    from kafka import TopicPartition  # noqa: PLC0415  # see admin
+
+    if not offsets:
+        return {}
+    with consumer(bootstrap) as client:
+        asked = {TopicPartition(*place): offset for place, offset in offsets.items()}
+        ends = client.end_offsets(list(asked))
+    found = _times(bootstrap, {place: at for place, at in asked.items() if at < ends[place]})
+    return {(place.topic, place.partition): at_s for place, at_s in found.items()}
+
+
+def groups(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[Place, int]]:
+    """Returns the committed offsets of every consumer group that reads one of the topics."""
+    wanted = frozenset(topics)
+    found: dict[str, dict[Place, int]] = {}
+    with admin(bootstrap) as client:
+        names = [str(group.get("group_id") or group.get("group")) for group in client.list_groups()]
+        for name in names:
+            committed = client.list_group_offsets(name).get(name, {})
+            places = {
+                (place.topic, place.partition): at.offset
+                for place, at in committed.items()
+                if place.topic in wanted and at.offset != _NO_OFFSET
+            }
+            if places:
+                found[name] = places
+    return found
+
+
+def _times(bootstrap: str, offsets: Mapping[Any, int]) -> dict[Any, float]:
+    """Reads one record of each place; with a consumer of its own, so that nothing is left over."""
+    missing = dict(offsets)
+    found: dict[Any, float] = {}
+    deadline = time.monotonic() + _TIMES_S
+    with consumer(bootstrap) as client:
+        client.assign(list(missing))
+        for place, offset in missing.items():
+            client.seek(place, offset)
+        while missing and time.monotonic() < deadline:
+            for place, records in client.poll(timeout_ms=_POLL_MS).items():
+                if missing.pop(place, None) is not None:
+                    found[place] = records[0].timestamp / 1000
+                    client.pause(place)
+    return found

@@ -1,0 +1,36 @@
+"""How far topics reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cdc.broker.client.admin import consumer
+from cdc.broker.errors import TopicMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def end_offsets(bootstrap: str, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+    """Returns the offset after the last record, by topic and partition.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicMissingError: One of the topics does not exist.
+    """
+    with consumer(bootstrap) as client:
+        ends = client.end_offsets(partitions(client, topics))
+    return {(place.topic, place.partition): end for place, end in ends.items()}
+
+
+def partitions(client: Any, topics: Iterable[str]) -> list[Any]:
+    """Returns the partitions of topics, as kafka's consumer names them."""
+    from kafka import TopicPartition  # noqa: PLC0415  # see admin
+
+    places = []
+    for topic in topics:
+        numbers = client.partitions_for_topic(topic)
+        if not numbers:
+            raise TopicMissingError(f"there is no topic {topic}", hint="headwater up makes it")
+        places += [TopicPartition(topic, number) for number in sorted(numbers)]
+    return places

@@ -1,0 +1,112 @@
+"""Cutting a topic off: what lies before an offset goes, from the disks of its brokers too.
+
+A broker removes whole pieces of a partition, and never the one that it writes to. So a partition
+first has to begin a new piece, which it does with the next record; then all before it can go.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from cdc.broker.client.admin import admin
+from cdc.broker.errors import TopicRefusedError
+from cdc.broker.topics import topics
+from cdc.broker.topics.extent import sizes_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from cdc.broker.topics.extent import Place
+
+_SHORT: Final = {"segment.ms": "1000"}
+_AT_ONCE: Final = {"file.delete.delay.ms": "0"}
+_POLL_S: Final = 0.5
+
+
+def short_pieces(bootstrap: str, topic: str) -> AbstractContextManager[None]:
+    """Has the partitions of a topic begin a new piece with what comes next, as long as it runs.
+
+    Whoever is killed meanwhile leaves pieces that are short; the next `headwater up` ends that.
+
+    Args:
+        bootstrap: Kafka's address.
+        topic: The topic.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicRefusedError: The topic cannot be changed.
+    """
+    return _altered(bootstrap, topic, _SHORT)
+
+
+def files_go_at_once(bootstrap: str, topic: str) -> AbstractContextManager[None]:
+    """Has brokers remove files of a topic without the usual delay, as long as it runs.
+
+    Whoever is killed meanwhile leaves it so; the next `headwater up` ends that.
+    """
+    return _altered(bootstrap, topic, _AT_ONCE)
+
+
+@contextmanager
+def _altered(bootstrap: str, topic: str, configs: Mapping[str, str]) -> Iterator[None]:
+    found = topics.find(bootstrap, [topic])
+    before = found[topic].configs if topic in found else {}
+    topics.alter(bootstrap, topic, configs)
+    try:
+        yield
+    finally:
+        topics.alter(bootstrap, topic, {name: before.get(name) for name in configs})
+
+
+def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
+    """Removes the records before an offset of each partition: nobody can read them any more.
+
+    Args:
+        bootstrap: Kafka's address.
+        before: The offsets.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+        TopicRefusedError: The topic may not be cut: it keeps the latest record of every key.
+    """
+    from kafka import TopicPartition  # noqa: PLC0415  # see admin
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    asked = {TopicPartition(*place): offset for place, offset in before.items()}
+    with admin(bootstrap) as client:
+        try:
+            client.delete_records(asked)
+        except KafkaError as error:
+            names = sorted({topic for topic, _ in before})
+            raise TopicRefusedError(
+                f"topic {', '.join(names)} cannot be cut off",
+                detail=type(error).__name__,
+                hint="a topic that keeps the latest record of every key forgets older ones by"
+                " itself: after its delete.retention.ms",
+            ) from None
+
+
+def await_smaller(
+    bootstrap: str, sizes: Mapping[Place, int], deadline_s: float
+) -> frozenset[Place]:
+    """Waits until partitions that were cut off take less room than before.
+
+    Args:
+        bootstrap: Kafka's address.
+        sizes: Bytes that they took.
+        deadline_s: Longest wait, seconds.
+
+    Returns:
+        Those that take as much as before.
+    """
+    names = {topic for topic, _ in sizes}
+    deadline = time.monotonic() + deadline_s
+    while True:
+        now = sizes_bytes(bootstrap, names)
+        left = frozenset(place for place, size in sizes.items() if now.get(place, 0) >= size)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(_POLL_S)

@@ -1,0 +1,105 @@
+"""Context: who does something, why, and when it happened; stored beside each event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.errors import BatchRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+    from uuid import UUID
+
+    from eventstore.model.event import StoredEvent
+    from eventstore.privacy.personal_tags import PersonalTag
+    from eventstore.serialization.recorded import RecordedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known about an append or a command besides its events.
+
+    Attributes:
+        correlation_id: The business flow that it belongs to.
+        causation_id: The message that caused it.
+        actor: Who does it.
+        occurred_at: When it happened, by the source's clock, with an offset; now if not given.
+    """
+
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    actor: str | None = None
+    occurred_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_instant("occurred_at", self.occurred_at)
+
+    @classmethod
+    def caused_by(cls, event: RecordedEvent | StoredEvent, *, actor: str | None = None) -> Context:
+        """Returns the context of what is done because of an event.
+
+        Args:
+            event: The cause. Its flow goes on; if it has none, it begins one.
+            actor: Who acts on it; the event's actor if not given.
+        """
+        return cls(
+            correlation_id=event.correlation_id or str(event.event_id),
+            causation_id=str(event.event_id),
+            actor=actor or event.actor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """An event with what is known about it alone, for an append of facts from elsewhere.
+
+    Attributes:
+        event: The event.
+        event_id: Its identity at the source; a new one if not given. An append of events that are
+            stored already, under the same ids, answers what it answered first.
+        occurred_at: When it happened, with an offset; the context's instant if not given.
+        tags: What it is about, besides what its type says.
+    """
+
+    event: object
+    event_id: UUID | None = None
+    occurred_at: datetime | None = None
+    tags: tuple[str | PersonalTag, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_instant("occurred_at", self.occurred_at)
+
+
+def occurrences(events: Any) -> list[Occurrence]:
+    """Returns events, bare or not, one or several, as occurrences."""
+    return [
+        event if event.__class__ is Occurrence else Occurrence(event) for event in listed(events)
+    ]
+
+
+def listed(events: Any) -> tuple[Any, ...]:
+    """Returns what a caller or a `decide` gave as a tuple: None, one event, or several."""
+    if events is None:
+        return ()
+    if isinstance(events, tuple | list):
+        return tuple(events)
+    if hasattr(events, "__dataclass_fields__") or not hasattr(events, "__iter__"):
+        return (events,)
+    given: Iterable[Any] = events
+    return tuple(given)
+
+
+def check_instant(what: str, instant: datetime | None) -> datetime | None:
+    """Returns an instant that has an offset, or None.
+
+    Raises:
+        BatchRefusedError: It has no offset, so it is no instant.
+    """
+    if instant is not None and instant.utcoffset() is None:
+        raise BatchRefusedError("an instant needs an offset", detail=what, hint="datetime.now(UTC)")
+    return instant
+
+
+NO_CONTEXT: Final = Context()

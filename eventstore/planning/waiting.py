@@ -1,0 +1,42 @@
+"""Waiting: the plan by which one waits until the log is complete up to a position."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import WaitTimeoutError
+from eventstore.planning.operation import Call, Pause
+
+if TYPE_CHECKING:
+    from eventstore.model.token import Token
+    from eventstore.planning.operation import Plan
+
+_PAUSE_FIRST_S: Final = 0.001
+_PAUSE_S_MAX: Final = 0.05
+
+
+def waiting(token: Token, timeout_s: float) -> Plan[None]:
+    """Waits until every event up to a token's is readable, and none can come before it any more.
+
+    Args:
+        token: The place in the log.
+        timeout_s: How long at most, in seconds.
+
+    Raises:
+        WaitTimeoutError: A transaction that began before it is still open.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause_s = _PAUSE_FIRST_S
+    while True:
+        mark = yield Call("high_water_mark")
+        if mark >= token.global_position:
+            return
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or (yield Pause(min(pause_s, left_s))):
+            raise WaitTimeoutError(
+                "the log did not become complete up to a position in time",
+                detail=f"it is complete up to {mark}, not yet up to {token.global_position}",
+                hint="a writer's transaction is open for longer than that; wait longer",
+            )
+        pause_s = min(2 * pause_s, _PAUSE_S_MAX)

@@ -1,0 +1,168 @@
+"""KeyRing: the port behind which the keys of subjects are kept. Postgres is one; memory its twin.
+
+Guarantees that every implementation gives:
+
+- *One key*: a subject has one key at a time, also if two processes ask for it at once first.
+- *Forgotten stays forgotten*: once `shred` has returned, the key exists nowhere in the ring, and a
+  later event does not quietly make another. New personal data of that subject is refused until
+  `readmit` says that it is meant; what was written before stays redacted.
+- *Lost is not forgotten*: a subject that the ring has never heard of is an error, not a redaction.
+- *Soon everywhere*: another process may hold a key in memory for `CACHE_S_MAX` seconds at most
+  after it was shredded.
+
+Threads: all methods may be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
+
+from eventstore.errors import SubjectKeyError
+from eventstore.forking import renew_after_fork
+from eventstore.privacy.master_key import KEY_BYTES
+
+if TYPE_CHECKING:
+    from eventstore.privacy.master_key import MasterKeys
+
+CACHE_S_MAX: Final = 60.0
+"""How long a process may hold a key in memory at most, in seconds."""
+
+
+class SubjectKey(NamedTuple):
+    """The key of one subject.
+
+    Attributes:
+        secret: 32 bytes.
+        generation: 1 for its first key; one more each time the subject was re-admitted.
+    """
+
+    secret: bytes
+    generation: int
+
+    def __repr__(self) -> str:
+        return f"SubjectKey(secret=<hidden>, generation={self.generation})"
+
+
+class KeyRing(Protocol):
+    """Where the keys of subjects are kept. The module's text says what is guaranteed."""
+
+    def key_of(
+        self, tenant: str, subject: str, *, create: bool = False, generation: int = 1
+    ) -> SubjectKey | None:
+        """Returns a subject's key; None if the subject is forgotten.
+
+        Args:
+            tenant: Whose subject.
+            subject: Which.
+            create: Whether to make one if the subject has never had one.
+            generation: What is known to exist; an older key in memory is out of date.
+
+        Raises:
+            SubjectKeyError: There is no key, none is to be made, and nothing says that it was
+                shredded; or it cannot be unwrapped.
+        """
+        ...
+
+    def shred(self, tenant: str, subject: str) -> bool:
+        """Destroys a subject's key, and with it every personal value it has encrypted.
+
+        A subject that never had a key is forgotten as well, from now on.
+
+        Returns:
+            Whether there was a key.
+        """
+        ...
+
+    def readmit(self, tenant: str, subject: str) -> bool:
+        """Lets a forgotten subject have a new key. What was forgotten stays so.
+
+        Returns:
+            Whether it was forgotten.
+        """
+        ...
+
+    def rotate(self, master_keys: MasterKeys) -> int:
+        """Wraps every key by the current one of these master keys.
+
+        It may be interrupted and called again, and the ring stays in use meanwhile.
+
+        Returns:
+            How many keys were wrapped anew.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives back what the ring holds open."""
+        ...
+
+
+class MemoryKeyRing:
+    """A `KeyRing` in this process's memory, for tests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._secrets: dict[tuple[str, str], bytes | None] = {}  # None: forgotten
+        self._generations: dict[tuple[str, str], int] = {}
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """See `Forked`."""
+        self._lock = threading.Lock()
+
+    def key_of(
+        self,
+        tenant: str,
+        subject: str,
+        *,
+        create: bool = False,
+        generation: int = 1,  # noqa: ARG002  # nothing here is out of date
+    ) -> SubjectKey | None:
+        """See `KeyRing.key_of`."""
+        whose = tenant, subject
+        with self._lock:
+            if whose not in self._secrets:
+                if not create:
+                    refuse_unknown(subject)
+                self._secrets[whose] = os.urandom(KEY_BYTES)
+            secret = self._secrets[whose]
+            return None if secret is None else SubjectKey(secret, self._generations.get(whose, 1))
+
+    def shred(self, tenant: str, subject: str) -> bool:
+        """See `KeyRing.shred`."""
+        with self._lock:
+            had = self._secrets.get((tenant, subject)) is not None
+            self._secrets[tenant, subject] = None
+            return had
+
+    def readmit(self, tenant: str, subject: str) -> bool:
+        """See `KeyRing.readmit`."""
+        whose = tenant, subject
+        with self._lock:
+            forgotten = whose in self._secrets and self._secrets[whose] is None
+            if forgotten:
+                self._generations[whose] = self._generations.get(whose, 1) + 1
+                self._secrets[whose] = os.urandom(KEY_BYTES)
+            return forgotten
+
+    def rotate(self, master_keys: MasterKeys) -> int:  # noqa: ARG002  # nothing here is wrapped
+        """See `KeyRing.rotate`; nothing is wrapped in memory."""
+        return 0
+
+    def close(self) -> None:
+        """See `KeyRing.close`."""
+
+
+def refuse_unknown(subject: str) -> NoReturn:
+    """Says that there is no key where there should be one.
+
+    Raises:
+        SubjectKeyError: Always.
+    """
+    raise SubjectKeyError(
+        "a subject has no key, and nothing says that it was shredded",
+        detail=f"subject {subject:.100}",
+        hint="is this the ring that the events were written with? "
+        "If its key is lost for good, shred the subject to have its fields read as redacted",
+    )

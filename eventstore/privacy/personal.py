@@ -1,0 +1,109 @@
+"""Personal fields: encrypted for the person they are about, redacted once that person is forgotten.
+
+    @event("customer.registered", subject="customer_id")
+    class CustomerRegistered:
+        customer_id: str
+        email: Personal[str]
+
+Only a field of the event itself can be personal, not a part of one; its value may be of any type
+that can be stored. Names of streams, tags and the subject itself are never encrypted: keep persons
+out of them, or name them by a number. A personal value in a tag is refused, or stored as a keyed
+hash (`eventstore.privacy.personal_tags`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from eventstore.errors import UndeclaredError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Redacted:
+    """Stands where a personal value was whose key is destroyed.
+
+    Attributes:
+        subject: The person who is forgotten, by the name that the events keep.
+    """
+
+    subject: str
+
+    def __str__(self) -> str:
+        return "[redacted]"
+
+
+class _Marker:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "personal"
+
+
+_MARKER: Final = _Marker()
+_T = TypeVar("_T")
+
+Personal = Annotated[_T | Redacted, _MARKER]
+"""Type of a field whose value belongs to the event's subject."""
+
+
+def inner_type(hint: Any) -> Any:
+    """Returns `T` of `Personal[T]`; None if the hint is no `Personal`."""
+    if get_origin(hint) is not Annotated or _MARKER not in get_args(hint)[1:]:
+        return None
+    members = tuple(member for member in get_args(get_args(hint)[0]) if member is not Redacted)
+    return Union[members]  # noqa: UP007  # the members are known at run time only
+
+
+def personal_types(where: str, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `T` for each field that is `Personal[T]`.
+
+    Args:
+        where: What the fields belong to, for the error.
+        hints: Resolved types of the fields.
+
+    Raises:
+        UndeclaredError: A part of a field is personal.
+    """
+    found = {name: inner for name, hint in hints.items() if (inner := inner_type(hint)) is not None}
+    for name, hint in hints.items():
+        if _hides_personal(found.get(name, hint), set()):
+            raise UndeclaredError(
+                f"only a whole field of {where} can be personal",
+                detail=f"field {name}",
+                hint="declare the field itself Personal[...], such as Personal[str | None]",
+            )
+    return found
+
+
+def _hides_personal(hint: Any, seen: set[int]) -> bool:
+    if id(hint) in seen:
+        return False
+    seen.add(id(hint))
+    if inner_type(hint) is not None:
+        return True
+    parts = _own_hints(hint) if inspect.isclass(hint) else get_args(hint)
+    return any(_hides_personal(part, seen) for part in parts)
+
+
+def _own_hints(kind: type) -> list[Any]:
+    if kind.__module__ == "builtins" or not getattr(kind, "__annotations__", None):
+        return []
+    try:
+        return list(get_type_hints(kind, include_extras=True).values())
+    except (NameError, TypeError):
+        return []  # what cannot be resolved cannot be written either, and is refused there

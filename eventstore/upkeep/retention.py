@@ -1,0 +1,151 @@
+"""Retention: what may be put away or forgotten, per category, once it is old enough.
+
+- *Closed streams* are compacted: those whose last event is of a closing type and old enough. Their
+  originals are in the archive then. Without a fold, the `$snapshot` holds no state: whoever folds
+  the stream reads its originals.
+- *Archived originals* are dropped if they are old enough, sealed, and the call allows it. The
+  `$snapshot` remains, the seals keep the hashes, and a record says what was dropped.
+- *Idempotency keys* are forgotten. A command that is sent again with one is a new command then.
+
+A stream's head never goes, so a version, once given, is never given again.
+
+Originals are dropped from the beginning of a stream on, and only where the `$snapshot` stands
+without them: a state that is sealed under persons' keys keeps its originals, because it is
+unreadable once one of them is forgotten. After dropping, only the fold that made the `$snapshot`
+can read the stream, and readers who replay the log from its beginning miss those events: drop what
+no view and no later version of a decider will ask for. What was dropped can be exported before.
+
+Everything is done in bounded transactions; a run that was interrupted is simply run again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from eventstore.errors import CompactionError
+from eventstore.model.names import check_category, check_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from eventstore.model.event import StoredEvent
+    from eventstore.upkeep.compaction import Refusal, StreamFold
+
+    Export = Callable[[Sequence[StoredEvent]], object]
+    """Takes events before they are dropped. It may be given the same ones again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRule:
+    """How long the streams of a category are kept as what.
+
+    Ages are counted from when an event was recorded, by the database's clock.
+
+    Attributes:
+        category: Of the streams.
+        closing: Types of events after which a stream has nothing more to say.
+        compact_closed_after: A stream whose last event is closing, and this old, is compacted.
+        drop_archived_after: Archived originals this old are dropped, if the call allows it.
+    """
+
+    category: str
+    closing: frozenset[str] = frozenset()
+    compact_closed_after: timedelta | None = None
+    drop_archived_after: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        check_category(self.category)
+        for name in self.closing:
+            check_type(name)
+        for age in (self.compact_closed_after, self.drop_archived_after):
+            check_age(age)
+        if bool(self.closing) != (self.compact_closed_after is not None):
+            raise CompactionError(
+                "a retention rule names both the closing types and their age, or neither",
+                detail=f"category {self.category}",
+            )
+
+
+def check_age(age: timedelta | None) -> timedelta | None:
+    """Returns an age if it is one.
+
+    Raises:
+        CompactionError: It is negative.
+    """
+    if age is not None and age.total_seconds() < 0:
+        raise CompactionError("an age is not negative", detail=f"{age}")
+    return age
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What a rule did.
+
+    Attributes:
+        streams: Closed streams that were compacted.
+        archived: Originals of theirs that were archived.
+        dropped: Archived originals that were dropped.
+        droppable: Archived originals that are old enough, but the call did not allow it.
+        kept: Streams whose archived originals are old enough but needed: their state is sealed.
+        refused: Streams that could not be dealt with; the others were not held up by them.
+    """
+
+    streams: int = 0
+    archived: int = 0
+    dropped: int = 0
+    droppable: int = 0
+    kept: int = 0
+    refused: tuple[Refusal, ...] = ()
+
+    def __add__(self, other: RetentionReport) -> RetentionReport:
+        return RetentionReport(
+            streams=self.streams + other.streams,
+            archived=self.archived + other.archived,
+            dropped=self.dropped + other.dropped,
+            droppable=self.droppable + other.droppable,
+            kept=self.kept + other.kept,
+            refused=self.refused + other.refused,
+        )
+
+
+class Retention(Protocol):
+    """Applies rules. Each call may be repeated, and run beside writers and readers."""
+
+    def apply(
+        self,
+        rule: RetentionRule,
+        *,
+        tenant: str,
+        fold: StreamFold | None = None,
+        drop_archived: bool = False,
+        export: Export | None = None,
+    ) -> RetentionReport:
+        """Does what a rule says for one tenant.
+
+        Args:
+            rule: The rule.
+            tenant: Whose streams.
+            fold: Of closed streams; None leaves their `$snapshot` without a state.
+            drop_archived: Whether originals may be dropped; otherwise they are only counted.
+            export: Is given what is about to be dropped, stream by stream, in order. If it raises,
+                nothing of that is dropped.
+
+        Raises:
+            CompactionError: The fold is of another category or tenant.
+            WrongKindError: The export is async: nothing would be exported.
+        """
+        ...
+
+    def forget_keys(self, older_than: timedelta, *, tenant: str) -> int:
+        """Forgets idempotency keys, which belong to no category: one may be of many streams.
+
+        Args:
+            older_than: Keys this old; longer than any caller goes on retrying.
+            tenant: Whose keys.
+
+        Returns:
+            How many.
+        """
+        ...
