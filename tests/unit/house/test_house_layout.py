@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FLAT_MAX = 16
 LEVELS_MAX = 10
 SETTLED = ("projections", "headwater")
-SPARSE = (*SETTLED, "eventstore")
+SPARSE = (*SETTLED, "eventstore", "cdc")
 PARTS = ("Purpose:", "Entry points:", "Invariants:", "Tests:")
 
 # Folders that follow another order, or only keep a name.
