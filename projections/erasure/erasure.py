@@ -18,7 +18,6 @@ from deltalake.exceptions import DeltaError
 
 from cdc.broker.errors import TopicRefusedError
 from cdc.broker.topics import truncation
-from cdc.broker.topics.extent import sizes_bytes
 from cdc.values import decode
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.file_lock import WriterLock
@@ -176,19 +175,18 @@ class Erasure:
         if not before:
             return []
         bootstrap = self._spec.bootstrap
-        taken = sizes_bytes(bootstrap, {topic for topic, _ in before})
+        names = sorted({topic for topic, _ in before})
         with ExitStack() as altered:
-            for topic in sorted({topic for topic, _ in before}):
+            for topic in names:
                 altered.enter_context(truncation.files_go_at_once(bootstrap, topic))
+            await_removed = altered.enter_context(truncation.removal(bootstrap, before.keys()))
             try:
                 truncation.cut_off(bootstrap, before)
             except TopicRefusedError:
                 # a topic that keeps the latest record of every key: older ones go by compaction
                 what = "partitions left to compaction"
                 return [Erased("topics", what, len(before), complete=False)]
-            left = truncation.await_smaller(
-                bootstrap, {place: taken.get(place, 0) for place in before}, deadline_s
-            )
+            left = await_removed(deadline_s)
         return [Erased("topics", "partitions cut off", len(before), complete=not left)]
 
     def _past_of_archive(self) -> Erased:

@@ -10,7 +10,7 @@ from cdc.broker.client.admin import admin, consumer
 from cdc.broker.topics.offsets import partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 _TIMES_S: Final = 10.0
 _POLL_MS: Final = 200
@@ -18,6 +18,9 @@ _NO_OFFSET: Final = -1
 
 Place = tuple[str, int]
 """Topic and partition."""
+
+Copy = tuple[int, str, int]
+"""Broker, topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +87,30 @@ def sizes_bytes(bootstrap: str, topics: Iterable[str]) -> dict[Place, int]:
     wanted = sorted(topics)
     found: dict[Place, int] = {}
     with admin(bootstrap) as client:
-        for broker in client.describe_log_dirs(wanted) if wanted else ():
-            for folder in broker["log_dirs"]:
-                for topic in folder["topics"]:
-                    name = topic.get("name") or topic.get("topic")
-                    for part in topic["partitions"]:
-                        place = name, int(part["partition_index"])
-                        # copies differ only while one of them follows
-                        found[place] = max(found.get(place, 0), int(part["partition_size"]))
+        for (_, topic, partition), size in copies_bytes(client, wanted).items():
+            # copies differ only while one of them follows
+            found[topic, partition] = max(found.get((topic, partition), 0), size)
     return found
+
+
+def copies_bytes(client: Any, topics: Sequence[str]) -> dict[Copy, int]:
+    """Returns the bytes of every copy of every partition.
+
+    Args:
+        client: An admin client.
+        topics: The topics.
+    """
+    return {
+        (
+            int(broker["broker"]),
+            topic.get("name") or topic["topic"],
+            int(part["partition_index"]),
+        ): int(part["partition_size"])
+        for broker in (client.describe_log_dirs(list(topics)) if topics else ())
+        for folder in broker["log_dirs"]
+        for topic in folder["topics"]
+        for part in topic["partitions"]
+    }
 
 
 def times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 from cdc.broker.client.admin import admin
 from cdc.broker.errors import TopicRefusedError
 from cdc.broker.topics import topics
-from cdc.broker.topics.extent import sizes_bytes
+from cdc.broker.topics.extent import copies_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from cdc.broker.topics.extent import Place
 
 _SHORT: Final = {"segment.ms": "1000"}
 _AT_ONCE: Final = {"file.delete.delay.ms": "0"}
-_POLL_S: Final = 0.5
+_POLL_S: Final = 0.1
 
 
 def short_pieces(bootstrap: str, topic: str) -> AbstractContextManager[None]:
@@ -89,24 +89,40 @@ def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
             ) from None
 
 
-def await_smaller(
-    bootstrap: str, sizes: Mapping[Place, int], deadline_s: float
-) -> frozenset[Place]:
-    """Waits until partitions that were cut off take less room than before.
+@contextmanager
+def removal(
+    bootstrap: str, places: Collection[Place]
+) -> Iterator[Callable[[float], frozenset[Place]]]:
+    """Watches the files of partitions that are cut off within the block.
+
+    A copy of a partition grows with each record and shrinks only when its broker removes files. So
+    a copy has removed files once it is smaller than at the look before, however much is written
+    to it meanwhile.
 
     Args:
         bootstrap: Kafka's address.
-        sizes: Bytes that they took.
-        deadline_s: Longest wait, seconds.
+        places: The partitions.
 
-    Returns:
-        Those that take as much as before.
+    Yields:
+        Waits for the copies to shrink, at most for so many seconds; returns the partitions of which
+        a copy has not.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
     """
-    names = {topic for topic, _ in sizes}
-    deadline = time.monotonic() + deadline_s
-    while True:
-        now = sizes_bytes(bootstrap, names)
-        left = frozenset(place for place, size in sizes.items() if now.get(place, 0) >= size)
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(_POLL_S)
+    names = sorted({topic for topic, _ in places})
+    with admin(bootstrap) as client:
+        before = copies_bytes(client, names)
+
+        def wait(deadline_s: float) -> frozenset[Place]:
+            last, left = before, {copy for copy in before if copy[1:] in places}
+            deadline = time.monotonic() + deadline_s
+            while True:
+                now = copies_bytes(client, names)
+                left = {copy for copy in left if now.get(copy, 0) >= last.get(copy, 0)}
+                if not left or time.monotonic() > deadline:
+                    return frozenset((topic, partition) for _, topic, partition in left)
+                last = now
+                time.sleep(_POLL_S)
+
+        yield wait
