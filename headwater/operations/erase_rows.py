@@ -26,7 +26,7 @@ from projections.erasure.certificate import BEYOND_REACH, Certificate, Erased, k
 from projections.erasure.erasure import Erasure
 from projections.erasure.file_search import Searched, search_files
 from projections.erasure.unreached import unreached
-from projections.errors import ForgettingRefusedError
+from projections.errors import ForgettingRefusedError, SinkUnavailableError, StableTableError
 from projections.versions import registry
 from projections.versions.fill_from_topic import remove_left
 from projections.versions.version import VersionState
@@ -50,6 +50,7 @@ CATCH_UP_S: Final = 120.0
 _READ_S: Final = 120.0
 _FILES_S: Final = 180.0
 _POLL_S: Final = 0.3
+_ATTEMPTS: Final = 3
 _EVENTS: Final = "eventstore"
 _ASKED: Final = ("stores of the table's views, by the keys",)
 _SEARCHED: Final = (
@@ -161,13 +162,23 @@ class Forgetting:
         self._await_published(erasure, replace(through, lsn=self._platform.current_lsn()))
         found += erasure.cut(before, _FILES_S)
         self._say("topics are cut off")
-        found += erasure.past()
+        found += self._past(erasure)
         found += erasure.left(texts)
         with session.connect(self._platform.source_dsn) as connection:
             withheld = alerting_tables.withhold(connection, self._source)
         found.append(Erased("alerts", "messages", withheld))
         self._say("files, logs and segments of former times are removed")
         return found
+
+    def _past(self, erasure: Erasure) -> list[Erased]:
+        """Removes the past; tried again where the job has changed a table at the same moment."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return erasure.past()
+            except (SinkUnavailableError, StableTableError) as error:
+                detail = f" ({error.detail})" if error.detail else ""
+                self._say(f"{error}{detail}: it is tried again")
+        return erasure.past()
 
     def _await_published(self, erasure: Erasure, through: Through) -> None:
         """Waits until nobody is to read a table as it was before."""

@@ -206,7 +206,8 @@ class Erasure:
             tables = [path for path in sorted(root.glob("[!.]*")) if _is_table(path)]
             for path in tables:
                 with WriterLock(root / f".{_place(path.name)}.lock", wait=True):
-                    forget_past(path, promised(root, path.name))
+                    if _is_table(path):  # a version may have been dropped meanwhile
+                        forget_past(path, promised(root, path.name))
         except (DeltaError, OSError) as error:
             raise SinkUnavailableError(
                 "the past of a table cannot be removed", detail=type(error).__name__
