@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 CATCH_UP_S: Final = 120.0
 _READ_S: Final = 120.0
 _FILES_S: Final = 180.0
+_READERS_S: Final = 30.0
 _POLL_S: Final = 0.3
 _ATTEMPTS: Final = 3
 _EVENTS: Final = "eventstore"
@@ -122,7 +123,7 @@ class Forgetting:
             self._refuse_alive(found, row_stays=row_stays)
             self._refuse_parked(every)
             before = self._cuts(found)
-            self._refuse_readers(before)
+            self._await_readers(before)
             archived = erasure.archived()
             values = canaries(connection, self._table, archived, every, through)
             erased = self._erase(erasure, through, every, before)
@@ -288,23 +289,32 @@ class Forgetting:
                     hint="have them delivered, or give them up; then ask again",
                 )
 
-    def _refuse_readers(self, before: dict[Place, int]) -> None:
-        """Refuses to cut off what somebody has not read yet."""
+    def _await_readers(self, before: dict[Place, int]) -> None:
+        """Waits until no reader needs what is to be cut off; refuses where one stays behind.
+
+        A query of the job has applied changes before it has noted that it read them.
+        """
+        deadline = time.monotonic() + _READERS_S
+        while behind := self._behind(before):
+            if time.monotonic() > deadline:
+                raise ForgettingRefusedError(
+                    "readers of the topic have not come as far as it is to be cut off",
+                    detail=", ".join(behind),
+                    hint="let them catch up, or delete groups of those that are gone;"
+                    " then ask again",
+                )
+            time.sleep(_POLL_S)
+
+    def _behind(self, before: dict[Place, int]) -> list[str]:
         queries = positions(self._platform.project.settings.home, self._source)
         readers = tail.look(self._capture, queries, 0.0).readers
-        behind = sorted(
+        return sorted(
             {
                 each.name
                 for each in readers
                 if each.wanted < before.get((each.topic, each.partition), 0)
             }
         )
-        if behind:
-            raise ForgettingRefusedError(
-                "readers of the topic have not come as far as it is to be cut off",
-                detail=", ".join(behind),
-                hint="let them catch up, or delete groups of those that are gone; then ask again",
-            )
 
     def _cuts(self, found: Sequence[ReadKey]) -> dict[Place, int]:
         topic = self._table.topic(self._source)
