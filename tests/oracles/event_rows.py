@@ -101,15 +101,17 @@ class Kept:
     def changed(self, few_max: int = 500) -> Iterator[list[Row]]:
         """Yields the rows of the table, at first and after each of some changes."""
         view, after = self._view, self._frames(self._world.rows.values())
-        self._take(view.definition(after))
+        self._take(row.asDict() for row in view.definition(after).collect())
         yield list(self._world.rows.values())
         for _ in range(3):
             before, changes = after, self._frames(self._world.change())
             after = self._frames(self._world.rows.values())
             outcomes = self._outcomes(changes, before, after, few_max)
-            for row in outcomes.where("_deleted IS DISTINCT FROM false").collect():
-                self.rows.pop(self._key(row.asDict()), None)
-            self._take(outcomes.where("NOT _deleted").drop("_deleted"))
+            found = [row.asDict() for row in outcomes.collect()]
+            left = [row.pop("_deleted") is False for row in found]
+            for row in (row for row, stays in zip(found, left, strict=True) if not stays):
+                self.rows.pop(self._key(row), None)
+            self._take(row for row, stays in zip(found, left, strict=True) if stays)
             yield list(self._world.rows.values())
 
     def _outcomes(
@@ -140,8 +142,8 @@ class Kept:
     def _frames(self, rows: Iterable[Row]) -> dict[str, DataFrame]:
         return {"events": self._spark.createDataFrame(list(rows), DDL)}
 
-    def _take(self, frame: DataFrame) -> None:
-        given = [row.asDict() for row in frame.collect()]
+    def _take(self, rows: Iterable[dict[str, Any]]) -> None:
+        given = list(rows)
         taken = {self._key(row): row for row in given}
         assert len(given) == len(taken), "a key is not unique"
         self.rows |= taken
