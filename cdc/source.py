@@ -16,20 +16,21 @@ from cdc.connect.connector import table_pattern
 from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import Loss, RepairPlan
-from cdc.postgres import address, captures, own_schema, preflight, publication, session, slot
+from cdc.postgres import address, captures, own_schema, preflight, session, slot
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
 from cdc.schema_change import check as renamed
 from cdc.schema_change import noting, trigger
 from cdc.snapshot import reads
-from cdc.upkeep import compaction, hiding, reconcile, sight
+from cdc.upkeep import compaction, hiding, reconcile, sight, traces
 from cdc.upkeep.difference import Difference, Part
 from cdc.upkeep.flow import Flow, FlowState
 from cdc.upkeep.reconcile import topic_specs
+from cdc.upkeep.traces import TracePart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from psycopg import Connection
 
@@ -50,7 +51,9 @@ __all__ = [
     "pause",
     "plan",
     "plan_repair",
+    "reads_slot",
     "remove",
+    "remove_connector",
     "repair",
     "resume",
     "status",
@@ -59,6 +62,7 @@ __all__ = [
 
 _GONE: Final = "MISSING"
 _SLOT_CHECKS: Final = frozenset({"slot", "slots"})
+_OF_STREAM: Final = (TracePart.SLOT, TracePart.PUBLICATION)
 _SILENT: Final = "UNREACHABLE"
 _WORKER_S: Final = 4.0
 """A worker that does not answer a look within this time is as good as silent."""
@@ -263,22 +267,20 @@ def plan_repair(spec: CaptureSpec) -> RepairPlan:
 def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
     """Takes capture away: connector, its offsets, slot and publication; returns what went.
 
+    What another has made under these names stays.
+
     Args:
         spec: The source.
         with_topics: Delete its topics too.
     """
     gone = []
-    with closing(ConnectRest(spec.connect_url)) as rest:
-        if rest.stop(spec.connector):
-            supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
-            rest.delete_offsets(spec.connector)
-            rest.delete(spec.connector)
+    with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
+        if remove_connector(connection, rest, spec):
             gone.append(f"connector {spec.connector}")
-    with session.connect(spec.dsn) as connection:
-        if slot.drop(connection, spec.slot):
-            gone.append(f"slot {spec.slot}")
-        if publication.drop(connection, spec.publication):
-            gone.append(f"publication {spec.publication}")
+        for trace in traces.find(connection, spec.name):
+            if trace.removable and trace.part in _OF_STREAM:
+                traces.drop(connection, spec.name, trace)
+                gone.append(f"{trace.part} {trace.name}")
         if own_schema.exists(connection):
             reads.forget(connection, spec.name)
             captures.forget(connection, spec.name)
@@ -288,6 +290,28 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
         names = [topic.name for topic in topic_specs(spec)] + _message_topics(spec)
         gone += [f"topic {name}" for name in topics.delete(spec.kafka_bootstrap, names)]
     return gone
+
+
+def remove_connector(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> bool:
+    """Takes the connector away that reads a source's slot, with its offsets.
+
+    Returns:
+        Whether there was one; another's of its name stays.
+    """
+    config = rest.config(spec.connector)
+    if config is None or not reads_slot(connection, config, spec):
+        return False
+    rest.stop(spec.connector)
+    supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
+    rest.delete_offsets(spec.connector)
+    rest.delete(spec.connector)
+    return True
+
+
+def reads_slot(connection: Connection[Any], config: Mapping[str, str], spec: CaptureSpec) -> bool:
+    """Tells whether a connector so configured reads a source's slot, in this database."""
+    read = (config.get("slot.name"), config.get("database.dbname"))
+    return read == (spec.slot, connection.info.dbname)
 
 
 def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:

@@ -17,6 +17,7 @@ from cdc.continuity.evidence import epoch_of, gather, judge
 from cdc.errors import CaptureSpecError
 from cdc.postgres import captures, own_schema, publication, server, slot
 from cdc.postgres.captures import Capture
+from cdc.postgres.errors import SlotError, SlotExistsError
 from cdc.snapshot import reads
 
 if TYPE_CHECKING:
@@ -95,16 +96,39 @@ def next_epoch(known: Capture | None, registered: int, spec: CaptureSpec) -> tup
 
 
 def begin(connection: Connection[Any], spec: CaptureSpec) -> list[str]:
-    """Makes the slot and notes whose it is; a slot that nobody has noted is made again.
+    """Makes the slot and notes whose it is; one that was made and not yet noted is made again.
+
+    A slot cannot be made in the transaction that notes it, so it is noted that it is about to be
+    made while there is none. A slot that is there without such a note is another's.
 
     Raises:
-        SlotError: It cannot be made, or somebody reads from one of its name.
+        SlotError: It cannot be made, another made one of its name, or somebody reads from it.
     """
     if captures.find(connection, spec.name) is not None:
         return []
-    slot.drop(connection, spec.slot)
-    record_anew(connection, spec, admit=True)
+    if captures.intended(connection, spec.name, spec.slot):
+        slot.drop(connection, spec.slot)
+    elif slot.status(connection, spec.slot) is not None:
+        raise _another_made(spec)
+    captures.intend(connection, spec.name, spec.slot)
+    try:
+        record_anew(connection, spec, admit=True)
+    except SlotExistsError:
+        captures.withdraw(connection, spec.name)
+        raise _another_made(spec) from None
+    except SlotError:
+        if slot.status(connection, spec.slot) is None:
+            captures.withdraw(connection, spec.name)
+        raise
     return [f"made slot {spec.slot}"]
+
+
+def _another_made(spec: CaptureSpec) -> SlotError:
+    return SlotError(
+        f"slot {spec.slot} was not made by Headwater",
+        detail="no capture of this database is noted with it",
+        hint=f"give this source another name, or drop it: {slot.dropping(spec.slot)}",
+    )
 
 
 def record_anew(connection: Connection[Any], spec: CaptureSpec, *, admit: bool) -> None:

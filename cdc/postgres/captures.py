@@ -25,8 +25,18 @@ _FIND: Final = """
 SELECT source, epoch, slot, slot_made_at::text, system_id, timeline, cleared_lsn::text,
        captured_lsn::text, topics, beat_number, beat_lsn::text, beat_offset, lost, lost_detail,
        repairing
-  FROM headwater.captures WHERE source = %s
+  FROM headwater.captures WHERE source = %s AND slot_made_at > '0/0'
 """
+# A slot cannot be made and noted in one transaction, so it is noted before: a row without a place.
+_INTEND: Final = """
+INSERT INTO headwater.captures (source, epoch, slot, slot_made_at, system_id, timeline)
+VALUES (%s, 0, %s, '0/0', 0, 0) ON CONFLICT (source) DO NOTHING
+"""
+_INTENDED: Final = """
+SELECT EXISTS (SELECT FROM headwater.captures
+                WHERE source = %s AND slot = %s AND slot_made_at = '0/0')
+"""
+_WITHDRAW: Final = "DELETE FROM headwater.captures WHERE source = %s AND slot_made_at = '0/0'"
 _RECORD: Final = """
 INSERT INTO headwater.captures (source, epoch, slot, slot_made_at, system_id, timeline)
 VALUES (%(source)s, %(epoch)s, %(slot)s, %(slot_made_at)s::pg_lsn, %(system_id)s, %(timeline)s)
@@ -106,6 +116,25 @@ def epoch_of(connection: Connection[Any], source: str) -> int:
 def record(connection: Connection[Any], capture: Capture) -> None:
     """Notes a slot that was just made; whatever was noted before belongs to a lost incarnation."""
     connection.execute(_RECORD, _place(capture))
+
+
+def intend(connection: Connection[Any], source: str, slot: str) -> None:
+    """Notes that a slot, of whose name there is none, is about to be made for a first capture."""
+    connection.execute(_INTEND, (source, slot))
+
+
+def intended(connection: Connection[Any], source: str, slot: str) -> bool:
+    """Tells whether a slot was about to be made, and whether it was made is not noted."""
+    known = connection.execute(_KNOWN).fetchone()
+    if known is None or not known[0]:
+        return False
+    row = connection.execute(_INTENDED, (source, slot)).fetchone()
+    return bool(row and row[0])
+
+
+def withdraw(connection: Connection[Any], source: str) -> None:
+    """Takes back that a slot is about to be made: another has one of its name."""
+    connection.execute(_WITHDRAW, (source,))
 
 
 def clear(connection: Connection[Any], source: str, lsn: Lsn | None) -> None:
@@ -197,6 +226,7 @@ def begin_repair(connection: Connection[Any], capture: Capture) -> None:
         connection: To the source.
         capture: What is known of it, with the epoch of the repair in `repairing`.
     """
+    withdraw(connection, capture.source)
     connection.execute(_BEGIN_REPAIR, {**_place(capture), "repairing": capture.repairing})
 
 

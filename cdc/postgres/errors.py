@@ -72,6 +72,10 @@ class SlotError(PostgresError):
     code = "HW-C017"
 
 
+class SlotExistsError(SlotError):
+    """Another made a replication slot of the name that was to be made."""
+
+
 class SchemaOwnerError(PostgresError):
     """The schema `headwater` holds triggers, rules or functions that Headwater did not make.
 

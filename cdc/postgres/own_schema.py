@@ -286,6 +286,15 @@ SELECT EXISTS (SELECT FROM pg_attribute
 """
 """Whether there is the newest of the columns that were added to tables."""
 
+# All that is ours was made in one transaction with the heartbeat, which has kept these columns.
+_ANOTHERS: Final = """
+SELECT array_agg(c.relname::text ORDER BY c.relname) FROM pg_class c
+ WHERE c.relnamespace = to_regnamespace('headwater') AND c.relname = ANY (%s::text[])
+   AND (SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('headwater.heartbeat')
+           AND attname IN ('id', 'beat_at') AND NOT attisdropped) < 2
+"""
+"""Relations of our tables' names in a schema that another has made."""
+
 
 def exists(connection: Connection[Any]) -> bool:
     """Tells whether the schema is there with all its tables."""
@@ -294,8 +303,19 @@ def exists(connection: Connection[Any]) -> bool:
 
 
 def ensure(connection: Connection[Any]) -> list[str]:
-    """Creates what of the schema is missing; returns what was changed."""
+    """Creates what of the schema is missing; returns what was changed.
+
+    Raises:
+        SchemaOwnerError: It has another's relations of our tables' names, or is another role's.
+    """
     there = exists(connection)
+    row = connection.execute(_ANOTHERS, (list(TABLES),)).fetchone()
+    if row and row[0]:
+        raise SchemaOwnerError(
+            "schema headwater holds what Headwater did not make",
+            detail=", ".join(row[0]),
+            hint="ALTER SCHEMA headwater RENAME TO another name: Headwater needs this one",
+        )
     if there and connection.execute(_CURRENT).fetchone() == (True,):
         return []  # a role without CREATE may run it when an owner has prepared the schema
     made(connection)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
+from cdc.capture import OWN_TABLES
 from cdc.postgres import captures, catalog, own_schema, table_check, value_check
 from cdc.postgres import publication as publications
+from cdc.postgres import slot as slots
 from cdc.postgres.check import Check, CheckState
 
 if TYPE_CHECKING:
@@ -177,15 +179,20 @@ def _slot(connection: Connection[Any], source: str, slot: str) -> Iterator[Check
         yield Check("slot", CheckState.OK, f"{slot} will be made")
         return
     database, plugin, active_pid, wal_status, here = found
-    hint = f"give this source another name, or drop it: SELECT pg_drop_replication_slot('{slot}');"
+    hint = f"give this source another name, or drop it: {slots.dropping(slot)}"
+    known = captures.find(connection, source) is not None
     if database != here or plugin != "pgoutput":
         message = f"{slot} belongs to database {database}, plugin {plugin}"
         yield Check("slot", CheckState.FAIL, message, hint=hint)
     elif wal_status == "lost":
         detail = "its changes are gone: every table has to be read anew"
-        if captures.find(connection, source) is not None:
+        if known:
             hint = "headwater source repair --yes"
         yield Check("slot", CheckState.FAIL, f"{slot} has lost its log", detail, hint)
+    elif not known and not captures.intended(connection, source, slot):
+        message = f"{slot} was not made by Headwater"
+        detail = "no capture of this database is noted with it"
+        yield Check("slot", CheckState.FAIL, message, detail, hint)
     else:
         used = f"in use by process {active_pid}" if active_pid else "not in use"
         yield Check("slot", CheckState.OK, f"{slot} is {used}")
@@ -210,11 +217,19 @@ def _publication(connection: Connection[Any], name: str, tables: Sequence[TableN
         detail = "; ".join(drift) or "it leaves out some operations"
         hint = f"DROP PUBLICATION {quoted};  and headwater up makes it anew"
         return Check("publication", CheckState.FAIL, f"{name} loses changes", detail, hint)
-    missing = [] if found.all_tables else sorted(map(str, set(tables) - found.tables))
+    if not (found.ours or found.all_tables) and (lacking := {*tables, *OWN_TABLES} - found.tables):
+        hint = publications.by_hand(connection, name, lacking)
+        message = f"{name} lacks tables, and Headwater did not make it with this role"
+        return Check("publication", CheckState.FAIL, message, _listed(lacking), hint)
+    missing = set() if found.all_tables else set(tables) - found.tables
     if missing:
         message = f"{name} lacks tables, which will be added and read"
-        return Check("publication", CheckState.OK, message, ", ".join(missing))
+        return Check("publication", CheckState.OK, message, _listed(missing))
     return Check("publication", CheckState.OK, f"{name} publishes {len(found.tables)} tables")
+
+
+def _listed(tables: Collection[TableName]) -> str:
+    return ", ".join(sorted(map(str, tables)))
 
 
 def _published(

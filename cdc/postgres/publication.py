@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import Error, sql
 
+from cdc.capture import HEARTBEAT_TABLE
 from cdc.postgres import row_key
 from cdc.postgres.errors import PublicationDriftError
 from cdc.table import TableName
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _DESCRIBE: Final = """
 SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
-       pg_has_role(pubowner, 'USAGE'),
+       pubowner = (SELECT oid FROM pg_roles WHERE rolname = current_user),
        -- servers before 18 do not have the word
        coalesce(to_jsonb(p) ->> 'pubgencols', 's') = 's'
   FROM pg_publication p WHERE pubname = %s
@@ -33,6 +34,9 @@ SELECT n.nspname, c.relname, r.prattrs IS NOT NULL OR r.prqual IS NOT NULL
  WHERE p.pubname = %s
 """
 _CREATE: Final = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})")
+_SET: Final = sql.SQL("ALTER PUBLICATION {0} SET ({2})")
+_ADD: Final = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}")
+_LEAVE_OUT: Final = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}")
 _OPTIONS: Final = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
 _GENERATED: Final = "publish_generated_columns = stored"
 
@@ -46,7 +50,7 @@ class Publication:
         complete: It publishes inserts, updates, deletes and truncates, partitions by their root.
         tables: What it publishes.
         filtered: Tables of which it publishes some columns or rows only.
-        ours: The session's role may change it.
+        ours: The session's role has made it for a capture: nobody else publishes the heartbeat.
         generated: It publishes stored generated columns, or the server cannot.
     """
 
@@ -82,7 +86,11 @@ def find(connection: Connection[Any], name: str) -> Publication | None:
     rows = connection.execute(_TABLES, (name,)).fetchall()
     tables = {TableName(schema, table): filtered for schema, table, filtered in rows}
     partial = frozenset(table for table, filtered in tables.items() if filtered)
-    return Publication(found[0], found[1] and found[2], frozenset(tables), partial, *found[3:])
+    all_tables, operations, by_root, owned, generated = found
+    ours = owned and HEARTBEAT_TABLE in tables
+    return Publication(
+        all_tables, operations and by_root, frozenset(tables), partial, ours, generated
+    )
 
 
 def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) -> list[str]:
@@ -95,7 +103,8 @@ def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) 
         What was changed.
 
     Raises:
-        PublicationDriftError: The server refuses, as it does a role that owns not every table.
+        PublicationDriftError: The server refuses, as it does a role that owns not every table; or
+            another made the publication, and it lacks something.
     """
     wanted = sorted(set(tables))
     found = find(connection, name)
@@ -104,11 +113,11 @@ def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) 
         return [f"created publication {name} for {len(wanted)} tables"]
     changes = []
     if not found.complete or (found.ours and not found.generated):
-        _run(connection, name, sql.SQL("ALTER PUBLICATION {0} SET ({2})"), wanted)
+        _alter(connection, name, _SET, (found, wanted))
         changes.append(f"publication {name} publishes every operation and stored generated columns")
     missing, _ = found.against(wanted)
     if missing:
-        _run(connection, name, sql.SQL("ALTER PUBLICATION {} ADD TABLE {}"), missing)
+        _alter(connection, name, _ADD, (found, missing))
         changes.append(f"added {', '.join(map(str, missing))} to publication {name}")
     return changes
 
@@ -117,11 +126,12 @@ def leave_out(connection: Connection[Any], name: str, tables: list[TableName]) -
     """Takes tables out of a publication; returns what was changed.
 
     Raises:
-        PublicationDriftError: The server refuses.
+        PublicationDriftError: The server refuses, or another made the publication.
     """
-    if not tables:
+    found = find(connection, name)
+    if not tables or found is None:
         return []
-    _run(connection, name, sql.SQL("ALTER PUBLICATION {} DROP TABLE {}"), tables)
+    _alter(connection, name, _LEAVE_OUT, (found, tables))
     return [f"took {', '.join(map(str, tables))} out of publication {name}"]
 
 
@@ -139,12 +149,43 @@ def creation(name: str, tables: list[TableName]) -> sql.Composed:
 
 
 def drop(connection: Connection[Any], name: str) -> bool:
-    """Drops a publication; returns whether it did: one that another role made for us stays."""
+    """Drops a publication; returns whether it did: one that another made stays."""
     found = find(connection, name)
     if found is None or not found.ours:
         return False
     _run(connection, name, sql.SQL("DROP PUBLICATION IF EXISTS {}"), [])
     return True
+
+
+def by_hand(connection: Connection[Any], name: str, tables: Iterable[TableName]) -> str:
+    """Returns what its owner may run so that a publication we did not make can be used."""
+    found = find(connection, name)
+    if found is None:
+        return ""
+    if HEARTBEAT_TABLE not in found.tables:
+        quoted = sql.Identifier(name).as_string(connection)
+        return f"give this source another name, or, if nothing reads it: DROP PUBLICATION {quoted};"
+    made = []
+    if not found.complete or not found.generated:
+        made.append(_statement(connection, name, _SET, []))
+    if missing := found.against(tables)[0]:
+        made.append(_statement(connection, name, _ADD, missing))
+    return " ".join(f"{each.as_string(connection)};" for each in made)
+
+
+def _alter(
+    connection: Connection[Any],
+    name: str,
+    statement: sql.SQL,
+    change: tuple[Publication, list[TableName]],
+) -> None:
+    found, tables = change
+    if not found.ours:
+        raise PublicationDriftError(
+            f"publication {name} is not changed: Headwater did not make it with this role",
+            hint=by_hand(connection, name, tables) or None,
+        )
+    _run(connection, name, statement, tables)
 
 
 def _statement(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import Error, errors
 
 from cdc.lsn import Lsn
-from cdc.postgres.errors import SlotError
+from cdc.postgres.errors import SlotError, SlotExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,6 +79,10 @@ class SlotStatus:
         """Whether a connector reads from it."""
         return self.active and self.holder == _STREAMING
 
+    def decodes(self, database: str) -> bool:
+        """Tells whether it decodes this database, with the plugin of our connectors."""
+        return self.database == database and self.plugin == "pgoutput"
+
     @property
     def lost(self) -> bool:
         """Whether the server has given up the log that the slot should have kept."""
@@ -125,8 +129,8 @@ def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Ls
         deadline_s: Longest wait for transactions that were open before, seconds.
 
     Raises:
-        SlotError: There is one of that name, the transactions did not end in time, or no slot is
-            free.
+        SlotExistsError: There is one of that name.
+        SlotError: The transactions did not end in time, or no slot is free.
     """
     handed_on = connection.info.server_version >= _FAILOVER_VERSION
     before = connection.execute("SHOW statement_timeout").fetchone()
@@ -134,6 +138,10 @@ def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Ls
     try:
         connection.execute(limit, (_ms(deadline_s),))
         made = connection.execute(_MAKE_HANDED_ON if handed_on else _MAKE, (name,)).fetchone()
+    except errors.DuplicateObject:
+        raise SlotExistsError(
+            f"there is a slot {name} already", hint=f"drop it: {dropping(name)}"
+        ) from None
     except Error as error:
         raise SlotError(
             f"slot {name} cannot be made",
@@ -150,8 +158,16 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
     """Drops a slot once its reader has let go; returns whether there was one.
 
     Raises:
-        SlotError: Somebody still reads from it.
+        SlotError: Somebody still reads from it, or it is another database's or plugin's: the
+            server would drop that all the same.
     """
+    found = status(connection, name)
+    if found is not None and not found.decodes(connection.info.dbname):
+        raise SlotError(
+            f"slot {name} is of another database or plugin",
+            detail=f"database {found.database}, plugin {found.plugin}",
+            hint="give this source another name; its owner may drop the slot: " + dropping(name),
+        )
     deadline = time.monotonic() + deadline_s
     while True:
         try:
@@ -168,6 +184,11 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
             time.sleep(_POLL_S)
         else:
             return True
+
+
+def dropping(name: str) -> str:
+    """Returns the statement that drops a slot by hand."""
+    return f"SELECT pg_drop_replication_slot('{name}');"
 
 
 def _lsn(text: str | None) -> Lsn | None:

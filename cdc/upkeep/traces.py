@@ -45,7 +45,6 @@ _NOTED: Final = """
 SELECT EXISTS (SELECT FROM headwater.captures WHERE source = %(source)s AND slot = %(slot)s)
 """
 _OTHERS: Final = "SELECT source FROM headwater.captures WHERE source <> %s ORDER BY 1"
-_OWNER: Final = "SELECT pubowner = current_user::regrole FROM pg_publication WHERE pubname = %s"
 _SCHEMA_OWNED: Final = """
 SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'headwater'
 """
@@ -181,10 +180,9 @@ def _slot(connection: Connection[Any], source: str, *, known: bool) -> Iterator[
     found = slot.status(connection, name)
     if found is None:
         return
-    statement = f"SELECT pg_drop_replication_slot('{name}');"
-    here = connection.info.dbname
+    statement = slot.dropping(name)
     noted = known and connection.execute(_NOTED, {"source": source, "slot": name}).fetchone()
-    ours = bool(noted and noted[0]) and found.plugin == "pgoutput" and found.database == here
+    ours = bool(noted and noted[0]) and found.decodes(connection.info.dbname)
     if not ours:
         why = "no capture of this database is noted with it: it may be another's"
         yield Trace(TracePart.SLOT, name, False, why, statement, found.retained_bytes)
@@ -200,10 +198,9 @@ def _publication(connection: Connection[Any], source: str) -> Iterator[Trace]:
     if found is None:
         return
     statement = f"DROP PUBLICATION {sql.Identifier(name).as_string(connection)};"
-    owner = connection.execute(_OWNER, (name,)).fetchone()
     if HEARTBEAT_TABLE not in found.tables:
         why = "does not publish headwater.heartbeat: Headwater did not make it"
-    elif not (owner and owner[0]):
+    elif not found.ours:
         why = "another role made it"
     else:
         why = f"publishes {len(found.tables)} tables"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker.topics import topics
-from cdc.connect import secrets, supervision
+from cdc.connect import secrets
 from cdc.connect.rest import ConnectRest
 from cdc.postgres import captures, session
-from cdc.source import topic_specs
+from cdc.source import reads_slot, remove_connector, topic_specs
 from cdc.upkeep import traces
 from cdc.upkeep.traces import TracePart
 from headwater.errors import UsageError
@@ -125,7 +125,7 @@ class Removal:
         going = {item.part for item in self.items() if item.goes}
         spec = self._spec
         if spec is not None and CONNECTOR in going:
-            did(_remove_connector(spec))
+            did(self._remove_connector(spec))
         if spec is not None and TOPICS in going:
             with session.connect(self._dsn) as connection:
                 ours = sorted(self._own_topics(connection, spec))
@@ -140,6 +140,11 @@ class Removal:
         if CHECKPOINTS in going:
             did([f"removed {path}" for path in self._remove_checkpoints()])
         return done
+
+    def _remove_connector(self, spec: CaptureSpec) -> list[str]:
+        with session.connect(self._dsn) as connection, closing(ConnectRest(spec.connect_url)) as to:
+            gone = remove_connector(connection, to, spec)
+        return [f"removed connector {spec.connector} and its offsets"] if gone else []
 
     def _refuse_schema_first(self, found: list[Item]) -> None:
         source_parts = [item for item in found if item.part in list(TracePart) and item.goes]
@@ -162,9 +167,9 @@ class Removal:
             config = rest.config(spec.connector)
         if config is None:
             return
-        given = (config.get("slot.name"), config.get("database.dbname"))
-        ours = given == (spec.slot, connection.info.dbname)
-        why = "reads the slot" if ours else f"reads slot {given[0]} of database {given[1]}"
+        ours = reads_slot(connection, config, spec)
+        other = f"reads slot {config.get('slot.name')} of database {config.get('database.dbname')}"
+        why = "reads the slot" if ours else other
         yield Item(CONNECTOR, spec.connector, ours, why)
 
     def _topics(self, connection: Connection[Any]) -> Iterator[Item]:
@@ -230,16 +235,6 @@ class Removal:
         if self._platform is None:
             return None
         return self._platform.project.home.root / "checkpoints" / self._source
-
-
-def _remove_connector(spec: CaptureSpec) -> list[str]:
-    with closing(ConnectRest(spec.connect_url)) as rest:
-        if not rest.stop(spec.connector):
-            return []
-        supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
-        rest.delete_offsets(spec.connector)
-        rest.delete(spec.connector)
-    return [f"removed connector {spec.connector} and its offsets"]
 
 
 def _spec(platform: Platform, dsn: str, source: str) -> CaptureSpec:

@@ -165,12 +165,13 @@ def test_a_slot_of_another_database_is_not_taken_over(database: str, postgres_ds
 @pytest.mark.parametrize(
     ("ddl", "state"),
     [
-        ("CREATE PUBLICATION p FOR TABLE orders WITH (publish_via_partition_root)", "ok"),
+        ("CREATE PUBLICATION p FOR TABLE orders WITH (publish_via_partition_root)", "fail"),
         ("CREATE PUBLICATION p FOR TABLE orders WITH (publish = 'insert')", "fail"),
         ("CREATE PUBLICATION p FOR TABLE orders (id) WITH (publish_via_partition_root)", "fail"),
-        ("CREATE PUBLICATION p FOR TABLE other WITH (publish_via_partition_root)", "ok"),
+        ("CREATE PUBLICATION p FOR TABLE other WITH (publish_via_partition_root)", "fail"),
+        ("CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)", "ok"),
     ],
-    ids=["whole", "inserts only", "one column", "another table"],
+    ids=["another's", "inserts only", "one column", "another table", "all tables"],
 )
 def test_a_publication_that_would_lose_changes_is_named(
     database: str, ddl: str, state: str

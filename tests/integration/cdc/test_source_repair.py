@@ -115,12 +115,11 @@ def test_a_first_capture_that_is_killed_at_any_step_is_gone_on_with(
     name = f"t_{secrets.token_hex(4)}"
     spec = CaptureSpec(name, database, (NOTES,), connect_url, kafka_bootstrap)
     notes = Captured(spec, database)
-    notes.execute(
-        f"SELECT pg_create_logical_replication_slot('{spec.slot}', 'pgoutput')",
-        "INSERT INTO notes VALUES (1, 'before')",
-    )
     with session.connect(database) as connection:
         own_schema.ensure(connection)
+        captures.intend(connection, name, spec.slot)
+        slot.make(connection, spec.slot)
+        connection.execute("INSERT INTO notes VALUES (1, 'before')")
         publication.ensure(connection, spec.publication, spec.captured)
         assert [f"made slot {spec.slot}"] == begin(connection, spec)
         assert [] == begin(connection, spec)
