@@ -64,6 +64,7 @@ def test_a_mark_stays_complete_though_a_slow_writer_sets_it_back(pg_log, store_d
     pg_log.append(append_to("order-2"))
     mark = pg_log.high_water_mark()
     with psycopg.connect(store_dsn) as slow:
+        slow.execute("SELECT FROM eventstore.events WHERE false")
         slow.execute("SELECT pg_advisory_xact_lock_shared(1749231, 0)")
         promised = list(pg_log.read_log(None, LogPart(through=mark)))
 
@@ -74,6 +75,7 @@ def test_the_mark_of_a_moment_at_which_a_writer_begins_is_the_head(pg_log, store
     """A floor that was drawn after the reader's head is above it, not far below."""
     last = pg_log.append(append_to("order-1")).token.global_position
     with psycopg.connect(store_dsn) as ahead:
+        ahead.execute("SELECT FROM eventstore.events WHERE false")
         ahead.execute("SELECT pg_advisory_xact_lock_shared(1749231, %s)", [last + 5])
 
         assert last == pg_log.high_water_mark()

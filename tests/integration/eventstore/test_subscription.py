@@ -251,12 +251,13 @@ def test_a_start_beyond_the_end_of_the_log_is_refused_and_leaves_no_checkpoint(l
 def test_a_high_water_mark_that_falls_back_is_no_restore(ledger):
     """A writer that took its lock late holds the mark below a checkpoint."""
     ledger.fill(10)
-    with psycopg.connect(ledger.dsn) as writer:
+    with psycopg.connect(ledger.dsn) as writer, psycopg.connect(ledger.dsn) as late:
         writer.execute("SELECT eventstore.hold_mark()")
-        ledger.query("SELECT pg_advisory_lock_shared(1749231, 3)")
+        late.execute("SELECT FROM eventstore.events WHERE false")
+        late.execute("SELECT pg_advisory_xact_lock_shared(1749231, 3)")
         with SubscriptionRunner(ledger.dsn, view(start=8)) as runner:
             ledger.reaches(8)
-            ledger.query("SELECT pg_advisory_unlock_shared(1749231, 3)")
+            late.rollback()
             writer.rollback()
             runner.wait_for(ledger.token(), 30)
 

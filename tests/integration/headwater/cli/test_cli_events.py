@@ -80,10 +80,10 @@ def test_the_schema_is_made_shown_and_dropped(database, run):
 
     assert [
         (3, "no event store\n"),
-        (0, "ran 0001_event_store\nran 0002_failures\n"),
+        (0, "ran 0001_event_store\nran 0002_failures\nran 0005_mark\n"),
         (0, f"nothing to do: the database is at {schema.LATEST}\n"),
         (0, f"{schema.LATEST}\n"),
-        (0, "took back 0002_failures\ntook back 0001_event_store\n"),
+        (0, "took back 0005_mark\ntook back 0002_failures\ntook back 0001_event_store\n"),
         (0, "nothing to do: there is no event store\n"),
     ] == answers
 
