@@ -301,7 +301,8 @@ def remove_connector(connection: Connection[Any], rest: ConnectRest, spec: Captu
     config = rest.config(spec.connector)
     if config is None or not reads_slot(connection, config, spec):
         return False
-    rest.stop(spec.connector)
+    if not rest.stop(spec.connector):
+        return False  # Connect tells of one for a moment after it has gone
     supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
     rest.delete_offsets(spec.connector)
     rest.delete(spec.connector)
@@ -420,7 +421,8 @@ def _halt_for_more(rest: ConnectRest, spec: CaptureSpec) -> bool:
         spec.outbox is None or outbox.routed(found)
     ):
         return False
-    rest.stop(spec.connector)
+    if not rest.stop(spec.connector):
+        return False  # Connect tells of one for a moment after it has gone
     supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
     return True
 

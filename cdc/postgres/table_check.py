@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cdc.postgres.identity import Fault
     from cdc.table import TableName
 
+_ALONE: Final = "TRUNCATE of one partition alone is not in the log"
 _NAMES_SHOWN: Final = 5
 
 
@@ -44,9 +45,11 @@ def checks(
         if schemas[table].key:
             if table not in found:
                 # the log has a TRUNCATE of the whole, and of a partition alone nothing
-                alone = "; TRUNCATE of one partition alone is not in the log"
-                yield Check(
-                    name, CheckState.OK, f"has a key{alone if table in partitioned else ''}"
+                alone = f"its rows stay in the views until headwater source resnapshot {table}"
+                yield (
+                    Check(name, CheckState.OK, f"has a key; {_ALONE}", alone)
+                    if table in partitioned
+                    else Check(name, CheckState.OK, "has a key")
                 )
         elif table not in found:
             detail = "inserts are captured and mirrored row by row"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from cdc.postgres import own_schema
+from cdc.postgres import catalog, own_schema
 from cdc.upkeep.difference import Difference, Part
 from headwater.errors import UsageError
 from projections.definition.diff import ChangeKind
@@ -162,7 +162,11 @@ class KeptViews:
             source = next(plan.source for plan in plans.values())
             found = explain_derived(derived[place], source, said, [*plans, *derived])
         else:
-            found = explain(_named(plans, name), plans.values())
+            plan = _named(plans, name)
+            table = plan.schema.table
+            with self._site.connect() as connection:
+                unlogged = catalog.generated_columns(connection, [table]).get(table, ())
+            found = explain(plan, plans.values(), unlogged)
         if Store.TABLE not in found.sinks:
             return found
         path = stable_path(self._site.project.home.root / "tables", name.partition(".")[0])

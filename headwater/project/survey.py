@@ -251,7 +251,7 @@ class _Looker:
                 findings += [check] if check.state is CheckState.FAIL else []
             elif check.state is CheckState.FAIL:
                 choices[table] = self._refused(choices[table], check)
-            elif check.state is CheckState.WARN and choices[table].to:
+            elif (check.state is CheckState.WARN or check.detail) and choices[table].to:
                 choices[table] = self._warned(choices[table], check)
         return findings
 

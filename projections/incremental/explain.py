@@ -48,12 +48,15 @@ class ViewExplanation:
     without: tuple[str, ...] = ()
 
 
-def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
+def explain(
+    plan: ViewPlan, others: Iterable[ViewPlan], unlogged: Iterable[str] = ()
+) -> ViewExplanation:
     """Says how a view is kept.
 
     Args:
         plan: The view.
         others: All views of its source; it may be among them.
+        unlogged: Columns of its table that are not in the source's log.
     """
     tables = sorted(other.name for other in others if Store.TABLE in other.to)
     return ViewExplanation(
@@ -65,7 +68,7 @@ def explain(plan: ViewPlan, others: Iterable[ViewPlan]) -> ViewExplanation:
         tuple(tables) if Store.TABLE in plan.to else (),
         {str(store): _sink(plan, plan.source, store) for store in sorted(plan.to)},
         tuple(str(each) for each in plan.expectations),
-        tuple(column.name for column in plan.left_out),
+        (*(column.name for column in plan.left_out), *unlogged),
     )
 
 

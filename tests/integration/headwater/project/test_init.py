@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from cdc.postgres import session
+from cdc.postgres import own_schema, session
 from cdc.table import TableName
 from headwater.cli import main
 from headwater.errors import UsageError
@@ -91,6 +91,26 @@ def test_what_init_writes_for_a_strange_database_passes_doctor(
     assert "public.orders generated columns are left out: gross" in err
     password = psycopg.conninfo.conninfo_to_dict(strange)["password"]
     assert password not in said
+
+
+def test_what_of_a_table_is_not_in_the_log_is_named_to_people_too(
+    strange: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session.connect(strange) as connection:
+        own_schema.ensure(connection)
+    _, _, told = run("init", "view", "--dsn", strange)
+    monkeypatch.chdir(tmp_path / "view")
+    _, said, _ = run("doctor")
+    views = open_project().declarations.views.values()
+    name = next(each.name for each in views if each.table == TableName("public", "orders"))
+    code, explained, err = run("view", "explain", name, "--json")
+    _, parts, _ = run("view", "explain", "parts", "--json")
+
+    lines = [line for line in said.splitlines() if "TRUNCATE of one partition alone" in line]
+    assert ["table public.parts"] == [line[2:].partition("  has")[0].strip() for line in lines]
+    assert "public.parts has a key; TRUNCATE of one partition alone is not in the log" in told
+    assert (0, "") == (code, err)
+    assert (["gross"], []) == (json.loads(explained)["without"], json.loads(parts)["without"])
 
 
 def test_a_table_without_a_key_is_published_only_if_it_is_named(

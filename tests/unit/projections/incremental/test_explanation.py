@@ -48,6 +48,13 @@ def test_a_view_says_what_it_is_made_from_and_what_lies_beside_its_rows() -> Non
     ) == orders.sinks["cache"]
 
 
+def test_a_view_names_the_columns_that_are_not_in_the_log() -> None:
+    found = plans()
+
+    assert ("gross",) == explain(found["orders"], found.values(), ["gross"]).without
+    assert () == explain(found["orders"], found.values()).without
+
+
 def test_a_history_says_since_when_its_states_are_valid() -> None:
     found = plans()
     history = explain(found["orders_history"], found.values())
