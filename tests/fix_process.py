@@ -140,17 +140,16 @@ def decider(category: str, decide: Any, *commands: type) -> Decider[Any, Any, An
     )
 
 
+def deciders() -> list[Decider[Any, Any, Any]]:
+    return [
+        decider("order", decide_order, PlaceOrder, CancelOrder),
+        decider("payment", decide_payment, RequestPayment, ReceivePayment, RefundPayment),
+        decider("shipment", decide_shipment, SendShipment),
+    ]
+
+
 def shop(log: EventLog, tenant: str = "default") -> EventStore:
-    return EventStore(
-        log,
-        types=types,
-        tenant=tenant,
-        deciders=[
-            decider("order", decide_order, PlaceOrder, CancelOrder),
-            decider("payment", decide_payment, RequestPayment, ReceivePayment, RefundPayment),
-            decider("shipment", decide_shipment, SendShipment),
-        ],
-    )
+    return EventStore(log, types=types, tenant=tenant, deciders=deciders())
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,46 @@ def check_function(what: str, function: object) -> None:
     Raises:
         WrongKindError: It cannot be called, or is an async function.
     """
-    if not callable(function):
-        raise WrongKindError(f"{what} is a function", detail=_kind(function))
+    check_callable(what, function)
     if is_async(function):
         raise WrongKindError(
             f"{what} is async, and nothing would await it",
             detail=_kind(function),
             hint="write it with def; what has to wait belongs outside of it",
+        )
+
+
+def check_callable(what: str, function: object) -> None:
+    """Checks that something can be called.
+
+    Args:
+        what: What it is, for the error.
+        function: What the caller handed over.
+
+    Raises:
+        WrongKindError: It cannot be called.
+    """
+    if not callable(function):
+        raise WrongKindError(f"{what} is a function", detail=_kind(function))
+
+
+def check_async_function(what: str, function: object) -> None:
+    """Checks that something is an async function, whose result is awaited.
+
+    Args:
+        what: What it is, for the error.
+        function: What the caller handed over.
+
+    Raises:
+        WrongKindError: It cannot be called, or is a function that is not async: what it does with
+            a connection for asyncio would never run.
+    """
+    check_callable(what, function)
+    if not is_async(function):
+        raise WrongKindError(
+            f"{what} is not async, and its connection is for asyncio",
+            detail=_kind(function),
+            hint="write it with async def, and await what it does with the connection",
         )
 
 

@@ -229,13 +229,14 @@ def own_async_cursor(connection: psycopg.AsyncConnection[Any]) -> psycopg.AsyncC
 
 
 @contextmanager
-def lent(connection: psycopg.Connection[Any]) -> Iterator[None]:
+def lent(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Iterator[None]:
     """Lends a connection to the caller's code, and takes its settings back afterwards."""
-    kept = connection.row_factory, connection.cursor_factory
+    changed: Any = connection  # both kinds have both settings
+    kept = changed.row_factory, changed.cursor_factory
     try:
         yield
     finally:
-        connection.row_factory, connection.cursor_factory = kept
+        changed.row_factory, changed.cursor_factory = kept
 
 
 def joined(handle: Any) -> psycopg.Connection[Any]:

@@ -13,10 +13,9 @@ from eventstore.subscription.reporting import report
 from eventstore.subscription.retry import Failure
 
 if TYPE_CHECKING:
-    from psycopg import Connection
-
     from eventstore.process.reacting import Reacting
     from eventstore.subscription import Subscription
+    from eventstore.subscription.session import Session
 
 _AT_ONCE: Final = 100
 """Timers before events have their turn again."""
@@ -69,58 +68,56 @@ class Clock:
         self._scope = (subscription.owner, subscription.name)
         self._began = False
 
-    def run(self, connection: Connection[Any]) -> float | None:
+    async def run(self, session: Session) -> float | None:
         """Fires what is due; returns the seconds until the next is, None if none is set."""
         if not self._began:
-            self._fire_unknown(connection)
+            await self._fire_unknown(session)
             self._began = True
         for _ in range(_AT_ONCE):
-            if not self._fire(connection, _DUE, self._scope):
+            if not await self._fire(session, _DUE, self._scope):
                 break
-        row: Any = connection.execute(_NEXT, self._scope).fetchone()
+        row: Any = await session.row(_NEXT, self._scope)
         return None if row[0] is None else float(row[0])
 
-    def _fire_unknown(self, connection: Connection[Any]) -> None:
+    async def _fire_unknown(self, session: Session) -> None:
         """Fires what was parked as undeclared once more: this program may declare it."""
         asked = (*self._scope, UndeclaredError.code)
-        for timer in connection.execute(_UNKNOWN, asked).fetchall():
-            self._fire(connection, _ONE, (*self._scope, *timer))
+        for timer in await session.rows(_UNKNOWN, asked):
+            await self._fire(session, _ONE, (*self._scope, *timer))
 
-    def _fire(self, connection: Connection[Any], which: str, asked: tuple[Any, ...]) -> bool:
+    async def _fire(self, session: Session, which: str, asked: tuple[Any, ...]) -> bool:
         """Fires one timer; returns whether there was one."""
         failures: list[tuple[tuple[Any, ...], Failure]] = []
-        with connection.transaction():
-            row = connection.execute(which, asked).fetchone()
+        async with session.transaction():
+            row = await session.row(which, asked)
             if row is None:
                 return False
             process_id, name, due_at, fires_at, attempts = row
             timer = (*self._scope, process_id, name, due_at)
-            if connection.execute(_FIRE, (*timer, fires_at)).rowcount == 0:
+            if await session.change(_FIRE, (*timer, fires_at)) == 0:
                 return True
             try:
-                self._reacting.take_timeout(process_id, TimedOut(name, due_at), connection)
+                await self._reacting.take_timed_out(process_id, TimedOut(name, due_at), session)
             except Exception as error:
-                if self._passing(connection, error):
+                if self._passing(session, error):
                     raise
                 failure = Failure.of(error, attempts + 1, self._subscription.retry)
                 failures.append((timer, failure))
                 raise psycopg.Rollback from None
         for timer, failure in failures:
-            self._put_off(connection, timer, failure)
+            await self._put_off(session, timer, failure)
         return True
 
-    def _passing(self, connection: Connection[Any], error: Exception) -> bool:
-        lost = connection.closed or connection.broken
-        return lost or isinstance(error, (*CONTENTION, ContentionError))
+    def _passing(self, session: Session, error: Exception) -> bool:
+        return session.lost or isinstance(error, (*CONTENTION, ContentionError))
 
-    def _put_off(
-        self, connection: Connection[Any], timer: tuple[Any, ...], failure: Failure
-    ) -> None:
+    async def _put_off(self, session: Session, timer: tuple[Any, ...], failure: Failure) -> None:
         wait_s = failure.wait_s(self._subscription.retry)
         kept = (failure.attempts, failure.error_code, failure.error_type, failure.error_location)
-        connection.execute(_FAILED, (*kept, wait_s, *timer))
+        await session.change(_FAILED, (*kept, wait_s, *timer))
         _, _, process_id, name, _ = timer
-        report(
+        await report(
+            session,
             self._subscription,
             failure,
             wait_s,

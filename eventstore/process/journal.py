@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.model.event import StoredEvent
-from eventstore.postgres.connection import payloads_as_bytes
 from eventstore.process.reaction import CommandRejected, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
 
-    from psycopg import Connection
-
     from eventstore.process.reaction import Schedule
+    from eventstore.subscription.session import Session
 
 # creates it or not, locks it in both cases
 _LOCK: Final = (
@@ -74,54 +71,53 @@ class Process(NamedTuple):
 class Journal:
     """Reads and writes what is kept of one process. Its row is locked first, by `lock`."""
 
-    def __init__(self, connection: Connection[Any], process: Process) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, process: Process) -> None:
+        self._session = session
         self._process = process
 
-    def lock(self) -> bool:
+    async def lock(self) -> bool:
         """Makes all others wait until the transaction ends; returns whether it is completed."""
-        row: Any = self._connection.execute(_LOCK, self._process).fetchone()
-        return bool(row[0])
+        return bool(await self._session.value(_LOCK, self._process))
 
-    def knows(self, global_position: int) -> bool:
+    async def knows(self, global_position: int) -> bool:
         """Returns whether an event was taken in before."""
         asked = (*self._process, global_position)
-        return self._connection.execute(_KNOWN, asked).fetchone() is not None
+        return await self._session.row(_KNOWN, asked) is not None
 
-    def take_event(self, global_position: int) -> int:
+    async def take_event(self, global_position: int) -> int:
         """Takes in an event; returns the number of the input."""
-        return self._take("event", global_position, None, None, None)
+        return await self._take("event", global_position, None, None, None)
 
-    def take_timeout(self, timeout: TimedOut) -> int:
+    async def take_timed_out(self, timed_out: TimedOut) -> int:
         """Takes in a timeout; returns the number of the input."""
-        return self._take("timeout", None, timeout.name, None, timeout.due_at)
+        return await self._take("timeout", None, timed_out.name, None, timed_out.due_at)
 
-    def take_refusal(self, refusal: CommandRejected) -> int:
+    async def take_refusal(self, refusal: CommandRejected) -> int:
         """Takes in a refusal; returns the number of the input."""
-        return self._take("refusal", None, refusal.command, refusal.reason, None)
+        return await self._take("refusal", None, refusal.command, refusal.reason, None)
 
-    def taken(self, decode: Callable[[StoredEvent], Any]) -> list[Any]:
-        """Returns all that the process has taken in, oldest first."""
-        rows = self._connection.execute(_INPUTS, self._process).fetchall()
-        events = self._events([row[1] for row in rows if row[1] is not None])
-        return [_input(row, events, decode) for row in rows]
+    async def taken(self) -> list[Any]:
+        """Returns all that the process has taken in, oldest first; events as they are stored."""
+        rows = await self._session.rows(_INPUTS, self._process)
+        events = await self._events([row[1] for row in rows if row[1] is not None])
+        return [_input(row, events) for row in rows]
 
-    def schedule(self, timer: Schedule) -> None:
+    async def schedule(self, timer: Schedule) -> None:
         """Sets a timer."""
-        self._connection.execute(_SCHEDULE, (*self._process, timer.name, timer.at, timer.after))
+        await self._session.change(_SCHEDULE, (*self._process, timer.name, timer.at, timer.after))
 
-    def cancel(self, name: str) -> bool:
+    async def cancel(self, name: str) -> bool:
         """Takes a timer back; returns whether there was one."""
-        return self._connection.execute(_CANCEL, (*self._process, name)).rowcount > 0
+        return await self._session.change(_CANCEL, (*self._process, name)) > 0
 
-    def complete(self) -> None:
+    async def complete(self) -> None:
         """Ends the process."""
         tenant, manager, process_id = self._process
-        self._connection.execute(
+        await self._session.change(
             _COMPLETE, {"tenant": tenant, "manager": manager, "process": process_id}
         )
 
-    def _take(
+    async def _take(
         self,
         kind: str,
         global_position: int | None,
@@ -129,25 +125,20 @@ class Journal:
         reason: str | None,
         at: datetime | None,
     ) -> int:
-        row: Any = self._connection.execute(_NEXT, self._process).fetchone()
-        number = int(row[0])
-        self._connection.execute(
+        number = int(await self._session.value(_NEXT, self._process))
+        await self._session.change(
             _TAKE, (*self._process, number, kind, global_position, name, reason, at)
         )
         return number
 
-    def _events(self, positions: list[int]) -> dict[int, StoredEvent]:
-        cursor = self._connection.cursor(binary=True)
-        payloads_as_bytes(cursor)
-        cursor.execute(_EVENTS, (self._process.tenant, positions))
-        events = map(StoredEvent._make, cursor)
+    async def _events(self, positions: list[int]) -> dict[int, StoredEvent]:
+        found = await self._session.events(_EVENTS, (self._process.tenant, positions))
+        events = map(StoredEvent._make, found)
         return {event.global_position: event for event in events}
 
 
-def _input(
-    row: tuple[Any, ...], events: dict[int, StoredEvent], decode: Callable[[StoredEvent], Any]
-) -> Any:
+def _input(row: tuple[Any, ...], events: dict[int, StoredEvent]) -> Any:
     kind, position, name, reason, at = row
     if kind == "event":
-        return decode(events[position])
+        return events[position]
     return TimedOut(name, at) if kind == "timeout" else CommandRejected(name, reason)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.deciding.context import Context, listed
 from eventstore.errors import NameRefusedError, Rejected, SubscriptionError
 from eventstore.model.callables import check_result
+from eventstore.model.event import StoredEvent
 from eventstore.model.names import check_label
 from eventstore.process.journal import Journal, Process
 from eventstore.process.reaction import (
@@ -20,13 +22,13 @@ from eventstore.process.reaction import (
 )
 
 if TYPE_CHECKING:
-    from psycopg import Connection
-
+    from eventstore.async_store import AsyncEventStore
     from eventstore.process.manager import ProcessManager
     from eventstore.process.reaction import Reaction
     from eventstore.serialization.recorded import RecordedEvent
     from eventstore.store import EventStore
     from eventstore.subscription import Delivery
+    from eventstore.subscription.session import Session
 
 PROCESS_ID_BYTES_MAX: Final = 128
 """It is part of an idempotency key, beside the manager's name and the event's id."""
@@ -53,38 +55,38 @@ class Reacting:
     Threads: belongs to one.
     """
 
-    def __init__(self, manager: ProcessManager[Any], store: EventStore) -> None:
+    def __init__(self, manager: ProcessManager[Any], store: EventStore | AsyncEventStore) -> None:
         self._manager = manager
         self._store = store
 
-    def take_event(self, event: RecordedEvent, delivery: Delivery) -> None:
+    async def take_event(self, event: RecordedEvent, delivery: Delivery, session: Session) -> None:
         """The subscription's handler. Before `effects_from`, and in a replay, it only remembers."""
         process_id = self._manager.correlate(event)
         check_result(f"correlate of process manager {self._manager.name}", process_id)
         if process_id is None:
             return
         process = self._process(process_id)
-        journal = Journal(delivery.connection, process)
-        if journal.lock() or journal.knows(event.global_position):
+        journal = Journal(session, process)
+        if await journal.lock() or await journal.knows(event.global_position):
             return
-        journal.take_event(event.global_position)
+        await journal.take_event(event.global_position)
         if delivery.live:
             cause = _Cause(event.event, str(event.event_id))
-            self._react(delivery.connection, process, journal, cause)
+            await self._react(session, process, journal, cause)
 
-    def take_timeout(self, process_id: str, timeout: TimedOut, connection: Connection[Any]) -> None:
+    async def take_timed_out(self, process_id: str, timed_out: TimedOut, session: Session) -> None:
         """Takes in a timeout; its timer is gone, and the process locked, already."""
         process = self._process(process_id)
-        journal = Journal(connection, process)
-        number = journal.take_timeout(timeout)
-        cause = _Cause(timeout, f"timer-{number}")
-        self._react(connection, process, journal, cause)
+        journal = Journal(session, process)
+        number = await journal.take_timed_out(timed_out)
+        cause = _Cause(timed_out, f"timer-{number}")
+        await self._react(session, process, journal, cause)
 
-    def _react(
-        self, connection: Connection[Any], process: Process, journal: Journal, cause: _Cause
+    async def _react(
+        self, session: Session, process: Process, journal: Journal, cause: _Cause
     ) -> None:
         manager = self._manager
-        state = manager.state(journal.taken(self._store.codec.decode))
+        state = await session.compute(self._state, await journal.taken())
         waiting: deque[Reaction] = deque(self._reactions(state, cause.taken))
         completed = False
         number = 0
@@ -98,15 +100,15 @@ class Reacting:
                     hint="does it react to refusals with what is refused?",
                 )
             if isinstance(reaction, Dispatch):
-                refusal = self._dispatch(connection, process, cause, reaction.command, number)
+                refusal = await self._dispatch(session, process, cause, reaction.command, number)
                 if refusal is not None:
-                    journal.take_refusal(refusal)
+                    await journal.take_refusal(refusal)
                     state = manager.evolve(state, refusal)
                     waiting.extend(self._reactions(state, refusal))
             elif isinstance(reaction, Schedule):
-                journal.schedule(reaction)
+                await journal.schedule(reaction)
             elif isinstance(reaction, Cancel):
-                journal.cancel(reaction.name)
+                await journal.cancel(reaction.name)
             elif isinstance(reaction, Complete):
                 completed = True
             else:
@@ -116,16 +118,22 @@ class Reacting:
                     hint="Dispatch, Schedule, Cancel or Complete",
                 )
         if completed:
-            journal.complete()
+            await journal.complete()
+
+    def _state(self, taken: list[Any]) -> Any:
+        decode = self._store.codec.decode
+        return self._manager.state(
+            decode(one) if isinstance(one, StoredEvent) else one for one in taken
+        )
 
     def _reactions(self, state: Any, taken: Any) -> tuple[Reaction, ...]:
         reactions = self._manager.react(state, taken)
         check_result(f"react of process manager {self._manager.name}", reactions)
         return listed(reactions)
 
-    def _dispatch(
+    async def _dispatch(
         self,
-        connection: Connection[Any],
+        session: Session,
         process: Process,
         cause: _Cause,
         command: Any,
@@ -133,7 +141,8 @@ class Reacting:
     ) -> CommandRejected | None:
         """Has a command handled in the open transaction; returns how it was refused, if it was."""
         try:
-            self._store.handle(
+            handle = partial(
+                self._store.handle,
                 command,
                 idempotency_key=(
                     f"{process.manager}:{process.process_id}:{cause.identity}:{number}"
@@ -143,8 +152,9 @@ class Reacting:
                     causation_id=cause.identity,
                     actor=process.manager,
                 ),
-                connection=connection,
+                connection=session.connection,
             )
+            await session.call(f"handle of the store of {process.manager}", handle)
         except Rejected as refused:
             return CommandRejected(type(command).__qualname__, type(refused).__qualname__)
         return None

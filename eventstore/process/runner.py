@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.model.callables import check_instance
+from eventstore.model.callables import check_function, check_instance
 from eventstore.process.clock import Clock
 from eventstore.process.reacting import Reacting
 from eventstore.subscription import Start, Subscription
 from eventstore.subscription.runner import SubscriptionRunner
+from eventstore.subscription.session import BlockingSession, completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventstore.process.manager import ProcessManager
+    from eventstore.serialization.recorded import RecordedEvent
     from eventstore.store import EventStore
+    from eventstore.subscription import Delivery
 
 BATCH_SIZE: Final = 20
 """Each event may append to several streams, whose locks are held until the batch commits."""
@@ -48,10 +51,16 @@ class ProcessRunner(SubscriptionRunner):
         **options: Any,
     ) -> None:
         check_instance("a process manager", manager, ["correlate", "react"])
+        check_function("handle of the store of a ProcessRunner", store.handle)
         reacting = Reacting(manager, store)
+
+        def take(event: RecordedEvent, delivery: Delivery) -> None:
+            session = BlockingSession(delivery.connection)
+            completed(reacting.take_event(event, delivery, session))
+
         subscription = Subscription(
             name=manager.name,
-            handler=reacting.take_event,
+            handler=take,
             query=manager.query,
             tenant=store.tenant,
             unknown=store.unknown,

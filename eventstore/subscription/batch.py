@@ -11,7 +11,6 @@ import structlog
 
 from eventstore.errors import CheckpointBeyondHeadError, SubscriptionError, UndeclaredError
 from eventstore.model.event import StoredEvent
-from eventstore.postgres.connection import payloads_as_bytes
 from eventstore.subscription import statement
 from eventstore.subscription.reporting import report
 from eventstore.subscription.retry import Failure
@@ -19,10 +18,9 @@ from eventstore.subscription.retry import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from psycopg import Connection
-
     from eventstore.subscription.delivery import Effect
     from eventstore.subscription.handling import Handling
+    from eventstore.subscription.session import Session
     from eventstore.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
@@ -99,12 +97,12 @@ class Batch:
 
     def __init__(
         self,
-        connection: Connection[Any],
+        session: Session,
         subscription: Subscription,
         handling: Handling,
         stopping: Callable[[], bool],
     ) -> None:
-        self._connection = connection
+        self._session = session
         self._subscription = subscription
         self._handling = handling
         self._stopping = stopping
@@ -113,7 +111,7 @@ class Batch:
         self._emptied_at = 0.0
         self._holding = False
 
-    def run(self, mine: Sequence[int]) -> Look:
+    async def run(self, mine: Sequence[int]) -> Look:
         """Handles the next events.
 
         Args:
@@ -125,9 +123,9 @@ class Batch:
             SubscriptionError: It is gone, or its handler is broken.
         """
         self._failures = {}
-        look = self._once(mine, careful=False)
+        look = await self._once(mine, careful=False)
         if look is None:
-            look = self._once(mine, careful=True)
+            look = await self._once(mine, careful=True)
         if look is None:
             raise SubscriptionError(
                 f"subscription {self._subscription.name} did not isolate a failure"
@@ -135,13 +133,13 @@ class Batch:
         self._failures = {}
         return look
 
-    def _once(self, mine: Sequence[int], *, careful: bool) -> Look | None:
+    async def _once(self, mine: Sequence[int], *, careful: bool) -> Look | None:
         """One transaction; None if it was rolled back because an event failed."""
         look: Look | None = None
         outcome: _Outcome | None = None
-        with self._connection.transaction():
-            rows = self._lock(mine)
-            look, parked, given_up = self._look(rows, mine)
+        async with self._session.transaction():
+            rows = await self._lock(mine)
+            look, parked, given_up = await self._look(rows, mine)
             if self._holds(len(parked), given_up):
                 raise psycopg.Rollback
             group, through = _next_part(rows, look.mark)
@@ -149,39 +147,41 @@ class Batch:
             if after >= through:
                 raise psycopg.Rollback
             outcome = _Outcome(after, parked, given_up)
-            if not self._deliver(group, through, outcome, careful=careful):
+            if not await self._deliver(group, through, outcome, careful=careful):
                 look = None
                 raise psycopg.Rollback
             reached = outcome.reached
             look = look._replace(behind=reached < look.mark and not outcome.full)
             if outcome.halt is not None and reached == after:
                 raise outcome.halt
-            if not self._store(group, outcome, after, hurry=through < look.mark):
+            if not await self._store(group, outcome, after, hurry=through < look.mark):
                 look = look._replace(behind=False, due_in_s=_EMPTY_EVERY_S)
                 raise psycopg.Rollback
-            if not careful and not self._act(outcome):
+            if not careful and not await self._act(outcome):
                 look = None
                 raise psycopg.Rollback
         if look is not None and outcome is not None:
             self._handling.committed()
-            self._report(outcome)
+            await self._report(outcome)
             if outcome.halt is not None:
                 raise outcome.halt
         return look
 
-    def _lock(self, mine: Sequence[int]) -> list[_Partition]:
+    async def _lock(self, mine: Sequence[int]) -> list[_Partition]:
         subscription = self._subscription
-        found = self._connection.execute(
+        found = await self._session.rows(
             statement.LOCK, (subscription.owner, subscription.name, list(mine))
-        ).fetchall()
+        )
         rows = [_Partition(*row) for row in found]
         if len(rows) < len(mine):
             raise SubscriptionError(f"subscription {subscription.name} was removed while it ran")
         return rows
 
-    def _look(self, rows: list[_Partition], mine: Sequence[int]) -> tuple[Look, set[str], int]:
+    async def _look(
+        self, rows: list[_Partition], mine: Sequence[int]
+    ) -> tuple[Look, set[str], int]:
         asked = {**self._scope, "partitions": rows[0].partitions, "mine": list(mine)}
-        row: Any = self._connection.execute(statement.LOOK, asked).fetchone()
+        row: Any = await self._session.row(statement.LOOK, asked)
         mark, head, parked, given_up, due_in_s = row
         known = max(max(r.global_position, r.replay_until, r.resume_at or 0) for r in rows)
         if known > head:
@@ -210,11 +210,11 @@ class Batch:
         self._holding = holding
         return holding
 
-    def _deliver(
+    async def _deliver(
         self, group: list[_Partition], through: int, outcome: _Outcome, *, careful: bool
     ) -> bool:
         """Handles a page of events; False if one failed and the transaction is of no use."""
-        page = self._read(group, through)
+        page = await self._read(group, through)
         deadline = time.monotonic() + self._subscription.batch_s_max
         silent = {row.partition: row.replay_until for row in group}
         for partition, event in page.events:
@@ -223,7 +223,7 @@ class Batch:
                 return True
             live = event.global_position > silent[partition]
             try:
-                if not self._handle(event, live, outcome, careful=careful):
+                if not await self._handle(event, live, outcome, careful=careful):
                     return False
             except UndeclaredError as error:
                 outcome.halt = error
@@ -244,7 +244,9 @@ class Batch:
             or time.monotonic() > deadline
         )
 
-    def _handle(self, event: StoredEvent, live: bool, outcome: _Outcome, *, careful: bool) -> bool:
+    async def _handle(
+        self, event: StoredEvent, live: bool, outcome: _Outcome, *, careful: bool
+    ) -> bool:
         """Handles or parks an event; False if it failed and the transaction is of no use."""
         if event.stream in outcome.parked:
             outcome.parking.append((event, live, None, None))
@@ -255,9 +257,9 @@ class Batch:
             return True
         attempt = known.attempts + 1 if known else 1
         if careful:
-            failure = self._handle_apart(event, live, attempt)
+            failure = await self._handle_apart(event, live, attempt)
         else:
-            answer = self._handling.call(event, live=live, attempt=attempt)
+            answer = await self._handling.call(event, live=live, attempt=attempt)
             failure = answer if isinstance(answer, Failure) else None
             if not isinstance(answer, Failure) and answer:
                 outcome.effects.append((event, answer))
@@ -268,11 +270,14 @@ class Batch:
             self._park(event, live, failure, outcome)
         return careful
 
-    def _handle_apart(self, event: StoredEvent, live: bool, attempt: int) -> Failure | None:
+    async def _handle_apart(self, event: StoredEvent, live: bool, attempt: int) -> Failure | None:
         failure: Failure | None = None
-        with self._connection.transaction():
-            answer = self._handling.call(event, live=live, attempt=attempt)
-            failure = answer if isinstance(answer, Failure) else self._handling.act(answer, attempt)
+        async with self._session.transaction():
+            answer = await self._handling.call(event, live=live, attempt=attempt)
+            if isinstance(answer, Failure):
+                failure = answer
+            else:
+                failure = await self._handling.act(answer, attempt)
             if failure is not None:
                 raise psycopg.Rollback
         return failure
@@ -295,10 +300,11 @@ class Batch:
         outcome.given_up += wait_s is None
         outcome.parking.append((event, live, failure, wait_s))
 
-    def _report(self, outcome: _Outcome) -> None:
+    async def _report(self, outcome: _Outcome) -> None:
         for event, _, failure, wait_s in outcome.parking:
             if failure is not None:
-                report(
+                await report(
+                    self._session,
                     self._subscription,
                     failure,
                     wait_s,
@@ -307,17 +313,17 @@ class Batch:
                     global_position=event.global_position,
                 )
 
-    def _act(self, outcome: _Outcome) -> bool:
+    async def _act(self, outcome: _Outcome) -> bool:
         """Has the effects done; False if one failed."""
         for event, effects in outcome.effects:
             known = self._failures.get(event.global_position)
-            failure = self._handling.act(effects, known.attempts + 1 if known else 1)
+            failure = await self._handling.act(effects, known.attempts + 1 if known else 1)
             if failure is not None:
                 self._failures[event.global_position] = failure
                 return False
         return True
 
-    def _store(
+    async def _store(
         self, group: list[_Partition], outcome: _Outcome, before: int, *, hurry: bool
     ) -> bool:
         """Writes what is parked and the checkpoint; False if it is not worth a transaction."""
@@ -327,13 +333,13 @@ class Batch:
                 return False
             self._emptied_at = now
         if not outcome.handled:
-            self._connection.execute(statement.NO_FSYNC)
+            await self._session.change(statement.NO_FSYNC)
         if outcome.parking:
-            self._connection.execute(statement.PARK, self._parked_columns(outcome))
+            await self._session.change(statement.PARK, self._parked_columns(outcome))
         partitions = [row.partition for row in group]
         earlier = group[0].earlier
         settled = earlier is None or outcome.reached >= max(map(max, earlier))
-        moved = self._connection.execute(
+        moved = await self._session.change(
             statement.ADVANCE,
             {
                 **self._scope,
@@ -342,7 +348,7 @@ class Batch:
                 "settled": settled,
                 "partitions": partitions,
             },
-        ).rowcount
+        )
         if moved != len(partitions):
             raise SubscriptionError(
                 f"another member has moved the checkpoint of {self._subscription.name}",
@@ -370,7 +376,7 @@ class Batch:
         by_column = [list(column) for column in zip(*columns, strict=True)]
         return (self._subscription.owner, self._subscription.name, *by_column)
 
-    def _read(self, group: list[_Partition], through: int) -> _Page:
+    async def _read(self, group: list[_Partition], through: int) -> _Page:
         subscription = self._subscription
         partitions = group[0].partitions
         limit = min(_PAGE_MAX, subscription.batch_size * partitions // len(group))
@@ -386,9 +392,7 @@ class Batch:
                 group[0].earlier,
             )
         )
-        cursor = self._connection.cursor(binary=True)
-        payloads_as_bytes(cursor)
-        rows = cursor.execute(asked.sql, asked.parameters).fetchall()
+        rows = await self._session.events(asked.sql, asked.parameters)
         last, size = rows[0][:2]
         events = [(row[2], StoredEvent._make(row[3:])) for row in rows if row[2] is not None]
         return _Page(events, last if size >= limit else through)

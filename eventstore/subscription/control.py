@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg.rows import class_row
 
-from eventstore.errors import SubscriptionError, WaitTimeoutError
 from eventstore.model.names import DEFAULT_TENANT, check_tenant
 from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
 from eventstore.postgres.sessions import Sessions
+from eventstore.subscription.reaching import REACHED, Reaching
+from eventstore.subscription.refusal import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX: Final = 4
 LAG_EVENTS_MAX: Final = 100_000
 """Counting further costs more than it says."""
-
-_WAIT_FIRST_S: Final = 0.002
-_WAIT_LONGEST_S: Final = 0.025
 
 _STATUS: Final = (
     "SELECT s.name, s.partition, s.partitions, s.global_position, s.replay_until,"
@@ -90,36 +88,10 @@ _FIRE_TIMERS: Final = (
 )
 _DROP_TIMERS: Final = "DELETE FROM eventstore.timers WHERE " + _THE_TIMERS  # noqa: S608
 _THIS_TIMER: Final = "process_id = %(process_id)s AND name = %(timer)s"
-_REACHED: Final = (
-    "SELECT min(global_position), eventstore.head(),"
-    " EXISTS (SELECT FROM eventstore.parked_events"
-    "          WHERE tenant = %(tenant)s AND subscription = %(name)s"
-    "            AND global_position = %(wanted)s),"
-    " (SELECT tenant FROM eventstore.log WHERE global_position = %(wanted)s)"
-    " FROM eventstore.subscriptions WHERE tenant = %(tenant)s AND name = %(name)s"
-)
 _REPLAY: Final = "SELECT eventstore.replay_subscription(%s, %s, %s, %s)"
 _RETRY: Final = "SELECT eventstore.retry_parked(%s, %s, %s)"
 _DROP: Final = "SELECT eventstore.drop_parked(%s, %s, %s, %s)"
 _REMOVE: Final = "SELECT eventstore.remove_subscription(%s, %s)"
-
-_REFUSALS: Final = {
-    "absent": ("there is no subscription {}", "it is declared when it runs for the first time"),
-    "running": ("subscription {} is running", "stop all of its runners first"),
-    "parked": (
-        "subscription {} has parked streams, whose events a replay would lose or double",
-        "retry or drop them first",
-    ),
-    "repartitioning": (
-        "subscription {} has not yet caught up with its former partitions",
-        "run it until it has, then replay",
-    ),
-    "ahead": (
-        "subscription {} has not come so far, there is nothing to replay",
-        "a replay goes back; what is ahead comes by itself",
-    ),
-    "empty": ("a replay of subscription {} ends after it begins", "through is greater than from"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +215,7 @@ class Subscriptions:
             cursor = connection.cursor(row_factory=class_row(PartitionStatus))
             found = cursor.execute(_STATUS, (LAG_EVENTS_MAX, self._tenant, name)).fetchall()
         if not found:
-            raise _refused("absent", name)
+            raise refused("absent", name)
         return found
 
     def parked(self, name: str, *, limit: int = 1_000) -> list[ParkedStream]:
@@ -321,7 +293,7 @@ class Subscriptions:
         """
         outcome = self._answer(_REPLAY, self._tenant, name, from_position, through)
         if outcome != "done":
-            raise _refused(outcome, name)
+            raise refused(outcome, name)
 
     def remove(self, name: str) -> None:
         """Forgets a subscription and everything that it has parked.
@@ -331,7 +303,7 @@ class Subscriptions:
         """
         outcome = self._answer(_REMOVE, self._tenant, name)
         if outcome != "done":
-            raise _refused(outcome, name)
+            raise refused(outcome, name)
 
     def wait_for(
         self,
@@ -354,23 +326,15 @@ class Subscriptions:
             SubscriptionError: There is no such subscription, or it is of another tenant than the
                 append.
         """
-        deadline = time.monotonic() + timeout_s
-        pause = _WAIT_FIRST_S
-        asked = {"tenant": self._tenant, "name": name, "wanted": token.global_position}
+        reaching = Reaching(self._tenant, name, token, timeout_s)
         while True:
             with self._connection() as connection:
-                row: Any = connection.execute(_REACHED, asked).fetchone()
-            reached, head, parked, owner = row
-            if token.transaction_id and owner not in (None, self._tenant):
-                raise _foreign(name, self._tenant, owner)
-            if reached is not None and reached >= token.global_position and not parked:
+                row: Any = connection.execute(REACHED, reaching.asked).fetchone()
+            pause_s = reaching.pause_s(row)
+            if pause_s is None:
                 return
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _late(name, token, reached, head, parked=parked)
             running()
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _WAIT_LONGEST_S)
+            time.sleep(pause_s)
 
     def close(self) -> None:
         """Gives back the connections."""
@@ -406,35 +370,3 @@ def _change(connection: StoreConnection, how: str, which: str, asked: dict[str, 
     with connection.transaction():
         connection.execute(_PROCESSES.format(which).encode(), asked)
         return connection.execute(how.format(which).encode(), asked).rowcount
-
-
-def _foreign(name: str, tenant: str, owner: str) -> SubscriptionError:
-    return SubscriptionError(
-        f"subscription {name} is of another tenant than what it is waited for",
-        detail=f"subscription: {tenant}; the append: {owner}",
-        hint="run it with store=store, whose tenant it takes, or declare it with tenant=...",
-    )
-
-
-def _refused(outcome: str, name: str) -> SubscriptionError:
-    message, hint = _REFUSALS[outcome]
-    return SubscriptionError(message.format(name), hint=hint)
-
-
-def _late(
-    name: str, token: Token, reached: int | None, head: int, *, parked: bool
-) -> WaitTimeoutError | SubscriptionError:
-    if reached is None:
-        return _refused("absent", name)
-    if parked:
-        return WaitTimeoutError(
-            f"subscription {name} has parked the event at global position {token.global_position}",
-            detail="its handler failed with it, or with an earlier event of its stream",
-            hint="look at what is parked, repair the handler, then retry it",
-        )
-    return WaitTimeoutError(
-        f"subscription {name} did not reach global position {token.global_position} in time",
-        detail=f"it is at {reached}, {token.global_position - reached} positions short;"
-        f" the log ends at {head}",
-        hint="is it running, and does anything hold the log back? see eventstore.writers_under_way",
-    )

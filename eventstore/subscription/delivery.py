@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from eventstore.model.callables import check_function
+from eventstore.model.callables import check_callable, check_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ class Delivery:
             `effects_from`: nothing may happen outside of the database.
         attempt: 1 for the first call with this event, 2 for the next.
         key: Names the event and the subscription, the same on each repetition.
+        awaited: Whether effects may be async, as in an `AsyncSubscription`.
         held: Effects that were asked for, each with its key; the runner has them done.
     """
 
@@ -39,6 +40,7 @@ class Delivery:
     live: bool
     attempt: int
     key: str
+    awaited: bool = False
     held: list[tuple[str, Effect]] = field(default_factory=list)
 
     def effect(self, act: Effect) -> None:
@@ -52,8 +54,9 @@ class Delivery:
             act: Is given a key, the same on each repetition, for the other side's deduplication.
 
         Raises:
-            WrongKindError: It is no function, or an async one.
+            WrongKindError: It is no function, or an async one that nothing awaits.
         """
-        check_function(f"an effect of subscription {self.subscription}", act)
+        check = check_callable if self.awaited else check_function
+        check(f"an effect of subscription {self.subscription}", act)
         if self.live:
             self.held.append((f"{self.key}:{len(self.held) + 1}", act))

@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg.pq import TransactionStatus
 
 from eventstore.errors import ContentionError, SubscriptionError, UndeclaredError
-from eventstore.model.callables import check_result
 from eventstore.model.unknown import UnknownPolicy
-from eventstore.postgres.connection import lent
 from eventstore.postgres.errors import CONTENTION
 from eventstore.serialization.recorded import RecordedEvent
 from eventstore.subscription.delivery import Delivery
 from eventstore.subscription.retry import Failure
+from eventstore.subscription.session import AsyncSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from psycopg import Connection
-
     from eventstore.model.event import StoredEvent
     from eventstore.serialization.codec import Codec
     from eventstore.subscription.delivery import Effect
+    from eventstore.subscription.session import Session
     from eventstore.subscription.subscription import Subscription
 
 CONTENTION_MAX: Final = 10
@@ -54,16 +52,14 @@ class Handling:
         contended: Deadlocks and serialization failures in a row; reset by whoever commits.
     """
 
-    def __init__(
-        self, connection: Connection[Any], subscription: Subscription, codec: Codec | None
-    ) -> None:
+    def __init__(self, session: Session, subscription: Subscription, codec: Codec | None) -> None:
         self.contended = 0
-        self._connection = connection
+        self._session = session
         self._subscription = subscription
         self._decode = decoder(codec)
         self._done: set[str] = set()
 
-    def call(
+    async def call(
         self, stored: StoredEvent, *, live: bool, attempt: int
     ) -> list[tuple[str, Effect]] | Failure:
         """Calls the handler; returns the effects that it asks for, or how it failed.
@@ -76,15 +72,16 @@ class Handling:
         """
         subscription = self._subscription
         delivery = Delivery(
-            self._connection,
+            self._session.connection,
             subscription.name,
             stored.tenant,
             live,
             attempt,
             f"{subscription.name}:{stored.event_id}",
+            isinstance(self._session, AsyncSession),
         )
         try:
-            event = self._decode(stored)
+            event = await self._session.compute(self._decode, stored)
         except UndeclaredError as error:
             if subscription.unknown is UnknownPolicy.HALT:
                 raise
@@ -92,14 +89,13 @@ class Handling:
         except Exception as error:  # noqa: BLE001  # the classes that decode are the user's
             return self._failure(error, attempt)
         try:
-            with lent(self._connection):
-                result = subscription.handler(event, delivery)
-            check_result(f"the handler of subscription {subscription.name}", result)
+            what = f"the handler of subscription {subscription.name}"
+            await self._session.call(what, subscription.handler, event, delivery)
         except Exception as error:  # noqa: BLE001  # whatever it is, only this stream waits
             return self._failure(error, attempt)
         return self._failed_silently(attempt) or delivery.held
 
-    def act(self, effects: list[tuple[str, Effect]], attempt: int) -> Failure | None:
+    async def act(self, effects: list[tuple[str, Effect]], attempt: int) -> Failure | None:
         """Has effects done that were not done by an earlier attempt of this process.
 
         Raises:
@@ -109,18 +105,17 @@ class Handling:
             if key in self._done:
                 continue
             try:
-                with lent(self._connection):
-                    result = effect(key)
-                check_result(f"an effect of subscription {self._subscription.name}", result)
+                what = f"an effect of subscription {self._subscription.name}"
+                await self._session.call(what, effect, key)
             except Exception as error:  # noqa: BLE001  # see above
                 return self._failure(error, attempt)
             self._done.add(key)
         return self._failed_silently(attempt) if effects else None
 
-    def knows(self, stored: StoredEvent) -> bool:
+    async def knows(self, stored: StoredEvent) -> bool:
         """Returns whether this program has a class for an event."""
         try:
-            self._decode(stored)
+            await self._session.compute(self._decode, stored)
         except UndeclaredError:
             return False
         except Exception:  # noqa: BLE001  # that is another failure, for a handler's policy
@@ -133,7 +128,7 @@ class Handling:
         self._done.clear()
 
     def _failure(self, error: Exception, attempt: int) -> Failure:
-        if self._connection.closed or self._connection.broken:
+        if self._session.lost:
             raise error
         if isinstance(error, (*CONTENTION, ContentionError)) and self.contended < CONTENTION_MAX:
             raise error
@@ -143,14 +138,14 @@ class Handling:
     def _failed_silently(self, attempt: int) -> Failure | None:
         """A handler may swallow a database error, but the transaction does not."""
         self._check_open()
-        if self._connection.info.transaction_status is TransactionStatus.INERROR:
+        if self._session.status is TransactionStatus.INERROR:
             return Failure(
                 "psycopg.errors.InFailedSqlTransaction", "25P02", attempt, permanent=False
             )
         return None
 
     def _check_open(self) -> None:
-        if self._connection.info.transaction_status is TransactionStatus.IDLE:
+        if self._session.status is TransactionStatus.IDLE:
             raise SubscriptionError(
                 f"the handler of subscription {self._subscription.name} ended the transaction",
                 hint="leave COMMIT and ROLLBACK to the runner; with connection.transaction(): …"

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from eventstore.errors import CheckpointBeyondHeadError, SubscriptionError
-from eventstore.postgres.connection import BACKEND_PID, options, pooled
+from eventstore.postgres.connection import BACKEND_PID, pooled
 from eventstore.subscription import statement
 from eventstore.subscription.subscription import Start
 
 if TYPE_CHECKING:
-    from psycopg import Connection
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
+    from eventstore.subscription.session import Session
     from eventstore.subscription.subscription import Subscription
 
 
-def join(connection: Connection[Any], subscription: Subscription) -> None:
+async def join(session: Session, subscription: Subscription) -> None:
     """Makes the session a member; declares the subscription if it is new.
 
     If it had another number of partitions and nobody runs it, it is split anew first.
@@ -28,24 +30,24 @@ def join(connection: Connection[Any], subscription: Subscription) -> None:
         SubscriptionError: It has another number of partitions, and that cannot be changed now.
     """
     asked = (subscription.owner, subscription.name, subscription.partitions)
-    with connection.transaction():
+    async with session.transaction():
         # one at a time: whoever looks, or splits, has the members' lock for a moment, and would be
         # taken for a member that runs
-        connection.execute(statement.TAKE_TURNS, asked[:2])
+        await session.rows(statement.TAKE_TURNS, asked[:2])
         for _ in range(_ROUNDS_MAX):
-            _declare(connection, subscription)
-            if _answer(connection, statement.JOIN, asked):
+            await _declare(session, subscription)
+            if await session.value(statement.JOIN, asked):
                 return
-            _split(connection, subscription)
+            await _split(session, subscription)
     raise SubscriptionError(f"subscription {subscription.name} is being changed by others")
 
 
 _ROUNDS_MAX = 5
 
 
-def _split(connection: Connection[Any], subscription: Subscription) -> None:
+async def _split(session: Session, subscription: Subscription) -> None:
     asked = (subscription.owner, subscription.name, subscription.partitions)
-    outcome = _answer(connection, statement.REPARTITION, asked)
+    outcome = await session.value(statement.REPARTITION, asked)
     if outcome == "running":
         raise SubscriptionError(
             f"subscription {subscription.name} runs with another number of partitions",
@@ -60,12 +62,12 @@ def _split(connection: Connection[Any], subscription: Subscription) -> None:
         )
 
 
-def _declare(connection: Connection[Any], subscription: Subscription) -> None:
+async def _declare(session: Session, subscription: Subscription) -> None:
     start = subscription.start
     number = start if isinstance(start, int) else -1 if start is Start.END else 0
     silent = subscription.effects_from is Start.END
     asked = (subscription.owner, subscription.name, subscription.partitions, number, silent)
-    if not _answer(connection, statement.DECLARE, asked):
+    if not await session.value(statement.DECLARE, asked):
         raise CheckpointBeyondHeadError(
             f"subscription {subscription.name} is to start beyond the end of the log",
             detail=f"after global position {number}",
@@ -73,62 +75,64 @@ def _declare(connection: Connection[Any], subscription: Subscription) -> None:
         )
 
 
-def claim(connection: Connection[Any], subscription: Subscription, session: int) -> list[int]:
+async def claim(session: Session, subscription: Subscription, process: int) -> list[int]:
     """Takes and gives up partitions so that each member has its share; returns what it has.
 
     Args:
-        connection: Of the runner.
+        session: Of the runner.
         subscription: What it runs.
-        session: Process of the server that has joined.
+        process: Process of the server that has joined.
 
     Raises:
         SubscriptionError: A pooler has given the runner another session since.
     """
-    check_session(connection, subscription.name, session)
-    mine: list[int] = _answer(connection, statement.CLAIM, (subscription.owner, subscription.name))
+    await check_session(session, subscription.name, process)
+    mine: list[int] = await session.value(statement.CLAIM, (subscription.owner, subscription.name))
     return sorted(mine or [])
 
 
 _PROBES = 3
 
 
-def check_session(connection: Connection[Any], name: str, session: int) -> None:
+async def check_session(session: Session, name: str, process: int) -> None:
     """Makes sure that a runner still has the session that joined.
 
     Args:
-        connection: Of the runner, outside of a transaction.
+        session: Of the runner, outside of a transaction.
         name: Of the subscription.
-        session: Process of the server that has joined.
+        process: Process of the server that has joined.
 
     Raises:
         SubscriptionError: A pooler has given the runner another session since.
     """
-    if _answer(connection, BACKEND_PID, ()) != session:
+    if await session.value(BACKEND_PID) != process:
         raise _shared(name)
 
 
-def own_session(connection: Connection[Any], dsn: str, name: str) -> int:
+async def own_session(
+    session: Session, opened: Callable[[], AbstractAsyncContextManager[Session]], name: str
+) -> int:
     """Returns the server's process, and refuses a pooler that deals out sessions by transaction.
 
     While another client's transaction is open, such a pooler gives it the session that this one had
     before, or this one another.
 
     Args:
-        connection: Of the runner, outside of a transaction.
-        dsn: How it was connected.
+        session: Of the runner, outside of a transaction.
+        opened: Opens another one.
         name: Of the subscription.
 
     Raises:
         SubscriptionError: The session is not the runner's own.
     """
-    own: int = _answer(connection, BACKEND_PID, ())
-    if not pooled(connection, own):
+    own: int = await session.value(BACKEND_PID)
+    if not pooled(session.connection, own):
         return own
-    connection.prepare_threshold = None
+    session.connection.prepare_threshold = None
     for _ in range(_PROBES):
-        with psycopg.connect(dsn, **options(dsn)) as other, other.transaction():
-            others = _answer(other, BACKEND_PID, ())
-            if others == own or _answer(connection, BACKEND_PID, ()) != own:
+        async with opened() as other, other.transaction():
+            others = await other.value(BACKEND_PID)
+            if others == own or await session.value(BACKEND_PID) != own:
                 raise _shared(name)
     return own
 
@@ -142,16 +146,11 @@ def _shared(name: str) -> SubscriptionError:
     )
 
 
-def leave(connection: Connection[Any]) -> None:
+async def leave(session: Session) -> None:
     """Gives up membership and partitions at once.
 
     Closing the connection would do so too, but only when the server gets round to it: whoever comes
     next would still be told that the subscription runs.
     """
     with suppress(psycopg.Error):  # then closing the connection does it
-        connection.execute(statement.LEAVE)
-
-
-def _answer(connection: Connection[Any], asked: str, parameters: tuple[Any, ...]) -> Any:
-    row = connection.execute(asked, parameters).fetchone()
-    return None if row is None else row[0]
+        await session.rows(statement.LEAVE)

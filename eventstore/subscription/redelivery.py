@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 import structlog
 
 from eventstore.errors import UndeclaredError
 from eventstore.model.event import StoredEvent
-from eventstore.postgres.connection import payloads_as_bytes
 from eventstore.subscription import statement
 from eventstore.subscription.reporting import report
 from eventstore.subscription.retry import Failure
@@ -17,9 +16,8 @@ from eventstore.subscription.retry import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from psycopg import Connection
-
     from eventstore.subscription.handling import Handling
+    from eventstore.subscription.session import Session
     from eventstore.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
@@ -37,17 +35,17 @@ class Redelivery:
 
     def __init__(
         self,
-        connection: Connection[Any],
+        session: Session,
         subscription: Subscription,
         handling: Handling,
         stopping: Callable[[], bool],
     ) -> None:
-        self._connection = connection
+        self._session = session
         self._subscription = subscription
         self._handling = handling
         self._stopping = stopping
 
-    def run(self, mine: Sequence[int]) -> None:
+    async def run(self, mine: Sequence[int]) -> None:
         """Delivers what is due.
 
         Args:
@@ -58,7 +56,7 @@ class Redelivery:
             SubscriptionError: The handler has ended the transaction.
         """
         subscription = self._subscription
-        due = self._connection.execute(
+        due = await self._session.rows(
             statement.DUE,
             (
                 subscription.owner,
@@ -67,13 +65,13 @@ class Redelivery:
                 list(mine),
                 subscription.retry.wait_max_s,
             ),
-        ).fetchall()
+        )
         for (stream,) in due:
             for _ in range(_AT_ONCE):
-                if self._stopping() or not self._first(stream):
+                if self._stopping() or not await self._first(stream):
                     break
 
-    def retry_known(self, mine: Sequence[int]) -> None:
+    async def retry_known(self, mine: Sequence[int]) -> None:
         """Has events tried again that were parked as unknown, and that this program knows.
 
         Args:
@@ -82,12 +80,12 @@ class Redelivery:
         subscription = self._subscription
         scope = (subscription.owner, subscription.name)
         asked = (*scope, UndeclaredError.code, subscription.partitions, list(mine))
-        found = self._connection.execute(statement.UNKNOWN, asked).fetchall()
+        found = await self._session.rows(statement.UNKNOWN, asked)
         known = 0
         for stream, position in found:
-            event = self._event(position)
-            if event is not None and self._handling.knows(event):
-                self._connection.execute(statement.RETRY, (*scope, stream))
+            event = await self._event(position)
+            if event is not None and await self._handling.knows(event):
+                await self._session.rows(statement.RETRY, (*scope, stream))
                 known += 1
         if known:
             _log.info(
@@ -96,47 +94,47 @@ class Redelivery:
                 streams=known,
             )
 
-    def _first(self, stream: str) -> bool:
+    async def _first(self, stream: str) -> bool:
         """Delivers the first parked event of a stream; returns whether the next may follow."""
         place = (self._subscription.owner, self._subscription.name, stream)
         failures: list[tuple[int, Failure]] = []
-        with self._connection.transaction():
-            self._lock(stream)
-            row = self._connection.execute(statement.FIRST_PARKED, place).fetchone()
+        async with self._session.transaction():
+            await self._lock(stream)
+            row = await self._session.row(statement.FIRST_PARKED, place)
             if row is None:
                 return False
             position, live, attempts = row
-            failure = self._deliver(place, position, live=live, attempt=attempts + 1)
+            failure = await self._deliver(place, position, live=live, attempt=attempts + 1)
             if failure is not None:
                 failures.append((position, failure))
                 raise psycopg.Rollback
         for position, failure in failures:
-            self._failed(stream, position, failure)
+            await self._failed(stream, position, failure)
         if not failures:
             self._handling.committed()
         return not failures
 
-    def _deliver(
+    async def _deliver(
         self, place: tuple[str, str, str], position: int, *, live: bool, attempt: int
     ) -> Failure | None:
-        event = self._event(position)
+        event = await self._event(position)
         if event is None:
             return Failure(
                 "eventstore.errors.SubscriptionError", "HW-E032", attempt, permanent=True
             )
-        answer = self._handling.call(event, live=live, attempt=attempt)
+        answer = await self._handling.call(event, live=live, attempt=attempt)
         if isinstance(answer, Failure):
             return answer
-        self._connection.execute(statement.DELIVERED, (*place, position))
-        self._connection.execute(statement.PROMOTE, place)
-        return self._handling.act(answer, attempt)
+        await self._session.change(statement.DELIVERED, (*place, position))
+        await self._session.rows(statement.PROMOTE, place)
+        return await self._handling.act(answer, attempt)
 
-    def _failed(self, stream: str, position: int, failure: Failure) -> None:
+    async def _failed(self, stream: str, position: int, failure: Failure) -> None:
         subscription = self._subscription
         wait_s = failure.wait_s(subscription.retry)
-        with self._connection.transaction():
-            self._lock(stream)
-            self._connection.execute(
+        async with self._session.transaction():
+            await self._lock(stream)
+            await self._session.change(
                 statement.FAILED_AGAIN,
                 {
                     "tenant": subscription.owner,
@@ -150,18 +148,23 @@ class Redelivery:
                     "error_location": failure.error_location,
                 },
             )
-        report(subscription, failure, wait_s, first=False, stream=stream, global_position=position)
+        await report(
+            self._session,
+            subscription,
+            failure,
+            wait_s,
+            first=False,
+            stream=stream,
+            global_position=position,
+        )
 
-    def _lock(self, stream: str) -> None:
+    async def _lock(self, stream: str) -> None:
         subscription = self._subscription
-        self._connection.execute(
+        await self._session.rows(
             statement.LOCK_STREAM,
             {"tenant": subscription.owner, "name": subscription.name, "stream": stream},
         )
 
-    def _event(self, position: int) -> StoredEvent | None:
-        cursor = self._connection.cursor(binary=True)
-        payloads_as_bytes(cursor)
-        cursor.execute(statement.EVENT, (self._subscription.owner, position))
-        row = cursor.fetchone()
-        return None if row is None else StoredEvent._make(row)
+    async def _event(self, position: int) -> StoredEvent | None:
+        rows = await self._session.events(statement.EVENT, (self._subscription.owner, position))
+        return StoredEvent._make(rows[0]) if rows else None

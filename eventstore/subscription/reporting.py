@@ -11,12 +11,14 @@ from eventstore.subscription.trace import traceback_of
 
 if TYPE_CHECKING:
     from eventstore.subscription.retry import Failure
+    from eventstore.subscription.session import Session
     from eventstore.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
 
 
-def report(  # noqa: PLR0913  # an event's place or a timer's
+async def report(  # noqa: PLR0913  # an event's place or a timer's
+    session: Session,
     subscription: Subscription,
     failure: Failure,
     retry_in_s: float | None,
@@ -30,6 +32,7 @@ def report(  # noqa: PLR0913  # an event's place or a timer's
     """Logs a failure and tells `on_failure` of it, outside of any transaction.
 
     Args:
+        session: Of the runner.
         subscription: Whose handler failed.
         failure: How.
         retry_in_s: When it is tried again; None if it is not.
@@ -74,7 +77,9 @@ def report(  # noqa: PLR0913  # an event's place or a timer's
         retry_in_s=retry_in_s,
     )
     try:
-        subscription.on_failure(told)
+        await session.call(
+            f"on_failure of subscription {subscription.name}", subscription.on_failure, told
+        )
     except Exception as error:  # noqa: BLE001  # it only looks on
         _log.error(
             "on_failure failed", subscription=subscription.name, traceback=traceback_of(error)

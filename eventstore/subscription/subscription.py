@@ -9,7 +9,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from eventstore.errors import NameRefusedError, SubscriptionError
-from eventstore.model.callables import check_function, check_instance
+from eventstore.model.callables import (
+    check_async_function,
+    check_callable,
+    check_function,
+    check_instance,
+)
 from eventstore.model.names import DEFAULT_TENANT, check_tenant
 from eventstore.model.query import EVERYTHING, Query
 from eventstore.model.unknown import UnknownPolicy
@@ -63,13 +68,29 @@ class Projection(Protocol):
     name: str
     query: Query
 
-    def apply(self, event: Any, connection: Any) -> object:
-        """Takes an event into the view.
+    def apply(self, event: Any, connection: Any, /) -> object:
+        """Takes an event into the view; its parameters may have any names.
 
         Args:
             event: A `RecordedEvent`.
             connection: psycopg's, with the transaction open. It must not be committed here.
         """
+        ...
+
+
+class AsyncProjection(Protocol):
+    """A `Projection` whose `apply` is async; its connection is psycopg's for asyncio.
+
+    Attributes:
+        name: Names the view's subscription.
+        query: Which events it is made of.
+    """
+
+    name: str
+    query: Query
+
+    async def apply(self, event: Any, connection: Any, /) -> object:
+        """See `Projection.apply`."""
         ...
 
 
@@ -112,9 +133,7 @@ class Subscription:
 
     def __post_init__(self) -> None:
         check_subscription(self.name)
-        check_function(f"the handler of subscription {self.name}", self.handler)
-        if self.on_failure is not None:
-            check_function(f"on_failure of subscription {self.name}", self.on_failure)
+        self._check_functions()
         if self.tenant is not None:
             check_tenant(self.tenant)
         check_partitions(self.partitions)
@@ -128,6 +147,11 @@ class Subscription:
                 f"a batch of subscription {self.name} has 1 to {_BATCH_SIZE_MAX:,} events",
                 detail=f"{self.batch_size!r:.80}",
             )
+
+    def _check_functions(self) -> None:
+        check_function(f"the handler of subscription {self.name}", self.handler)
+        if self.on_failure is not None:
+            check_function(f"on_failure of subscription {self.name}", self.on_failure)
 
     @property
     def owner(self) -> str:
@@ -150,6 +174,40 @@ class Subscription:
 
         def apply(event: Any, delivery: Delivery) -> object:
             return projection.apply(event, delivery.connection)
+
+        return cls(name=projection.name, handler=apply, query=projection.query, **options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncSubscription(Subscription):
+    """A subscription whose handler is async; an `AsyncSubscriptionRunner` runs it.
+
+    The delivery's connection is psycopg's for asyncio. Effects and `on_failure` may be async.
+    """
+
+    def _check_functions(self) -> None:
+        check_async_function(f"the handler of subscription {self.name}", self.handler)
+        if self.on_failure is not None:
+            check_callable(f"on_failure of subscription {self.name}", self.on_failure)
+
+    @classmethod
+    def of(  # type: ignore[override]  # a view of this kind only
+        cls, projection: AsyncProjection, **options: Any
+    ) -> AsyncSubscription:
+        """Returns the subscription that keeps a view whose `apply` is async.
+
+        Args:
+            projection: The view.
+            options: Attributes of the subscription besides its name, handler and query.
+
+        Raises:
+            WrongKindError: It is a class, has no `apply`, or that is no async function.
+        """
+        check_instance("a projection", projection, ["apply"])
+        check_async_function(f"apply of projection {projection.name}", projection.apply)
+
+        async def apply(event: Any, delivery: Delivery) -> object:
+            return await projection.apply(event, delivery.connection)
 
         return cls(name=projection.name, handler=apply, query=projection.query, **options)
 

@@ -20,7 +20,7 @@ from eventstore.postgres.log import PostgresEventLog
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.registry import EventTypes
 from eventstore.subscription import Start, Subscription
-from eventstore.subscription import runner as running
+from eventstore.subscription import serving as running
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from eventstore.errors import SubscriptionError, WaitTimeoutError
 from eventstore.model.token import Token
 from eventstore.subscription import RetryPolicy, Start, Subscription
-from eventstore.subscription import runner as running
+from eventstore.subscription import serving as running
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.handling import CONTENTION_MAX
 from eventstore.subscription.runner import SubscriptionRunner

@@ -13,11 +13,12 @@ from fix_subscription import record
 
 from eventstore.errors import SubscriptionError
 from eventstore.subscription import Subscription, membership
-from eventstore.subscription import runner as running
+from eventstore.subscription import serving as running
 from eventstore.subscription.batch import Batch
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.handling import Handling
 from eventstore.subscription.runner import SubscriptionRunner
+from eventstore.subscription.session import BlockingSession, completed
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -27,6 +28,10 @@ PARTITIONS = 5
 
 def view(**options) -> Subscription:
     return Subscription(**{"name": "view", "handler": record, "partitions": PARTITIONS, **options})
+
+
+def join(connection, subscription) -> None:
+    completed(membership.join(BlockingSession(connection), subscription))
 
 
 def shares(ledger) -> list[int]:
@@ -154,13 +159,13 @@ def test_members_who_start_at_once_with_a_new_number_all_become_members(ledger):
                 members.enter_context(psycopg.connect(ledger.dsn, autocommit=True))
                 for _ in range(6)
             ]
-            joined = [starting.submit(membership.join, one, subscription) for one in sessions]
+            joined = [starting.submit(join, one, subscription) for one in sessions]
             assert [None] * 6 == [one.result(timeout=30) for one in joined]
             assert [count] == ledger.query(
                 "SELECT DISTINCT partitions FROM eventstore.subscriptions WHERE name = 'view'"
             )
             for session in sessions:
-                membership.leave(session)
+                completed(membership.leave(BlockingSession(session)))
 
 
 def uneven(ledger, chosen: int) -> None:
@@ -168,8 +173,9 @@ def uneven(ledger, chosen: int) -> None:
     with psycopg.connect(ledger.dsn, autocommit=True) as member:
         total = ledger.query("SELECT partitions FROM eventstore.subscriptions LIMIT 1")[0]
         subscription = view(partitions=total)
-        batch = Batch(member, subscription, Handling(member, subscription, None), lambda: False)
-        while batch.run([chosen]).behind:
+        session = BlockingSession(member)
+        batch = Batch(session, subscription, Handling(session, subscription, None), lambda: False)
+        while completed(batch.run([chosen])).behind:
             pass
 
 
@@ -183,7 +189,7 @@ def test_after_another_split_every_event_is_handled_once_however_uneven_the_old_
     for count in counts:
         ledger.fill(60, streams=20)
         with psycopg.connect(ledger.dsn, autocommit=True) as member:
-            membership.join(member, view(partitions=count))
+            join(member, view(partitions=count))
         uneven(ledger, count // 2)
     with SubscriptionRunner(ledger.dsn, view(partitions=counts[-1])) as runner:
         runner.wait_for(ledger.token(), 30)

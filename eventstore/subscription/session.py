@@ -1,0 +1,233 @@
+"""Session: a runner's connection, and who waits for its answers, a thread or an event loop.
+
+What runners do is written once, as coroutines over a `Session`. Over a blocking connection none of
+them is ever suspended, so `completed` runs them through in the caller's thread. Over one for
+asyncio the caller's loop does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import psycopg
+
+from eventstore.model.callables import check_result
+from eventstore.postgres.connection import APPLICATION_NAME, lent, options, payloads_as_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from contextlib import AbstractAsyncContextManager
+
+    from psycopg.pq import TransactionStatus
+
+T = TypeVar("T")
+
+_CONNECT_TIMEOUT_S: Final = 10
+
+
+def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine over a `BlockingSession` through, in this thread and without a loop.
+
+    Raises:
+        RuntimeError: It waits for an event loop.
+    """
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise RuntimeError("this coroutine waits for an event loop")
+
+
+class Session(ABC):
+    """One connection of a runner.
+
+    Attributes:
+        connection: The driver's own, as handlers get it.
+    """
+
+    connection: Any
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is closed or broken."""
+        return bool(self.connection.closed or self.connection.broken)
+
+    @property
+    def status(self) -> TransactionStatus:
+        """Whether a transaction is open."""
+        status: TransactionStatus = self.connection.info.transaction_status
+        return status
+
+    @abstractmethod
+    async def rows(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """Executes a statement; returns its rows."""
+
+    @abstractmethod
+    async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """Executes a statement; returns its rows, with json as the bytes that are stored."""
+
+    @abstractmethod
+    async def change(self, asked: str, parameters: Any = None) -> int:
+        """Executes a statement; returns the number of rows that it has changed."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """Returns a transaction, or a savepoint in one that is open."""
+
+    @abstractmethod
+    async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function of the user's; the connection has its settings back afterwards.
+
+        Args:
+            what: What it is, for the error.
+            function: Is called in this thread; over asyncio, what it returns is awaited.
+            arguments: Of the function.
+
+        Raises:
+            WrongKindError: It returned something to be awaited, and nothing awaits it.
+            Exception: Whatever the function raised.
+        """
+
+    @abstractmethod
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Calls what decodes events: over asyncio in another thread if a key ring may be asked."""
+
+    async def row(self, asked: str, parameters: Any = None) -> tuple[Any, ...] | None:
+        """Executes a statement; returns its first row, None if there is none."""
+        found = await self.rows(asked, parameters)
+        return found[0] if found else None
+
+    async def value(self, asked: str, parameters: Any = None) -> Any:
+        """Executes a statement; returns the first value of its first row, None without one."""
+        found = await self.row(asked, parameters)
+        return None if found is None else found[0]
+
+
+class BlockingSession(Session):
+    """A session over a blocking connection; each of its coroutines ends without a suspension.
+
+    Args:
+        connection: In autocommit mode, or with the transaction open that is joined.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection: psycopg.Connection[Any] = connection
+
+    async def rows(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """See `Session.rows`."""
+        return self.connection.execute(asked.encode(), parameters).fetchall()
+
+    async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """See `Session.events`."""
+        cursor = self.connection.cursor(binary=True)
+        payloads_as_bytes(cursor)
+        return cursor.execute(asked.encode(), parameters).fetchall()
+
+    async def change(self, asked: str, parameters: Any = None) -> int:
+        """See `Session.change`."""
+        return self.connection.execute(asked.encode(), parameters).rowcount
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """See `Session.transaction`."""
+        with self.connection.transaction():
+            yield
+
+    async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """See `Session.call`."""
+        with lent(self.connection):
+            result = function(*arguments)
+        check_result(what, result)
+        return result
+
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        """See `Session.compute`."""
+        return function(*arguments)
+
+
+class AsyncSession(Session):
+    """A session over a connection for asyncio.
+
+    Args:
+        connection: In autocommit mode, or with the transaction open that is joined.
+        in_threads: Whether decoding may wait for a key ring's database.
+    """
+
+    def __init__(
+        self, connection: psycopg.AsyncConnection[Any], *, in_threads: bool = False
+    ) -> None:
+        self.connection: psycopg.AsyncConnection[Any] = connection
+        self._in_threads = in_threads
+
+    async def rows(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """See `Session.rows`."""
+        return await (await self.connection.execute(asked.encode(), parameters)).fetchall()
+
+    async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """See `Session.events`."""
+        cursor = self.connection.cursor(binary=True)
+        payloads_as_bytes(cursor)
+        return await (await cursor.execute(asked.encode(), parameters)).fetchall()
+
+    async def change(self, asked: str, parameters: Any = None) -> int:
+        """See `Session.change`."""
+        return (await self.connection.execute(asked.encode(), parameters)).rowcount
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """See `Session.transaction`."""
+        async with self.connection.transaction():
+            yield
+
+    async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """See `Session.call`."""
+        with lent(self.connection):
+            result = function(*arguments)
+            if hasattr(result, "__await__"):
+                result = await result
+        check_result(what, result)
+        return result
+
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        """See `Session.compute`."""
+        if self._in_threads:
+            return await asyncio.to_thread(function, *arguments)
+        return function(*arguments)
+
+
+@asynccontextmanager
+async def blocking_session(dsn: str, name: str = APPLICATION_NAME) -> AsyncIterator[Session]:
+    """Opens a blocking connection for a runner.
+
+    Args:
+        dsn: Where to.
+        name: What the server calls it.
+    """
+    given = options(dsn, name[:63])
+    with psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S, **given) as connection:
+        # the mark is of use to snapshots that are taken after it only
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        yield BlockingSession(connection)
+
+
+@asynccontextmanager
+async def async_session(
+    dsn: str, name: str = APPLICATION_NAME, *, in_threads: bool = False
+) -> AsyncIterator[Session]:
+    """Opens a connection for asyncio for a runner.
+
+    Args:
+        dsn: Where to.
+        name: What the server calls it.
+        in_threads: See `AsyncSession`.
+    """
+    given = options(dsn, name[:63])
+    connecting = psycopg.AsyncConnection.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S, **given)
+    async with await connecting as connection:
+        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+        yield AsyncSession(connection, in_threads=in_threads)
