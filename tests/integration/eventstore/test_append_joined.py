@@ -194,20 +194,34 @@ def test_two_transactions_that_append_in_opposite_order_do_not_hang(pg_log, stor
     )
 
 
-def test_too_many_locks_are_reported_as_such_and_store_nothing(pg_log, store_dsn):
-    def tagged_events(count: int) -> tuple[NewEvent, ...]:
-        return tuple(
-            NewEvent("note.made", b"{}", uuid4(), datetime.now(UTC),
-                     tags=tuple(f"t:{number}-{tag}" for tag in range(10)))
-            for number in range(count)
-        )  # fmt: skip
+FILL_LOCK_TABLE = """
+DO $$ BEGIN
+    FOR n IN 1 .. 1000000 LOOP
+        BEGIN
+            PERFORM pg_advisory_xact_lock(n);
+        EXCEPTION WHEN out_of_memory THEN EXIT;
+        END;
+    END LOOP;
+END $$
+"""
 
-    with pytest.raises(StoreUnavailableError) as refused:
-        pg_log.append(AppendRequest((StreamAppend("note-1", tagged_events(9_000)),)))
+
+def append_many(pg_log) -> None:
+    for number in range(100):
+        pg_log.append(request(f"note-{number}"))
+
+
+def test_a_full_lock_table_is_reported_as_such(pg_log, store_dsn):
+    """Another session has filled it; an append alone no longer can."""
+    with psycopg.connect(store_dsn) as other:
+        other.execute(FILL_LOCK_TABLE)
+        with pytest.raises(StoreUnavailableError) as refused:
+            append_many(pg_log)
+        other.rollback()
 
     assert "HW-E050" == refused.value.code
     assert "max_locks_per_transaction" in (refused.value.hint or "")
-    assert 10 == pg_log.append(AppendRequest((StreamAppend("note-1", tagged_events(10)),))).version
+    assert 1 == pg_log.append(request("order-1")).version
 
 
 KEEPING_A_SNAPSHOT = [

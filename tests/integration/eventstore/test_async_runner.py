@@ -24,6 +24,7 @@ from eventstore.subscription import AsyncSubscription, RetryPolicy, Start, Subsc
 from eventstore.subscription.async_control import AsyncSubscriptions
 from eventstore.subscription.async_runner import AsyncSubscriptionRunner
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -48,10 +49,8 @@ def view(**options) -> AsyncSubscription:
     return AsyncSubscription(**{"name": "view", "handler": record, **options})
 
 
-async def until(condition, timeout_s: float = WAIT_S) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  # asks the database
-            await asyncio.sleep(0.01)
+async def until(condition) -> None:
+    await asyncio.to_thread(wait_until, condition, timeout_s=WAIT_S)
 
 
 def stop_quickly(ledger) -> None:
@@ -153,8 +152,7 @@ def test_a_runner_cancelled_at_any_await_leaves_no_session_and_loses_nothing(led
     async def main():
         runner = AsyncSubscriptionRunner(ledger.dsn, view(batch_size=3))
         task = asyncio.create_task(runner.run())
-        for _ in range(turns):
-            await asyncio.sleep(0.002)
+        await asyncio.wait({task}, timeout=turns * 0.002)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
@@ -168,7 +166,7 @@ def test_a_runner_cancelled_at_any_await_leaves_no_session_and_loses_nothing(led
 
 def test_a_body_that_is_cancelled_while_a_handler_hangs_ends_both(ledger):
     ledger.fill(3)
-    entered = []
+    entered, left = [], asyncio.Event()
 
     async def hang(event, delivery):
         entered.append(event)
@@ -177,11 +175,11 @@ def test_a_body_that_is_cancelled_while_a_handler_hangs_ends_both(ledger):
     async def body():
         async with AsyncSubscriptionRunner(ledger.dsn, view(handler=hang)):
             await until(lambda: entered)
+            left.set()
 
     async def main():
         task = asyncio.create_task(body())
-        await until(lambda: entered)
-        await asyncio.sleep(0.05)  # lets the body leave its block and wait for the handler
+        await left.wait()  # the block is left, and its end waits for the handler
         task.cancel()
         await asyncio.wait({task}, timeout=WAIT_S)
         assert task.cancelled()
@@ -259,7 +257,7 @@ def test_a_handler_that_fails_is_retried_and_costs_only_its_stream(ledger):
             raise KeyError("away")
 
     async def told(failure):
-        await asyncio.sleep(0)
+        await asyncio.to_thread(int)
         failures.append(failure.error_type)
 
     async def main():
@@ -279,7 +277,7 @@ def test_an_effect_may_be_async_and_happens_once(ledger):
     done = []
 
     async def send(key):
-        await asyncio.sleep(0)
+        await asyncio.to_thread(int)
         done.append(key)
 
     async def handler(event, delivery):
@@ -299,7 +297,7 @@ def test_the_end_of_a_runner_that_fails_is_told(ledger):
     ended = []
 
     async def on_stop(error):
-        await asyncio.sleep(0)
+        await asyncio.to_thread(int)
         ended.append(error)
 
     async def main():
