@@ -248,6 +248,7 @@ subscriptions: Final = Table(
     _count("resume_at", nullable=True),
     Column("earlier", JSON),
     _moment("updated_at", server_default=text(_NOW)),
+    Column("tables", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     PrimaryKeyConstraint("tenant", "name", "partition"),
     UniqueConstraint("lock_id", name="lock_id"),
     CheckConstraint("partition >= 0 AND partition < partitions", name="partition"),

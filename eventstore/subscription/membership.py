@@ -73,6 +73,8 @@ async def _declare(session: Session, subscription: Subscription) -> None:
             detail=f"after global position {number}",
             hint="was the database restored to an earlier time? start at END or BEGINNING",
         )
+    tables = sorted(subscription.tables)
+    await session.change(statement.NAME_TABLES, (tables, *asked[:2], tables))
 
 
 async def claim(session: Session, subscription: Subscription, process: int) -> list[int]:

@@ -21,6 +21,10 @@ _REFUSALS: Final = {
         "subscription {} has not come so far, there is nothing to replay",
         "a replay goes back; what is ahead comes by itself",
     ),
+    "doubling": (
+        "subscription {} has tables of its own, and a replay would double what they hold",
+        "headwater events rebuild {} makes them anew, and exchanges them when they have caught up",
+    ),
     "empty": ("a replay of subscription {} ends after it begins", "through is greater than from"),
 }
 
@@ -28,4 +32,4 @@ _REFUSALS: Final = {
 def refused(outcome: str, name: str) -> SubscriptionError:
     """Returns the error that an answer of the database stands for."""
     message, hint = _REFUSALS[outcome]
-    return SubscriptionError(message.format(name), hint=hint)
+    return SubscriptionError(message.format(name), hint=hint.format(name))

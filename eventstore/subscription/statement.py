@@ -21,6 +21,10 @@ WANT_WAKE: Final = "SELECT eventstore.want_wake()"
 LISTEN: Final = "LISTEN eventstore"
 ACT_FOR: Final = "SELECT set_config('eventstore.tenant', %s, false)"
 
+NAME_TABLES: Final = (
+    "UPDATE eventstore.subscriptions SET tables = %s"
+    " WHERE tenant = %s AND name = %s AND tables <> %s"
+)
 TAKE_TURNS: Final = "SELECT pg_advisory_xact_lock(1749237, hashtext(%s || '/' || %s))"
 DECLARE: Final = "SELECT eventstore.declare_subscription(%s, %s, %s, %s, %s)"
 JOIN: Final = "SELECT eventstore.join_subscription(%s, %s, %s)"

@@ -60,6 +60,8 @@ class Projection(Protocol):
     What `apply` writes through the connection, and how far the view has come, commit together: each
     event takes effect once, whatever crashes. Within a stream, events come in their order.
 
+    An attribute `tables`, if it has one, names the tables that it alone writes; see `Subscription`.
+
     Attributes:
         name: Names the view's subscription.
         query: Which events it is made of.
@@ -115,6 +117,8 @@ class Subscription:
         parked_streams_max: Streams that may wait. Where some of so many are still retried, the
             subscription pauses until one succeeds; where none is, it stops.
         on_failure: Is given each failure of the handler, with the error, after its transaction.
+        tables: Tables that this subscription alone writes, named without a schema. `rebuild` makes
+            them anew; a replay, which would double what they hold, is refused.
     """
 
     name: str
@@ -130,6 +134,7 @@ class Subscription:
     unknown: UnknownPolicy = UnknownPolicy.HALT
     parked_streams_max: int = PARKED_STREAMS_MAX
     on_failure: Callable[[HandlerFailure], object] | None = None
+    tables: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_subscription(self.name)
@@ -137,6 +142,7 @@ class Subscription:
         if self.tenant is not None:
             check_tenant(self.tenant)
         check_partitions(self.partitions)
+        check_tables(self.name, self.tables)
         if not isinstance(self.start, Start) and (type(self.start) is not int or self.start < 0):
             raise SubscriptionError(
                 f"subscription {self.name} starts at BEGINNING, END or after a global position",
@@ -175,7 +181,12 @@ class Subscription:
         def apply(event: Any, delivery: Delivery) -> object:
             return projection.apply(event, delivery.connection)
 
-        return cls(name=projection.name, handler=apply, query=projection.query, **options)
+        return cls(
+            name=projection.name,
+            handler=apply,
+            query=projection.query,
+            **{"tables": _tables_of(projection), **options},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +220,40 @@ class AsyncSubscription(Subscription):
         async def apply(event: Any, delivery: Delivery) -> object:
             return await projection.apply(event, delivery.connection)
 
-        return cls(name=projection.name, handler=apply, query=projection.query, **options)
+        return cls(
+            name=projection.name,
+            handler=apply,
+            query=projection.query,
+            **{"tables": _tables_of(projection), **options},
+        )
 
 
 _BATCH_SIZE_MAX: Final = 10_000
+_TABLES_MAX: Final = 20
+
+
+def _tables_of(projection: object) -> tuple[str, ...]:
+    return tuple(getattr(projection, "tables", ()))
+
+
+def check_tables(name: str, tables: tuple[str, ...]) -> None:
+    """Checks the names of a subscription's own tables.
+
+    Raises:
+        SubscriptionError: They are no tuple of names, too many, or one is there twice.
+    """
+    names = all(type(table) is str and 0 < len(table.encode()) <= _NAME_BYTES for table in tables)
+    if type(tables) is not tuple or not names or len(set(tables)) < len(tables):
+        raise SubscriptionError(
+            f"subscription {name} names its tables in a tuple, each once",
+            detail=f"{tables!r:.80}",
+            hint='such as ("balances",), without a schema',
+        )
+    if len(tables) > _TABLES_MAX:
+        raise SubscriptionError(f"subscription {name} has {_TABLES_MAX} tables at most")
+
+
+_NAME_BYTES: Final = 63
 
 
 def check_subscription(name: str) -> str:

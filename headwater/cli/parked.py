@@ -1,18 +1,22 @@
-"""`headwater events subscriptions` and `parked`: who reads the log how far, and what waits."""
+"""`headwater events subscriptions`, `rebuild`, `parked`: who reads the log, and what waits."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import asyncio
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Final
 
 import typer
 
 from eventstore.model.names import check_stream
+from eventstore.subscription import AsyncSubscription
 from eventstore.subscription.control import Subscriptions
+from eventstore.subscription.rebuild import async_rebuild
+from eventstore.subscription.rebuild import rebuild as make_anew
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
-from headwater.cli.output import print_rows
+from headwater.cli.output import print_json, print_rows
 from headwater.errors import UnhealthyError, UsageError
-from headwater.operations.events import find_store, tenant_of
+from headwater.operations.events import find_store, open_store, subscription_of, tenant_of
 
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
 
@@ -30,6 +34,7 @@ parked = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command("subscriptions")(subscriptions)
+    app.command("rebuild")(rebuild)
     app.add_typer(parked, name="parked")
 
 
@@ -47,6 +52,54 @@ def subscriptions(
         found = [one for name in control.names() for one in control.status(name)]
     rows = [_row(asdict(one)) for one in found]
     print_rows(rows, as_json=as_json, title="", empty="no subscription has ever run")
+
+
+def rebuild(
+    name: Name,
+    *,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", help="Only events after this global position.", min=0),
+    ] = None,
+    yes: Yes = False,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Make the tables of a view anew from the log, beside it, and exchange the rows that differ.
+
+    Its runners may go on; readers see the old rows until all new ones are there. Nothing happens
+    outside of the database. The view, or its subscription, is in a module that the settings name.
+
+    Example: headwater events rebuild balances --yes
+    """
+    if not yes:
+        raise UsageError(
+            "rows of the view's tables that the log does not give are removed",
+            hint="add --yes if you mean it",
+        )
+    database = find_store(dsn, config=config, home=home, profile=profile)
+    subscription = subscription_of(database, name)
+    with open_store(database, tenant) as store:
+        if isinstance(subscription, AsyncSubscription):
+            work = async_rebuild(
+                database.dsn,
+                replace(subscription, tenant=store.tenant),
+                codec=store.codec,
+                after=after,
+            )
+            done = asyncio.run(work)
+        else:
+            done = make_anew(database.dsn, subscription, store=store, after=after)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        typer.echo(
+            f"{done.events:,} events handled, {done.removed:,} rows removed, {done.added:,} added"
+        )
 
 
 @parked.command("list")

@@ -14,6 +14,7 @@ import psycopg
 from eventstore.deciding.decider import Decider
 from eventstore.errors import AuditError, EventStoreError, UndeclaredError
 from eventstore.log import LogPart
+from eventstore.model.callables import is_async
 from eventstore.model.names import check_tenant
 from eventstore.postgres import schema
 from eventstore.postgres.errors import translated
@@ -22,6 +23,7 @@ from eventstore.postgres.log import PostgresEventLog
 from eventstore.privacy.master_key import new_master_keys, read_master_keys
 from eventstore.serialization.registry import EventData
 from eventstore.store import EventStore
+from eventstore.subscription import AsyncSubscription, Subscription
 from eventstore.upkeep.audit import SealedHead
 from headwater.errors import UsageError
 from headwater.platform.database import Database, find_database
@@ -162,6 +164,34 @@ def decider_of(database: Database, category: str) -> Decider[Any, Any, Any]:
             hint="name the module that has it in [eventstore] modules",
         )
     return next(iter(found.values()))
+
+
+def subscription_of(database: Database, name: str) -> Subscription:
+    """Returns the subscription, or that of the projection, that the project declares by a name.
+
+    Raises:
+        UndeclaredError: There is none, or more than one.
+    """
+    values = [value for module in load_modules(database) for value in vars(module).values()]
+    found = {id(value): value for value in values if _named(value) == name}
+    if len(found) != 1:
+        raise UndeclaredError(
+            f"{len(found) or 'no'} subscriptions or projections are declared as {name}",
+            hint="name the module that has it, as an object, in [eventstore] modules",
+        )
+    (value,) = found.values()
+    if isinstance(value, Subscription):
+        return value
+    return AsyncSubscription.of(value) if is_async(value.apply) else Subscription.of(value)
+
+
+def _named(value: Any) -> str | None:
+    """The name of a subscription or of a projection; None if it is neither."""
+    projection = not isinstance(value, type) and callable(getattr(value, "apply", None))
+    if isinstance(value, Subscription) or (projection and hasattr(value, "query")):
+        name: str = value.name
+        return name
+    return None
 
 
 @contextmanager

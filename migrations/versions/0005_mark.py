@@ -8,7 +8,7 @@ from typing import Any, Final
 from alembic import context, op
 
 revision = "0005_mark"
-down_revision = "0003_locks"
+down_revision = "0004_tables"
 branch_labels = None
 depends_on = None
 
