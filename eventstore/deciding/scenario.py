@@ -80,8 +80,8 @@ class Given(Generic[S]):
         """Asserts the state after the events."""
         __tracebackhide__ = True
         found = _state(self._decider, self._events)
-        if not _same([expected], [found]):
-            _fail("the state is another", [expected], [found])
+        if not same([expected], [found]):
+            fail("the state is another", [expected], [found])
         return self
 
     def __bool__(self) -> NoReturn:
@@ -120,9 +120,9 @@ class When(Generic[S]):
             return self._then_rejected(expected[0])
         found = self._decided()
         if isinstance(found, Rejected):
-            _fail(f"rejected: {_said(found)}", list(expected), [])
-        if not _same(list(expected), list(found)):
-            _fail("the command leads to other events", list(expected), list(found))
+            fail(f"rejected: {_said(found)}", list(expected), [])
+        if not same(list(expected), list(found)):
+            fail("the command leads to other events", list(expected), list(found))
         return Given(self._decider, (*self._events, *found))
 
     def then_nothing(self) -> Given[S]:
@@ -147,7 +147,7 @@ class When(Generic[S]):
         __tracebackhide__ = True
         found = self._decided()
         if isinstance(found, Rejected):
-            _fail(f"rejected: {_said(found)}", [expected], [])
+            fail(f"rejected: {_said(found)}", [expected], [])
         return Given(self._decider, (*self._events, *found)).then_state(expected)
 
     def _then_rejected(self, expected: Any, match: str | None = None) -> Given[S]:
@@ -155,7 +155,7 @@ class When(Generic[S]):
         found = self._decided()
         kind = expected if isinstance(expected, type) else type(expected)
         if not isinstance(found, Rejected):
-            _fail(f"not rejected; expected {kind.__qualname__}", [], list(found))
+            fail(f"not rejected; expected {kind.__qualname__}", [], list(found))
         if not isinstance(found, kind):
             raise AssertionError(  # noqa: TRY004  # an expectation that failed
                 f"rejected: {_said(found)}; expected {kind.__qualname__}"
@@ -170,15 +170,15 @@ class When(Generic[S]):
         """The events, or why not; decided on a state that must stay as it is."""
         self._place = None
         state, twin = (_state(self._decider, self._events) for _ in range(2))
-        comparable = _same([state], [twin])
+        comparable = same([state], [twin])
         try:
             decided: tuple[Any, ...] | Rejected = self._decider.decided(
                 self._command, state, self._seen
             )
         except Rejected as error:
             decided = error
-        if comparable and not _same([state], [twin]):
-            _fail("decide changed the state that it was given", [twin], [state])
+        if comparable and not same([state], [twin]):
+            fail("decide changed the state that it was given", [twin], [state])
         if not isinstance(decided, Rejected):
             self._decider.fold(twin, copy.deepcopy(decided))  # a store refuses what it cannot fold
         return decided
@@ -203,7 +203,8 @@ def _is_rejection(expected: object) -> bool:
     return isinstance(expected, Rejected)
 
 
-def _same(expected: list[Any], found: list[Any]) -> bool:
+def same(expected: list[Any], found: list[Any]) -> bool:
+    """Returns whether values are equal, and of the same classes."""
     # an event that equals one of another class is still another event
     kinds = [type(each) for each in expected] == [type(each) for each in found]
     return kinds and bool(expected == found)
@@ -213,7 +214,8 @@ def _said(error: Rejected) -> str:
     return f"{type(error).__qualname__}: {error}"
 
 
-def _fail(what: str, expected: list[Any], found: list[Any]) -> NoReturn:
+def fail(what: str, expected: list[Any], found: list[Any]) -> NoReturn:
+    """Fails with the difference of two lists, line by line."""
     __tracebackhide__ = True
     shown = difflib.ndiff(_lines(expected), _lines(found))
     marked = [line for line in shown if not line.startswith("?")]

@@ -22,6 +22,8 @@ from eventstore.process.reaction import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from eventstore.async_store import AsyncEventStore
     from eventstore.process.manager import ProcessManager
     from eventstore.process.reaction import Reaction
@@ -55,9 +57,15 @@ class Reacting:
     Threads: belongs to one.
     """
 
-    def __init__(self, manager: ProcessManager[Any], store: EventStore | AsyncEventStore) -> None:
+    def __init__(
+        self,
+        manager: ProcessManager[Any],
+        store: EventStore | AsyncEventStore,
+        journal: Callable[[Session, Process], Journal] = Journal,
+    ) -> None:
         self._manager = manager
         self._store = store
+        self._journal = journal
 
     async def take_event(self, event: RecordedEvent, delivery: Delivery, session: Session) -> None:
         """The subscription's handler. Before `effects_from`, and in a replay, it only remembers."""
@@ -66,7 +74,7 @@ class Reacting:
         if process_id is None:
             return
         process = self._process(process_id)
-        journal = Journal(session, process)
+        journal = self._journal(session, process)
         if await journal.lock() or await journal.knows(event.global_position):
             return
         await journal.take_event(event.global_position)
@@ -77,7 +85,7 @@ class Reacting:
     async def take_timed_out(self, process_id: str, timed_out: TimedOut, session: Session) -> None:
         """Takes in a timeout; its timer is gone, and the process locked, already."""
         process = self._process(process_id)
-        journal = Journal(session, process)
+        journal = self._journal(session, process)
         number = await journal.take_timed_out(timed_out)
         cause = _Cause(timed_out, f"timer-{number}")
         await self._react(session, process, journal, cause)

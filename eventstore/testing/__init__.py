@@ -1,4 +1,8 @@
-"""The promises of an event log as tests, for those who write another back end.
+"""Tests for users of the event store, and the promises of an event log as tests.
+
+`process_scenario` and `projection_scenario` test a process manager and a view as `scenario` tests a
+decider: given, when, then. `ProcessSimulation` runs a process manager in memory, by a `MovedClock`.
+For those who write another back end, the promises of a log:
 
     class TestMyLog(EventLogContract):
         @pytest.fixture
@@ -35,13 +39,21 @@ _register(
 )
 
 from eventstore.testing.asynchrony import AsyncEventLogContract, BlockingLog  # noqa: E402
+from eventstore.testing.clock import MovedClock  # noqa: E402
 from eventstore.testing.contract import EventLogContract  # noqa: E402
+from eventstore.testing.process import process_scenario  # noqa: E402
+from eventstore.testing.projection import projection_scenario  # noqa: E402
 from eventstore.testing.sample import an_event, append_to  # noqa: E402
+from eventstore.testing.simulation import ProcessSimulation  # noqa: E402
 
 __all__ = [
     "AsyncEventLogContract",
     "BlockingLog",
     "EventLogContract",
+    "MovedClock",
+    "ProcessSimulation",
     "an_event",
     "append_to",
+    "process_scenario",
+    "projection_scenario",
 ]
