@@ -1,6 +1,7 @@
 """Writes the pages that are read off the code, so that they cannot say anything else.
 
-`python docs/generate.py` rewrites docs/cli.md, docs/errors.md, docs/settings.md and docs/types.md.
+`python docs/generate.py` rewrites docs/api.md, docs/cli.md, docs/errors.md, docs/settings.md and
+docs/types.md.
 With `--check` it changes nothing, and exits 1 with the difference when a page is old.
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import api_page
 import typer
 import types_page
 from pydantic import BaseModel
@@ -54,6 +56,7 @@ def main(arguments: list[str]) -> int:
     """Write the pages, or compare them with ``--check``."""
     docs = ROOT / "docs"
     pages = {
+        docs / "api.md": api_page.page(NOTICE),
         docs / "cli.md": cli_page(),
         docs / "errors.md": errors_page(),
         docs / "settings.md": settings_page(),
