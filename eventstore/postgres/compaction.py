@@ -7,6 +7,7 @@ from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import psycopg
 from psycopg import errors as postgres
 
@@ -65,6 +66,9 @@ OF_THE_STREAM: Final = (
     UpcastError,
 )
 """Errors that a stream has by itself: the others of its category are not held up by it."""
+
+TOMBSTONE: Final = b'{"fold":"","state":null}'
+"""Payload of the `$snapshot` of a closed stream that no fold was given for."""
 
 _POLL_S: Final = 0.02
 _POSITION_MAX: Final = 2**63 - 1
@@ -157,10 +161,23 @@ def extents(
         after = page[-1][0]
 
 
-def entomb(connection: Connection[Any], tenant: str, extent: StreamExtent, events_max: int) -> int:
+def entomb(
+    connection: Connection[Any],
+    tenant: str,
+    extent: StreamExtent,
+    events_max: int,
+    tomb: bytes = TOMBSTONE,
+) -> int:
     """Puts a `$snapshot` without a state in the place of a whole stream; the head stays its head.
 
-    No fold reads it, so whoever folds the stream reads its originals.
+    No fold reads it: a fold of the stream reads its originals.
+
+    Args:
+        connection: Of the owner.
+        tenant: Whose stream.
+        extent: The stream, up to its head.
+        events_max: Originals that one transaction may move.
+        tomb: Payload of the `$snapshot`.
 
     Returns:
         How many originals were archived.
@@ -176,17 +193,40 @@ def entomb(connection: Connection[Any], tenant: str, extent: StreamExtent, event
             lock_stream(connection, *place)
             with closing(_read(connection, _EVENTS, (*place, 0, _POSITION_MAX))) as rows:
                 first = next(rows, None)
-            if first is not None and _compacted(first) and first.data != TOMBSTONE:
+            if first is not None and _compacted(first) and not _is_tomb(first.data):
                 raise CompactionError(
                     f"stream {extent.stream} has a $snapshot with a state, which would be lost",
                     hint="give the fold of the category",
                 )
-            _move(connection, (*place, first and first.event_id, step.through, TOMBSTONE))
+            _move(connection, (*place, first and first.event_id, step.through, tomb))
     return extent.head - extent.compacted
 
 
-TOMBSTONE: Final = b'{"fold":"","state":null}'
-"""Payload of the `$snapshot` of a closed stream that nobody has a fold for."""
+def bury(
+    connection: Connection[Any], tenant: str, stream: str, events_max: int, tomb: bytes
+) -> None:
+    """Puts a `$snapshot` without a state in the place of a whole stream, whatever it had.
+
+    Raises:
+        CompactionError: There is no such stream.
+        ContentionError: A writer or an older transaction does not end.
+    """
+    place = tenant, stream
+    extent = _extent(connection, *place)
+    if not extent.head:
+        raise CompactionError(f"there is no stream {stream}", detail=f"tenant {tenant}")
+    ends = [step.through for step in steps(extent.compacted, extent.head, events_max)]
+    for end in ends or [extent.head]:
+        with connection.transaction():
+            _wait_for_snapshots(connection, *place, end)
+            lock_stream(connection, *place)
+            _move(connection, (*place, _first(connection, *place), end, tomb))
+
+
+def _is_tomb(data: bytes) -> bool:
+    """Whether a `$snapshot` has no state."""
+    payload = msgspec.json.decode(data)
+    return payload.get("fold") == "" and payload.get("state") is None
 
 
 def _extent(connection: Connection[Any], tenant: str, stream: str) -> StreamExtent:

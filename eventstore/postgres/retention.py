@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import psycopg
 
 from eventstore.errors import CompactionError
 from eventstore.model.callables import check_function, check_result
 from eventstore.model.event import StoredEvent
+from eventstore.model.names import check_stream, check_tenant
 from eventstore.postgres.compaction import (
     OF_THE_STREAM,
     PostgresCompactor,
+    bury,
     entomb,
     extents,
     lock_stream,
 )
 from eventstore.postgres.owner import connected
 from eventstore.upkeep.compaction import EVENTS_MAX, Refusal
-from eventstore.upkeep.retention import RetentionReport, check_age
+from eventstore.upkeep.retention import RetentionReport, check_age, tomb_of
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -55,6 +58,15 @@ _FORGET: Final = (
     "SELECT tenant, key FROM eventstore.idempotency_keys"
     " WHERE tenant = %s AND recorded_at <= %s ORDER BY recorded_at LIMIT %s)"
 )
+
+
+_POSITION_MAX: Final = 2**63 - 1
+_UNSEALED: Final = (
+    "SELECT coalesce(max(global_position), 0) > coalesce((SELECT through_position"
+    " FROM eventstore.seals ORDER BY block DESC LIMIT 1), 0)"
+    " FROM eventstore.log WHERE tenant = %s AND stream = %s"
+)
+_SAVED_STATES: Final = "DELETE FROM eventstore.snapshots WHERE tenant = %s AND stream = %s"
 
 
 class PostgresRetention:
@@ -118,6 +130,23 @@ class PostgresRetention:
             return RetentionReport(refused=(Refusal(extent.stream, error),))
         return RetentionReport(streams=1, archived=moved)
 
+    def delete_stream(self, tenant: str, stream: str, *, reason: str) -> int:
+        """See `Retention.delete_stream`."""
+        tomb = tomb_of(reason)
+        place = check_tenant(tenant), check_stream(stream)
+        with connected(self._dsn) as connection:
+            (unsealed,) = connection.execute(_UNSEALED, place).fetchone() or (False,)
+            if unsealed:
+                raise CompactionError(
+                    f"events of stream {stream} are not sealed yet", hint="headwater events seal"
+                )
+            bury(connection, *place, self._events_max, tomb)
+            with connection.transaction():
+                lock_stream(connection, *place)
+                row = _dropped(connection, *place)
+                connection.execute(_SAVED_STATES, place)
+        return int(row[0]) if row else 0
+
     def forget_keys(self, older_than: timedelta, *, tenant: str) -> int:
         """See `Retention.forget_keys`."""
         check_age(older_than)
@@ -177,6 +206,19 @@ class _Payload(msgspec.Struct):
     """What is looked at of a `$snapshot`."""
 
     subjects: tuple[str, ...] = ()
+
+
+def _dropped(connection: Connection[Any], tenant: str, stream: str) -> Any:
+    try:
+        return connection.execute(_DROP, (tenant, stream, _POSITION_MAX)).fetchone()
+    except psycopg.Error as error:
+        if error.sqlstate != "HWE03":
+            raise
+        # a writer was faster than the deletion
+        raise CompactionError(
+            f"events of stream {stream} are not sealed yet",
+            hint="headwater events seal, then repeat the deletion",
+        ) from error
 
 
 def _before(connection: Connection[Any], age: timedelta) -> datetime:

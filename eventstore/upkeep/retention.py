@@ -21,7 +21,9 @@ Everything is done in bounded transactions; a run that was interrupted is simply
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from eventstore.errors import CompactionError
 from eventstore.model.names import check_category, check_type
@@ -110,6 +112,22 @@ class RetentionReport:
         )
 
 
+REASON_CHARACTERS: Final = 500
+
+
+def tomb_of(reason: str) -> bytes:
+    """Returns the payload of the `$snapshot` that stands for a deleted stream.
+
+    Raises:
+        CompactionError: There is no reason, or it is too long.
+    """
+    if type(reason) is not str or not 0 < len(reason.strip()) <= REASON_CHARACTERS:
+        raise CompactionError(
+            f"a stream is deleted for a reason, of {REASON_CHARACTERS} characters at most"
+        )
+    return msgspec.json.encode({"fold": "", "state": None, "deleted": reason})
+
+
 class Retention(Protocol):
     """Applies rules. Each call may be repeated, and run beside writers and readers."""
 
@@ -135,6 +153,27 @@ class Retention(Protocol):
         Raises:
             CompactionError: The fold is of another category or tenant.
             WrongKindError: The export is async: nothing would be exported.
+        """
+        ...
+
+    def delete_stream(self, tenant: str, stream: str, *, reason: str) -> int:
+        """Deletes a stream's events for good; one `$snapshot` with the reason stays in their place.
+
+        The stream keeps its version, and cannot be folded any more: a command for it is refused
+        with `CompactionError`. The audit still verifies the log. What views, backups and consumers
+        have of it is theirs to delete; a call that was interrupted is repeated.
+
+        Args:
+            tenant: Whose stream.
+            stream: Its name.
+            reason: Why, for those who look; without personal data, because it stays.
+
+        Returns:
+            How many events.
+
+        Raises:
+            CompactionError: There is no such stream or no reason, or it is not sealed yet.
+            ContentionError: A writer or an older transaction does not end.
         """
         ...
 

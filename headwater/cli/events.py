@@ -16,7 +16,7 @@ from eventstore.log import LogPart, StreamPart
 from eventstore.model.expected_version import ANY, NO_STREAM, STREAM_EXISTS
 from eventstore.model.names import check_stream
 from eventstore.model.query import Query, QueryItem
-from headwater.cli import parked, upkeep
+from headwater.cli import keeping, parked, upkeep
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant
 from headwater.cli.output import print_json, print_rows
 from headwater.errors import UsageError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The event store: what happened, in order.", no_args_is_help=True)
 upkeep.register(app)
 parked.register(app)
+keeping.register(app)
 
 _TAIL = 20
 _POLL_S = 0.25

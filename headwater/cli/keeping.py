@@ -1,0 +1,135 @@
+"""`headwater events retain`, `forget-keys`, `delete`: what of the log is kept for how long."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from eventstore.postgres.retention import PostgresRetention
+from eventstore.upkeep.compaction import StreamFold
+from eventstore.upkeep.retention import RetentionRule
+from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
+from headwater.cli.output import print_json
+from headwater.errors import UsageError
+from headwater.operations.events import decider_of, find_store, open_store, tenant_of
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("retain")(retain)
+    app.command("forget-keys")(forget_keys)
+    app.command("delete")(delete)
+
+
+def retain(
+    category: Annotated[str, typer.Argument(help="Of the streams, such as order.")],
+    *,
+    closing: Annotated[
+        list[str] | None,
+        typer.Option("--closing", help="Type of the event that closes a stream."),
+    ] = None,
+    compact_after_days: Annotated[
+        float | None,
+        typer.Option("--compact-after-days", help="Closed streams this old are compacted.", min=0),
+    ] = None,
+    drop_after_days: Annotated[
+        float | None,
+        typer.Option("--drop-after-days", help="Archived originals this old are dropped.", min=0),
+    ] = None,
+    fold: Annotated[
+        bool, typer.Option("--fold", help="Keep the state of closed streams: needs the decider.")
+    ] = False,
+    yes: Yes = False,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Apply a rule of retention to the streams of a category; it may be repeated.
+
+    Originals are dropped with --yes only, and counted without it; what is not sealed is kept.
+
+    Example: headwater events retain order --closing order.closed --compact-after-days 90
+    """
+    rule = RetentionRule(
+        category, frozenset(closing or ()), _days(compact_after_days), _days(drop_after_days)
+    )
+    database = find_store(dsn, config=config, home=home, profile=profile)
+    whose = tenant_of(database, tenant)
+    retention = PostgresRetention(database.dsn)
+    if fold:
+        with open_store(database, tenant) as store:
+            folding = StreamFold(decider_of(database, category), store.codec, whose)
+            report = retention.apply(rule, tenant=whose, fold=folding, drop_archived=yes)
+    else:
+        report = retention.apply(rule, tenant=whose, drop_archived=yes)
+    counts = {
+        name: getattr(report, name)
+        for name in ("streams", "archived", "dropped", "droppable", "kept")
+    }
+    refused = [{"stream": one.stream, "code": one.error.code} for one in report.refused]
+    if as_json:
+        print_json({**counts, "refused": refused})
+    else:
+        typer.echo(", ".join(f"{name} {count:,}" for name, count in counts.items()))
+        for one in report.refused:
+            typer.echo(f"{one.stream}: {one.error.code} {one.error}", err=True)
+    if report.refused:
+        raise typer.Exit(1)
+
+
+def forget_keys(
+    *,
+    older_than_days: Annotated[
+        float, typer.Option("--older-than-days", help="Longer than any caller retries.", min=0)
+    ],
+    yes: Yes = False,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Forget idempotency keys: a command that is sent again with one is a new command then."""
+    if not yes:
+        raise UsageError(
+            "a command that is sent again with a forgotten key happens again",
+            hint="add --yes if you mean it",
+        )
+    database = find_store(dsn, config=config, home=home, profile=profile)
+    age = timedelta(days=older_than_days)
+    done = PostgresRetention(database.dsn).forget_keys(age, tenant=tenant_of(database, tenant))
+    typer.echo(f"{done:,} keys forgotten")
+
+
+def delete(
+    stream: Annotated[str, typer.Argument(help="Such as order-42.")],
+    *,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Stays in the log; without personal data.")
+    ],
+    yes: Yes = False,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Delete a stream's events for good; one event with the reason stays in their place.
+
+    The events are to be sealed first (headwater events seal), and the audit verifies afterwards.
+    """
+    if not yes:
+        raise UsageError("its events are gone for good", hint="add --yes if you mean it")
+    database = find_store(dsn, config=config, home=home, profile=profile)
+    retention = PostgresRetention(database.dsn)
+    done = retention.delete_stream(tenant_of(database, tenant), stream, reason=reason)
+    typer.echo(f"{done:,} events deleted")
+
+
+def _days(days: float | None) -> timedelta | None:
+    return None if days is None else timedelta(days=days)
