@@ -127,9 +127,8 @@ def _signature(value: Any, *, bound: bool = False) -> str:
             keyword = True
             shown.append("*")
         keyword = keyword or parameter.kind is parameter.VAR_POSITIONAL
-        prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(
-            parameter.kind, ""
-        )
+        stars: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        prefix = stars.get(parameter.kind, "")
         optional = parameter.default is not parameter.empty
         shown.append(f"{prefix}{parameter.name}{'=…' if optional else ''}")
     return f"({', '.join(shown)})"
