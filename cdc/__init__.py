@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from cdc.change_event import ChangeEvent
-from cdc.consumer import Change, Changes, RetryPolicy, Start, changes
+from cdc.consumer import Change, Changes, ConsumerRetryPolicy, GroupStart, changes
+from cdc.consumer.retry import ConsumerRetryPolicy as RetryPolicy
+from cdc.consumer.start import GroupStart as Start
 from cdc.envelope import Envelope, Operation
 from cdc.errors import CdcError
 from cdc.lsn import Lsn
@@ -18,7 +20,9 @@ __all__ = [
     "Changes",
     "Column",
     "ColumnKind",
+    "ConsumerRetryPolicy",
     "Envelope",
+    "GroupStart",
     "Lsn",
     "Operation",
     "RetryPolicy",
@@ -27,3 +31,4 @@ __all__ = [
     "TableSchema",
     "changes",
 ]
+# `RetryPolicy` and `Start` are former names of `ConsumerRetryPolicy` and `GroupStart`.

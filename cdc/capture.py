@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.column_rule import ColumnRules, Hiding, refuse_weak_salt
 from cdc.errors import CaptureSpecError
-from cdc.retention import Retention
+from cdc.retention import TopicRetention
 from cdc.table import TableName
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class CaptureSpec:
     heartbeat_interval_ms: int = 1_000
     topic_partitions: int = 1
     topic_retention_ms: int = 7 * _DAY_MS
-    retention: Mapping[TableName, Retention] = field(default_factory=dict)
+    retention: Mapping[TableName, TopicRetention] = field(default_factory=dict)
     replication_factor: int = -1
     capture_dsn: str | None = field(default=None, repr=False)
     connector_dsn: str | None = field(default=None, repr=False)
@@ -153,9 +153,9 @@ class CaptureSpec:
         """What of the columns does not leave the source as it is."""
         return Hiding(self.columns, self.salt)
 
-    def retention_of(self, table: TableName) -> Retention:
+    def retention_of(self, table: TableName) -> TopicRetention:
         """Returns how long the topic of a table keeps its records."""
-        return self.retention.get(table) or Retention(self.topic_retention_ms)
+        return self.retention.get(table) or TopicRetention(self.topic_retention_ms)
 
     @property
     def outbox_prefix(self) -> str:

@@ -50,7 +50,7 @@ _SEGMENT_BYTES_MIN: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class TopicRetention:
     """A policy: by time, by size, by whichever ends first, or the latest record of every key.
 
     Attributes:
@@ -65,7 +65,7 @@ class Retention:
     latest: bool = False
 
     @classmethod
-    def parse(cls, text: str, time_ms: int) -> Retention:
+    def parse(cls, text: str, time_ms: int) -> TopicRetention:
         """Reads `latest`, `7 days`, `50 GB`, or a time and a size with a comma between.
 
         Args:

@@ -9,7 +9,7 @@ from cdc.broker.producing.producer import RECORD_BYTES_MAX
 from cdc.change_event import EPOCH_HEADER
 from cdc.connect import column_rules, converter, outbox, secrets
 from cdc.postgres import own_schema, session
-from cdc.retention import Retention
+from cdc.retention import TopicRetention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -159,7 +159,7 @@ def stock_config(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
 
 def topic_config(spec: CaptureSpec, table: TableName | None = None) -> dict[str, str]:
     """Returns Kafka's properties of the topic of a table, or of others that keep records."""
-    kept = Retention(spec.topic_retention_ms) if table is None else spec.retention_of(table)
+    kept = TopicRetention(spec.topic_retention_ms) if table is None else spec.retention_of(table)
     return {
         "compression.type": "producer",  # stored as it was sent, not packed anew
         "max.message.bytes": str(RECORD_BYTES_MAX),

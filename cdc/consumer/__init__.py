@@ -14,18 +14,22 @@ from cdc.consumer.errors import (
     TopicRecreatedError,
 )
 from cdc.consumer.opening import changes
-from cdc.consumer.retry import RetryPolicy
+from cdc.consumer.retry import ConsumerRetryPolicy
+from cdc.consumer.retry import ConsumerRetryPolicy as RetryPolicy
 from cdc.consumer.shelf import ParkedKey
 from cdc.consumer.spec import ConsumerSpec
-from cdc.consumer.start import Start
+from cdc.consumer.start import GroupStart
+from cdc.consumer.start import GroupStart as Start
 
 __all__ = [
     "Change",
     "Changes",
     "ConsumerError",
+    "ConsumerRetryPolicy",
     "ConsumerSpec",
     "ConsumerSpecError",
     "GroupActiveError",
+    "GroupStart",
     "ParkedKey",
     "PartitionLag",
     "RecordsGoneError",

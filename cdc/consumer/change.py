@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Outcome(Protocol):
+class Acknowledger(Protocol):
     """Takes what became of one change."""
 
     def ack(self) -> bool:
@@ -80,7 +80,7 @@ class Change:
     offset: int
     attempt: int
     parked: bool
-    _outcome: Outcome = field(default=None)  # type: ignore[assignment]
+    _outcome: Acknowledger = field(default=None)  # type: ignore[assignment]
 
     def ack(self) -> bool:
         """Says that it is handled. It is committed with all before it in its partition.

@@ -30,7 +30,7 @@ from cdc.consumer.errors import TooManyParkedError
 from cdc.consumer.feed import Feed
 from cdc.consumer.parking import parked_note
 from cdc.consumer.place_queue import Fetch, Hand, Shelve
-from cdc.consumer.retry import Failure
+from cdc.consumer.retry import ChangeFailure
 from cdc.consumer.shelf import Shelf
 from cdc.errors import EnvelopeError
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from cdc.consumer.control import PartitionLag
-    from cdc.consumer.desk import Taken
-    from cdc.consumer.place_queue import Item
+    from cdc.consumer.desk import DispatchedWork
+    from cdc.consumer.place_queue import QueuedRecord
     from cdc.consumer.rows import RowDecoder
     from cdc.consumer.shelf import ParkedKey
     from cdc.consumer.spec import ConsumerSpec
@@ -218,7 +218,7 @@ class Changes:
             failures.append(error)
             self.stop()
 
-    def _perform(self, taken: Taken) -> Change | None:
+    def _perform(self, taken: DispatchedWork) -> Change | None:
         step = taken.step
         if isinstance(step, Shelve):
             self._write(taken, step)
@@ -229,15 +229,15 @@ class Changes:
             return None if item is None else self._change(taken, item)
         return self._change(taken, step.item) if isinstance(step, Hand) else None
 
-    def _change(self, taken: Taken, item: Item) -> Change | None:
+    def _change(self, taken: DispatchedWork, item: QueuedRecord) -> Change | None:
         """Decodes a record; parks it if that cannot be done."""
         try:
-            return self._decoded(item, Delivery(self, taken, item))
+            return self._decoded(item, ChangeDelivery(self, taken, item))
         except Exception as error:  # noqa: BLE001  # a foreign record may be anything
-            self.park(taken, item, Failure.of(error, 0))
+            self.park(taken, item, ChangeFailure.of(error, 0))
             return None
 
-    def _decoded(self, item: Item, delivery: Delivery) -> Change:
+    def _decoded(self, item: QueuedRecord, delivery: ChangeDelivery) -> Change:
         record = item.record
         event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
         if self.spec.topics.get(record.topic) != event.table:
@@ -260,13 +260,13 @@ class Changes:
             _outcome=delivery,
         )
 
-    def acked(self, taken: Taken, item: Item) -> bool:
+    def acked(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
         """Takes an acknowledgement; see `Change.ack`."""
         return self._desk.acked(taken, item)
 
-    def failed(self, taken: Taken, item: Item, error: BaseException) -> bool:
+    def failed(self, taken: DispatchedWork, item: QueuedRecord, error: BaseException) -> bool:
         """Takes a failure; see `Change.fail`."""
-        failure = Failure.of(error, item.attempts + 1, self.spec.retry.permanent)
+        failure = ChangeFailure.of(error, item.attempts + 1, self.spec.retry.permanent)
         wait_s = self.spec.retry.wait_s(failure)
         if wait_s is None:
             return self.park(taken, item, failure)
@@ -280,7 +280,7 @@ class Changes:
         )
         return self._desk.failed(taken, item, wait_s)
 
-    def park(self, taken: Taken, item: Item, failure: Failure) -> bool:
+    def park(self, taken: DispatchedWork, item: QueuedRecord, failure: ChangeFailure) -> bool:
         """Parks a change's key; see `Change.park`."""
         if not item.shelved and self._desk.parked_keys() >= self.spec.parked_keys_max:
             refusal = TooManyParkedError(
@@ -304,7 +304,7 @@ class Changes:
         self._write(taken, step)
         return True
 
-    def _write(self, taken: Taken, step: Shelve) -> None:
+    def _write(self, taken: DispatchedWork, step: Shelve) -> None:
         step.entry.parked_at_ms = step.entry.parked_at_ms or time.time_ns() // 1_000_000
         note = parked_note(step.item.record, step.entry)
         self._shelf.write(note, lambda at: self._desk.stored(taken, step, at))
@@ -321,10 +321,10 @@ class Changes:
         self._before_sigterm = signal.signal(signal.SIGTERM, heed)
 
 
-class Delivery:
+class ChangeDelivery:
     """What becomes of one change that was handed out; the first outcome counts."""
 
-    def __init__(self, changes: Changes, taken: Taken, item: Item) -> None:
+    def __init__(self, changes: Changes, taken: DispatchedWork, item: QueuedRecord) -> None:
         self._changes = changes
         self._taken = taken
         self._item = item
@@ -340,7 +340,7 @@ class Delivery:
 
     def park(self, error: BaseException) -> bool:
         """See `Change.park`."""
-        failure = Failure.of(error, self._item.attempts + 1)
+        failure = ChangeFailure.of(error, self._item.attempts + 1)
         return self._first() and self._changes.park(self._taken, self._item, failure)
 
     def _first(self) -> bool:
@@ -350,6 +350,6 @@ class Delivery:
             return False
 
 
-def _place(item: Item) -> dict[str, Any]:
+def _place(item: QueuedRecord) -> dict[str, Any]:
     record = item.record
     return {"topic": record.topic, "partition": record.partition, "offset": record.offset}

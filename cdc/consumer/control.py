@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cdc.broker.errors import RecordRefusedError
     from cdc.consumer.shelf import ParkedKey
-    from cdc.consumer.start import Start
+    from cdc.consumer.start import GroupStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def move(
     source: str,
     group: str,
     tables: Iterable[str | TableName],
-    start: Start,
+    start: GroupStart,
 ) -> dict[tuple[str, int], int]:
     """Sets where a group goes on, whatever it has had; returns the offsets by partition.
 

@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.consumer.place_queue import Hand, Item, PlaceQueue
+from cdc.consumer.place_queue import Hand, PlaceQueue, QueuedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cdc.broker.group.member import Place
-    from cdc.consumer.place_queue import Entry, Fetch, Key, Shelve, Step
-    from cdc.consumer.retry import Failure
+    from cdc.consumer.place_queue import Fetch, Key, ParkedRecord, Shelve, Step
+    from cdc.consumer.retry import ChangeFailure
     from cdc.consumer.spec import ConsumerSpec
 
 _LOOK_S: Final = 0.25
@@ -26,7 +26,7 @@ _SPAN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DispatchedWork:
     """What a thread is to do.
 
     Attributes:
@@ -63,7 +63,7 @@ class Desk:
 
     # -- the reader's side
 
-    def open(self, place: Place, offset: int, shelf: Mapping[Key, Iterable[Entry]]) -> None:
+    def open(self, place: Place, offset: int, shelf: Mapping[Key, Iterable[ParkedRecord]]) -> None:
         """Begins with a partition that is this member's now."""
         with self._changed:
             self._queues[place] = PlaceQueue(offset, shelf)
@@ -79,7 +79,9 @@ class Desk:
                 if record.value is None:
                     queue.ledger.pass_over(record.offset)
                 else:
-                    queue.add(Item(record.offset, _key(record), record, _concerns_all(record)))
+                    queue.add(
+                        QueuedRecord(record.offset, _key(record), record, _concerns_all(record))
+                    )
             self._changed.notify_all()
 
     def overfull(self) -> set[Place]:
@@ -143,7 +145,7 @@ class Desk:
 
     # -- the handlers' side
 
-    def take(self, timeout_s: float | None) -> Taken | None:
+    def take(self, timeout_s: float | None) -> DispatchedWork | None:
         """Returns what is to be done next; None if it is to stop or nothing came in time.
 
         Raises:
@@ -168,7 +170,7 @@ class Desk:
                     waits.append(deadline - now)
                 self._changed.wait(max(0.0, min(waits)))
 
-    def acked(self, taken: Taken, item: Item) -> bool:
+    def acked(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
         """Notes that a change was handled; False if its partition has gone."""
         with self._changed:
             if not self._mine(taken):
@@ -177,7 +179,7 @@ class Desk:
             self._changed.notify_all()
             return done
 
-    def failed(self, taken: Taken, item: Item, wait_s: float) -> bool:
+    def failed(self, taken: DispatchedWork, item: QueuedRecord, wait_s: float) -> bool:
         """Notes that a change is to be tried again after a wait."""
         with self._changed:
             if not self._mine(taken):
@@ -186,18 +188,20 @@ class Desk:
             self._changed.notify_all()
             return done
 
-    def park(self, taken: Taken, item: Item, failure: Failure) -> Shelve | None:
+    def park(
+        self, taken: DispatchedWork, item: QueuedRecord, failure: ChangeFailure
+    ) -> Shelve | None:
         """Parks a change's key; returns what is to be written, None if its partition has gone."""
         with self._changed:
             return taken.queue.park(item, failure) if self._mine(taken) else None
 
-    def stored(self, taken: Taken, step: Shelve, at: int) -> None:
+    def stored(self, taken: DispatchedWork, step: Shelve, at: int) -> None:
         """Notes that a record was written to the parked topic, at an offset of it."""
         with self._changed:
             taken.queue.stored(step, at)
             self._changed.notify_all()
 
-    def taken_off(self, taken: Taken, step: Fetch, record: Any) -> Item | None:
+    def taken_off(self, taken: DispatchedWork, step: Fetch, record: Any) -> QueuedRecord | None:
         """Notes that a parked record was read; returns the item to hand out."""
         with self._changed:
             return taken.queue.taken_off(step, record) if self._mine(taken) else None
@@ -266,7 +270,7 @@ class Desk:
             self._failure = error
             self._changed.notify_all()
 
-    def _next(self, now: float) -> Taken | None:
+    def _next(self, now: float) -> DispatchedWork | None:
         """Asks the partitions in turns, so that a full one does not keep the others waiting."""
         for number, place in enumerate(self._turn):
             if place in self._released:
@@ -276,10 +280,10 @@ class Desk:
             if step is not None:
                 if isinstance(step, Hand):
                     self._turn = self._turn[number + 1 :] + self._turn[: number + 1]
-                return Taken(place, queue, step)
+                return DispatchedWork(place, queue, step)
         return None
 
-    def _mine(self, taken: Taken) -> bool:
+    def _mine(self, taken: DispatchedWork) -> bool:
         return self._queues.get(taken.place) is taken.queue
 
 

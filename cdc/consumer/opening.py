@@ -12,7 +12,7 @@ from cdc.consumer.control import table_name
 from cdc.consumer.errors import ConsumerSpecError
 from cdc.consumer.rows import RowDecoder
 from cdc.consumer.spec import ConsumerSpec
-from cdc.consumer.start import Start
+from cdc.consumer.start import GroupStart
 from cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def changes(  # noqa: PLR0913
     group: str,
     source: str | None = None,
     tables: Iterable[str | TableName] | None = None,
-    start: Start = Start.BEGINNING,
+    start: GroupStart = GroupStart.BEGINNING,
     dsn: str | None = None,
     schemas: Mapping[TableName, TableSchema] | None = None,
     columns: Mapping[str, ColumnRules] | None = None,
@@ -51,7 +51,7 @@ def changes(  # noqa: PLR0913
         group: The consumer group. Its members share the partitions.
         source: The source's name.
         tables: Whose changes; `schema.table`.
-        start: Where to begin what the group has committed nothing of; see `Start`.
+        start: Where to begin what the group has committed nothing of; see `GroupStart`.
         dsn: The source database; never shown.
         schemas: What is known of the tables instead.
         columns: The source's rules for columns, as it is declared with them: what is hashed or

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
 
-from cdc.consumer.place_queue import Entry, Key
-from cdc.consumer.retry import Failure
+from cdc.consumer.place_queue import Key, ParkedRecord
+from cdc.consumer.retry import ChangeFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ class Request:
     at: int = -1
 
 
-def parked_note(record: Any, entry: Entry) -> Note:
+def parked_note(record: Any, entry: ParkedRecord) -> Note:
     """Returns the note that keeps a record.
 
     Args:
@@ -122,7 +122,7 @@ class ParkedNotes:
     """What the notes say, read from the first to the last."""
 
     def __init__(self) -> None:
-        self.entries: dict[Place, dict[int, tuple[Key, Entry]]] = defaultdict(dict)
+        self.entries: dict[Place, dict[int, tuple[Key, ParkedRecord]]] = defaultdict(dict)
         self.requests: dict[Place, dict[Key, Request]] = defaultdict(dict)
 
     def take(self, note: Any) -> None:
@@ -137,18 +137,18 @@ class ParkedNotes:
             about = _about(note)
             failure = None
             if about["error_type"] is not None:
-                failure = Failure(
+                failure = ChangeFailure(
                     about["error_type"],
                     about["error_code"],
                     about["attempts"],
                     about["permanent"],
                 )
-            entry = Entry(what, note.offset, failure, about["parked_at_ms"])
+            entry = ParkedRecord(what, note.offset, failure, about["parked_at_ms"])
             self.entries[place][what] = (_bytes(about["key"]), entry)
 
-    def shelf(self, place: Place) -> dict[Key, list[Entry]]:
+    def shelf(self, place: Place) -> dict[Key, list[ParkedRecord]]:
         """Returns what is parked of a partition, by key, in order."""
-        shelf: dict[Key, list[Entry]] = defaultdict(list)
+        shelf: dict[Key, list[ParkedRecord]] = defaultdict(list)
         for key, entry in self.entries.get(place, {}).values():
             shelf[key].append(replace(entry))
         return {key: sorted(entries) for key, entries in shelf.items()}

@@ -23,14 +23,14 @@ from cdc.consumer.ledger import AckLedger
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cdc.consumer.retry import Failure
+    from cdc.consumer.retry import ChangeFailure
 
 Key: TypeAlias = bytes | None
 """Of a record, as its bytes; equal keys are equal bytes. None: a table without a key."""
 
 
 @dataclass(slots=True, eq=False)
-class Item:
+class QueuedRecord:
     """One record on its way to the handler.
 
     Attributes:
@@ -52,7 +52,7 @@ class Item:
 
 
 @dataclass(slots=True, order=True)
-class Entry:
+class ParkedRecord:
     """A parked record.
 
     Attributes:
@@ -64,7 +64,7 @@ class Entry:
 
     offset: int
     at: int | None = field(default=None, compare=False)
-    failure: Failure | None = field(default=None, compare=False)
+    failure: ChangeFailure | None = field(default=None, compare=False)
     parked_at_ms: int = field(default=0, compare=False)
 
 
@@ -72,7 +72,7 @@ class Entry:
 class Hand:
     """Next: the handler gets this item."""
 
-    item: Item
+    item: QueuedRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,15 @@ class Fetch:
     """Next: this parked record is read, and `taken_off` told of it."""
 
     key: Key
-    entry: Entry
+    entry: ParkedRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Shelve:
     """Next: this item is written to the parked topic, and `stored` told of it."""
 
-    item: Item
-    entry: Entry
+    item: QueuedRecord
+    entry: ParkedRecord
 
 
 Step: TypeAlias = Hand | Fetch | Shelve
@@ -103,8 +103,8 @@ class _Lane:
     begins with the one that failed, or all before it are done.
     """
 
-    front: Item | None
-    behind: deque[Item] = field(default_factory=deque)
+    front: QueuedRecord | None
+    behind: deque[QueuedRecord] = field(default_factory=deque)
     parking: bool = False
     ready: bool = False  # to be handed out
 
@@ -119,18 +119,20 @@ class PlaceQueue:
         shelf: What is parked already, by key.
     """
 
-    def __init__(self, offset: int, shelf: Mapping[Key, Iterable[Entry]] | None = None) -> None:
+    def __init__(
+        self, offset: int, shelf: Mapping[Key, Iterable[ParkedRecord]] | None = None
+    ) -> None:
         self.ledger = AckLedger(offset)
         self.shelf = {key: sorted(entries) for key, entries in (shelf or {}).items() if entries}
         self.held_bytes = 0
-        self._incoming: deque[Item] = deque()
+        self._incoming: deque[QueuedRecord] = deque()
         self._lanes: dict[Key, _Lane] = {}
         self._ready: deque[Key] = deque()
-        self._due: list[tuple[float, int, Key, Item]] = []
+        self._due: list[tuple[float, int, Key, QueuedRecord]] = []
         self._number = count()
-        self._to_shelve: deque[Item] = deque()
+        self._to_shelve: deque[QueuedRecord] = deque()
         self._redelivering: set[Key] = set()
-        self._barrier: Item | None = None
+        self._barrier: QueuedRecord | None = None
         self._gone: list[int] = []
         self._settled: list[Key] = []
         for key, entries in self.shelf.items():
@@ -148,7 +150,7 @@ class PlaceQueue:
         """When the next attempt of something is due; None if nothing waits for one."""
         return self._due[0][0] if self._due else None
 
-    def add(self, item: Item) -> None:
+    def add(self, item: QueuedRecord) -> None:
         """Takes a record that was read."""
         self.ledger.take(item.offset)
         self.held_bytes += _size(item)
@@ -175,7 +177,7 @@ class PlaceQueue:
                 return step
         return self._take_in()
 
-    def acked(self, item: Item) -> bool:
+    def acked(self, item: QueuedRecord) -> bool:
         """Notes that a change was handled; False if it was not in hand."""
         if not self._is_front(item.key, item):
             return False
@@ -188,7 +190,7 @@ class PlaceQueue:
             self._lay_down(item)
         return True
 
-    def failed(self, item: Item, due: float) -> bool:
+    def failed(self, item: QueuedRecord, due: float) -> bool:
         """Notes that a change is to be tried again at a time; False if it was not in hand."""
         if not self._is_front(item.key, item):
             return False
@@ -196,7 +198,7 @@ class PlaceQueue:
         heapq.heappush(self._due, (due, next(self._number), item.key, item))
         return True
 
-    def park(self, item: Item, failure: Failure) -> Shelve | None:
+    def park(self, item: QueuedRecord, failure: ChangeFailure) -> Shelve | None:
         """Parks the key of a change that is in hand; None if it was not.
 
         Returns:
@@ -231,7 +233,7 @@ class PlaceQueue:
         if key in self._redelivering and key not in self._lanes:
             self._ready.append(key)
 
-    def taken_off(self, step: Fetch, record: Any) -> Item | None:
+    def taken_off(self, step: Fetch, record: Any) -> QueuedRecord | None:
         """Notes that a parked record was read; returns the item to hand out, if it still is.
 
         Args:
@@ -247,7 +249,7 @@ class PlaceQueue:
             del self._lanes[step.key]
             self._continue_shelf(step.key)
             return None
-        lane.front = Item(step.entry.offset, step.key, record, shelved=True)
+        lane.front = QueuedRecord(step.entry.offset, step.key, record, shelved=True)
         return lane.front
 
     def retry(self, key: Key) -> None:
@@ -322,18 +324,18 @@ class PlaceQueue:
         self._lanes[key] = _Lane(None)
         return Fetch(key, entries[0])
 
-    def _put_behind(self, item: Item) -> Shelve | None:
+    def _put_behind(self, item: QueuedRecord) -> Shelve | None:
         if self._entry(item.key, item.offset) is None:
             return self._shelve(item)
         self._acknowledge(item)  # parked before a restart
         return None
 
-    def _shelve(self, item: Item) -> Shelve:
-        entry = Entry(item.offset)
+    def _shelve(self, item: QueuedRecord) -> Shelve:
+        entry = ParkedRecord(item.offset)
         insort(self.shelf.setdefault(item.key, []), entry)
         return Shelve(item, entry)
 
-    def _lay_down(self, item: Item) -> None:
+    def _lay_down(self, item: QueuedRecord) -> None:
         """The lane goes on with the next item, or ends."""
         self._lower(item)
         lane = self._lanes[item.key]
@@ -343,11 +345,11 @@ class PlaceQueue:
         else:
             del self._lanes[item.key]
 
-    def _lower(self, item: Item) -> None:
+    def _lower(self, item: QueuedRecord) -> None:
         if self._barrier is item:
             self._barrier = None
 
-    def _acknowledge(self, item: Item) -> None:
+    def _acknowledge(self, item: QueuedRecord) -> None:
         if self.ledger.ack(item.offset):
             self.held_bytes -= _size(item)
 
@@ -370,15 +372,15 @@ class PlaceQueue:
         self._redelivering.discard(key)
         self._settled.append(key)
 
-    def _entry(self, key: Key, offset: int) -> Entry | None:
+    def _entry(self, key: Key, offset: int) -> ParkedRecord | None:
         found = (entry for entry in self.shelf.get(key, ()) if entry.offset == offset)
         return next(found, None)
 
-    def _is_front(self, key: Key, item: Item) -> bool:
+    def _is_front(self, key: Key, item: QueuedRecord) -> bool:
         lane = self._lanes.get(key)
         return lane is not None and lane.front is item
 
 
-def _size(item: Item) -> int:
+def _size(item: QueuedRecord) -> int:
     value = getattr(item.record, "value", None)
     return len(value) if isinstance(value, bytes) else 0

@@ -18,7 +18,7 @@ _TYPE_LENGTH_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class ConsumerRetryPolicy:
     """How a handler that fails is tried again. Only the change's own key waits for it.
 
     Attributes:
@@ -46,7 +46,7 @@ class RetryPolicy:
                 "a retry policy has 1 attempt or more, no negative wait and a jitter of 0 to 1"
             )
 
-    def wait_s(self, failure: Failure) -> float | None:
+    def wait_s(self, failure: ChangeFailure) -> float | None:
         """Returns how long to wait after a failure, in seconds; None: no more attempts."""
         if failure.permanent or failure.attempts >= self.attempts_max:
             return None
@@ -57,7 +57,7 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ChangeFailure:
     """What is kept of an error: never its text, which may have values of rows in it.
 
     Attributes:
@@ -73,7 +73,9 @@ class Failure:
     permanent: bool
 
     @classmethod
-    def of(cls, error: BaseException, attempts: int, permanent: tuple[type, ...] = ()) -> Failure:
+    def of(
+        cls, error: BaseException, attempts: int, permanent: tuple[type, ...] = ()
+    ) -> ChangeFailure:
         """Returns what is kept of an error after so many attempts."""
         code = getattr(error, "code", None) if isinstance(error, CdcError) else None
         code = code or getattr(error, "sqlstate", None)

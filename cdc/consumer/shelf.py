@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.broker.errors import RecordRefusedError
     from cdc.broker.group.member import Place
     from cdc.consumer.parking import Note, Request
-    from cdc.consumer.place_queue import Entry, Key
+    from cdc.consumer.place_queue import Key, ParkedRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Shelf:
             with self._guard:
                 self._notes.take(note)
 
-    def of(self, place: Place) -> dict[Key, list[Entry]]:
+    def of(self, place: Place) -> dict[Key, list[ParkedRecord]]:
         """Returns what is parked of a partition."""
         with self._guard:
             return self._notes.shelf(place)

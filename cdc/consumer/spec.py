@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from cdc.consumer.errors import ConsumerSpecError
-from cdc.consumer.retry import RetryPolicy
-from cdc.consumer.start import Start
+from cdc.consumer.retry import ConsumerRetryPolicy
+from cdc.consumer.start import GroupStart
 
 if TYPE_CHECKING:
     from cdc.table import TableName
@@ -58,8 +58,8 @@ class ConsumerSpec:
     source: str
     group: str
     tables: tuple[TableName, ...]
-    start: Start = Start.BEGINNING
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    start: GroupStart = GroupStart.BEGINNING
+    retry: ConsumerRetryPolicy = field(default_factory=ConsumerRetryPolicy)
     records_held_max: int = RECORDS_HELD_MAX
     bytes_held_max: int = BYTES_HELD_MAX
     parked_keys_max: int = PARKED_KEYS_MAX

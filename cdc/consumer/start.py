@@ -30,7 +30,7 @@ class StartKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class GroupStart:
     """Where a group begins; it counts only where the group has committed nothing yet.
 
     Attributes:
@@ -50,11 +50,11 @@ class Start:
     position: ChangePosition | Lsn | None = None
     epoch: int | None = None
 
-    BEGINNING: ClassVar[Start]
-    END: ClassVar[Start]
+    BEGINNING: ClassVar[GroupStart]
+    END: ClassVar[GroupStart]
 
     @classmethod
-    def at_time(cls, time: datetime) -> Start:
+    def at_time(cls, time: datetime) -> GroupStart:
         """Begins with the first change that was committed at a time or later.
 
         Raises:
@@ -67,7 +67,7 @@ class Start:
         return cls(StartKind.TIME, time=time.astimezone(UTC))
 
     @classmethod
-    def after(cls, position: ChangePosition | Lsn, *, epoch: int | None = None) -> Start:
+    def after(cls, position: ChangePosition | Lsn, *, epoch: int | None = None) -> GroupStart:
         """Begins with the first change whose transaction was committed after a position.
 
         After an `Lsn`, such as `pg_current_wal_lsn()` tells, the transaction before may come once
@@ -76,8 +76,8 @@ class Start:
         return cls(StartKind.POSITION, position=position, epoch=epoch)
 
 
-Start.BEGINNING = Start(StartKind.BEGINNING)
-Start.END = Start(StartKind.END)
+GroupStart.BEGINNING = GroupStart(StartKind.BEGINNING)
+GroupStart.END = GroupStart(StartKind.END)
 
 
 class Partition(Protocol):
@@ -106,7 +106,7 @@ class Partition(Protocol):
         ...
 
 
-def locate(start: Start, partition: Partition, began_ms: int | None = None) -> int:
+def locate(start: GroupStart, partition: Partition, began_ms: int | None = None) -> int:
     """Returns the offset at which a start is in a partition.
 
     Args:

@@ -14,7 +14,7 @@ from psycopg.types.json import Json
 
 from cdc.broker.topics.incarnation import Incarnation
 from cdc.lsn import Lsn
-from cdc.postgres.pressure import Sample
+from cdc.postgres.pressure import WalSample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,7 +164,7 @@ def note_wal(connection: Connection[Any], source: str) -> None:
     )
 
 
-def noted_wal(connection: Connection[Any], source: str) -> Sample | None:
+def noted_wal(connection: Connection[Any], source: str) -> WalSample | None:
     """Returns where the log ended a while ago; None if that is too long ago, or was not noted."""
     row = connection.execute(
         "SELECT wal_at, wal_lsn::text FROM headwater.captures WHERE source = %s"
@@ -172,7 +172,7 @@ def noted_wal(connection: Connection[Any], source: str) -> Sample | None:
         " AND wal_lsn <= pg_current_wal_lsn()",
         (source,),
     ).fetchone()
-    return None if row is None else Sample(row[0], Lsn.parse(row[1]))
+    return None if row is None else WalSample(row[0], Lsn.parse(row[1]))
 
 
 def note_topics(

@@ -28,7 +28,7 @@ _HAS_HEARTBEAT: Final = "SELECT to_regclass('headwater.heartbeat') IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliverySample:
     """One look at the sending side.
 
     Attributes:
@@ -52,7 +52,7 @@ class Delivery:
     visible: bool = True
 
 
-def look(connection: Connection[Any], slot: str) -> Delivery | None:
+def look(connection: Connection[Any], slot: str) -> DeliverySample | None:
     """Looks once; None where Headwater's schema does not exist, so that nothing is captured."""
     known = connection.execute(_HAS_HEARTBEAT).fetchone()
     if known is None or not known[0]:
@@ -61,7 +61,7 @@ def look(connection: Connection[Any], slot: str) -> Delivery | None:
     if row is None:
         return None
     at, beat_at, confirmed, pid, sent, decoded, wait_event, visible = row
-    return Delivery(
+    return DeliverySample(
         at,
         beat_at,
         Lsn.parse(confirmed) if confirmed else None,

@@ -110,7 +110,7 @@ class FaultKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class TableFault:
     """Why a table should not be captured as it is.
 
     Attributes:
@@ -128,7 +128,7 @@ class Fault:
 
 def faults(
     connection: Connection[Any], tables: Iterable[TableName]
-) -> dict[TableName, tuple[Fault, ...]]:
+) -> dict[TableName, tuple[TableFault, ...]]:
     """Returns what speaks against the capture of each table; tables without faults have no entry.
 
     Args:
@@ -143,13 +143,13 @@ def faults(
         rows: list[Any] = cursor.execute(_LEAVES.encode(), names).fetchall()
     for row in rows:
         leaves[TableName(row.root_schema, row.root_name)].append(row)
-    found: dict[TableName, tuple[Fault, ...]] = {}
+    found: dict[TableName, tuple[TableFault, ...]] = {}
     for table, members in leaves.items():
         schema = schemas.get(table)
         if schema is None:
             hint = "leave it out of the source's tables"
             kind = FaultKind.WRONG
-            found[table] = (Fault(kind, "has no column that leaves the database", hint),)
+            found[table] = (TableFault(kind, "has no column that leaves the database", hint),)
         elif told := tuple(_faults(schema, members)):
             found[table] = told
     return found
@@ -172,10 +172,10 @@ def children(
     return {TableName(schema, name): tuple(below) for schema, name, below in rows}
 
 
-def _faults(schema: TableSchema, leaves: Sequence[Any]) -> Iterator[Fault]:
+def _faults(schema: TableSchema, leaves: Sequence[Any]) -> Iterator[TableFault]:
     silent = [leaf for leaf in leaves if leaf.kind == "f" or leaf.persistence != "p"]
     if silent and leaves[0].partitioned:
-        yield Fault(
+        yield TableFault(
             FaultKind.WRONG,
             f"{_which(schema, silent)} leaves no trace in the log",
             "make it an ordinary, logged table, or leave the table out of the source's tables",
@@ -188,7 +188,7 @@ def _faults(schema: TableSchema, leaves: Sequence[Any]) -> Iterator[Fault]:
     other_key = [leaf for leaf in others if leaf not in refused and _lacks(schema, leaf)]
     if other_key:
         leaf = other_key[0]
-        yield Fault(
+        yield TableFault(
             FaultKind.WRONG,
             f"the log has {', '.join(sorted(leaf.logged))} of an old row in"
             f" {_which(schema, other_key)}, and its key is {', '.join(schema.key)}",
@@ -198,7 +198,7 @@ def _faults(schema: TableSchema, leaves: Sequence[Any]) -> Iterator[Fault]:
     hidden = [leaf for leaf in others if set(leaf.logged or ()) & set(leaf.not_captured)]
     if hidden and not schema.key:
         leaf = hidden[0]
-        yield Fault(
+        yield TableFault(
             FaultKind.WRONG,
             "its key has generated columns, which this server does not publish",
             "upgrade to Postgres 18, or use a unique index over other columns as replica identity",
@@ -208,18 +208,18 @@ def _faults(schema: TableSchema, leaves: Sequence[Any]) -> Iterator[Fault]:
         yield from _later(schema, leaves[0])
 
 
-def _later(schema: TableSchema, leaf: Any) -> Iterator[Fault]:
+def _later(schema: TableSchema, leaf: Any) -> Iterator[TableFault]:
     """Partitions that are made later have the replica identity DEFAULT, whatever others have."""
     quoted = sql.Identifier(schema.table.schema, schema.table.name).as_string(None)
     if not leaf.root_primary:
-        yield Fault(
+        yield TableFault(
             FaultKind.REFUSED,
             "has no primary key: Postgres refuses UPDATE and DELETE on partitions made later",
             f"ALTER TABLE {quoted} ADD PRIMARY KEY (…);",
             "a new partition does not take over the replica identity of the others",
         )
     elif schema.key and set(schema.key) != set(leaf.root_primary):
-        yield Fault(
+        yield TableFault(
             FaultKind.LATER,
             "has another key than its primary key, which partitions made later would log",
             "give each new partition the same REPLICA IDENTITY USING INDEX before rows come",
@@ -237,7 +237,7 @@ def _lacks(schema: TableSchema, leaf: Any) -> bool:
     return leaf.identity != "f" and not set(schema.key) <= set(leaf.logged)
 
 
-def _refused(schema: TableSchema, leaves: Sequence[Any]) -> Fault:
+def _refused(schema: TableSchema, leaves: Sequence[Any]) -> TableFault:
     leaf = leaves[0]
     where = "" if leaf.schema == schema.table.schema and leaf.name == schema.table.name else (
         f" on {_which(schema, leaves)}"
@@ -259,7 +259,7 @@ def _refused(schema: TableSchema, leaves: Sequence[Any]) -> Fault:
             f"ALTER TABLE {quoted} ADD PRIMARY KEY (…);  or, where the log may have whole old rows,"
             f" ALTER TABLE {quoted} REPLICA IDENTITY FULL;"
         )
-    return Fault(
+    return TableFault(
         FaultKind.REFUSED,
         f"{why}: while it is captured, Postgres refuses UPDATE and DELETE{where}",
         hint,

@@ -49,7 +49,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class WalSample:
     """The end of the log at one moment.
 
     Attributes:
@@ -78,8 +78,8 @@ class Pressure:
     """
 
     slot: SlotStatus
-    first: Sample
-    last: Sample
+    first: WalSample
+    last: WalSample
     moves: bool
     keep_bytes: int | None = None
     idle_s: float | None = None
@@ -135,7 +135,7 @@ def look(
     *,
     beat_s: float = 1.0,
     disk_bytes: int | None = None,
-    before: Sample | None = None,
+    before: WalSample | None = None,
 ) -> Pressure | None:
     """Looks twice, the second time when the server says that some time has passed.
 
@@ -174,12 +174,12 @@ def look(
     )
 
 
-def sample(connection: Connection[Any]) -> Sample:
+def sample(connection: Connection[Any]) -> WalSample:
     """Returns where the log ends now."""
     row = connection.execute(_SAMPLE).fetchone()
     if row is None:
         raise AssertionError("a query without a condition has a row")
-    return Sample(row[0], Lsn.parse(row[1]))
+    return WalSample(row[0], Lsn.parse(row[1]))
 
 
 def wal_bytes(connection: Connection[Any]) -> int | None:

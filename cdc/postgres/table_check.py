@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from cdc.postgres.identity import Fault
+    from cdc.postgres.identity import TableFault
     from cdc.table import TableName
 
 _ALONE: Final = "TRUNCATE of one partition alone is not in the log"
@@ -66,7 +66,7 @@ def checks(
             yield Check(name, CheckState.WARN, message, detail)
 
 
-def _fault(name: str, fault: Fault, *, accepted: bool) -> Check:
+def _fault(name: str, fault: TableFault, *, accepted: bool) -> Check:
     warned = fault.kind is FaultKind.LATER or (accepted and fault.kind is FaultKind.REFUSED)
     state = CheckState.WARN if warned else CheckState.FAIL
     return Check(name, state, fault.message, fault.detail, fault.hint)

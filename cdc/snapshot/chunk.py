@@ -68,7 +68,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ChunkTarget:
     """Which records a read makes, and where they go.
 
     Attributes:
@@ -92,7 +92,7 @@ def rows_of_next(last: Chunk | None) -> int:
 
 
 def read_range(
-    connection: Connection[Any], facts: TableFacts, part: KeyRange, target: Target, limit: int
+    connection: Connection[Any], facts: TableFacts, part: KeyRange, target: ChunkTarget, limit: int
 ) -> Chunk:
     """Sends the next rows of a range, in the order of their keys; returns once they are in Kafka.
 
@@ -122,7 +122,7 @@ def read_keys(
     facts: TableFacts,
     keys: Sequence[Sequence[str]],
     part: KeyRange,
-    target: Target,
+    target: ChunkTarget,
 ) -> Chunk:
     """Sends the rows of the next of some keys, and for each key without a row that it is absent.
 
@@ -163,7 +163,7 @@ def read_keyless(
     connection: Connection[Any],
     facts: TableFacts,
     part: KeyRange,
-    target: Target,
+    target: ChunkTarget,
     note: Callable[[int], None],
 ) -> Chunk:
     """Sends every row of a table without a key, in the transaction that the session is in.
@@ -189,7 +189,7 @@ def _send(
     connection: Connection[Any],
     query: sql.Composed,
     schema: TableSchema,
-    target: Target,
+    target: ChunkTarget,
     note: Callable[[int], None] | None = None,
 ) -> tuple[int, int, tuple[str, ...] | None]:
     """Sends what a query copies out; returns how many, their bytes, and the last one's key."""

@@ -42,7 +42,7 @@ class KeyRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SnapshotProgress:
     """How far a read is.
 
     Attributes:
@@ -61,7 +61,7 @@ class Progress:
         return {"identity": self.identity, "shape": self.shape, "ranges": ranges}
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> Progress:
+    def from_json(cls, kept: Mapping[str, Any]) -> SnapshotProgress:
         """Reads the form in which it is kept."""
         shape = tuple((name, type_name) for name, type_name in kept["shape"])
         return cls(kept["identity"], shape, tuple(map(KeyRange.from_json, kept["ranges"])))

@@ -26,11 +26,11 @@ from cdc.snapshot.errors import (
     TableChangedError,
     WritersInTheWayError,
 )
-from cdc.snapshot.progress import Progress
+from cdc.snapshot.progress import SnapshotProgress
 from cdc.snapshot.read_point import ReadPoint
-from cdc.snapshot.reading import Reading, Stage
+from cdc.snapshot.reading import SnapshotRun, SnapshotStage
 from cdc.snapshot.table_facts import look
-from cdc.snapshot.worker import Start, Worker
+from cdc.snapshot.worker import SnapshotStart, Worker
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -97,8 +97,8 @@ class _Reader:
         self._pool = ThreadPoolExecutor(spec.snapshot_workers, thread_name_prefix="snapshot")
         self._mine = threading.local()
         self._workers: list[Worker] = []
-        self._readings: dict[int, Reading] = {}
-        self._work: dict[Future[Any], tuple[Reading, int | None]] = {}
+        self._readings: dict[int, SnapshotRun] = {}
+        self._work: dict[Future[Any], tuple[SnapshotRun, int | None]] = {}
         self._looked_at = 0.0
         self._done = 0
         self._failure: CdcError | None = None
@@ -150,12 +150,12 @@ class _Reader:
             if number in self._readings or (read.whole and read.table in at_work):
                 continue
             if read.table in self._spec.table_topics and reads.take(self._connection, read):
-                self._readings[number] = Reading(read)
+                self._readings[number] = SnapshotRun(read)
                 at_work |= {read.table} if read.whole else set()
 
-    def _step(self, reading: Reading) -> None:
+    def _step(self, reading: SnapshotRun) -> None:
         """Takes a read one stage further, as far as that needs no worker."""
-        if reading.stage is Stage.ASKED:
+        if reading.stage is SnapshotStage.ASKED:
             try:
                 with session.connect(
                     self._spec.reader_dsn, options=session.UNFILTERED
@@ -167,22 +167,22 @@ class _Reader:
                 if self._connection.broken:
                     raise
                 self._failed(reading, failure.named(reading.read, error))
-        if reading.stage is Stage.PLACING and reading.point is not None:
+        if reading.stage is SnapshotStage.PLACING and reading.point is not None:
             if reading.point.reached():
-                reading.stage = Stage.PLACED
+                reading.stage = SnapshotStage.PLACED
             elif time.monotonic() > reading.not_before + _SAY_WAITING_S:
                 self._say_waiting(reading)
 
-    def _place(self, reading: Reading, table: TableFacts) -> None:
+    def _place(self, reading: SnapshotRun, table: TableFacts) -> None:
         reading.not_before = 0.0
         if not table.key:
-            reading.stage = Stage.PLACED  # its position is taken by the worker
+            reading.stage = SnapshotStage.PLACED  # its position is taken by the worker
             return
         reading.point = ReadPoint(self._connection, table.oid)
         self._refuse_step_back(reading)
-        reading.stage = Stage.PLACING
+        reading.stage = SnapshotStage.PLACING
 
-    def _refuse_step_back(self, reading: Reading) -> None:
+    def _refuse_step_back(self, reading: SnapshotRun) -> None:
         before, point = reading.read.read_lsn, reading.point
         if before is not None and point is not None and point.position <= before:
             raise SourceWentBackError(
@@ -191,7 +191,7 @@ class _Reader:
                 hint="headwater source repair: the source was restored or has failed over",
             )
 
-    def _say_waiting(self, reading: Reading) -> None:
+    def _say_waiting(self, reading: SnapshotRun) -> None:
         assert reading.point is not None  # noqa: S101  # of this stage
         text = failure.text(failure.writers(reading.read.table, reading.point.in_the_way()))
         reads.fail(self._connection, reading.read.id, text, final=False)
@@ -202,12 +202,12 @@ class _Reader:
         for reading in sorted(self._readings.values(), key=lambda r: r.rank):
             while len(self._work) < self._spec.snapshot_workers and reading.due:
                 read = reading.read
-                if reading.stage is Stage.PLACED and not reading.busy:
+                if reading.stage is SnapshotStage.PLACED and not reading.busy:
                     if reading.table is not None and not reading.table.key:
                         self._submit(reading, None, Worker.keyless, read, self._stop.is_set)
                     else:
                         self._submit(reading, None, Worker.start, read)
-                elif reading.stage is Stage.READ and not reading.busy:
+                elif reading.stage is SnapshotStage.READ and not reading.busy:
                     self._submit(reading, None, Worker.end_offsets, read)
                 elif (number := reading.next_part()) is not None:
                     part, last = reading.parts[number], reading.last.get(number)
@@ -215,7 +215,7 @@ class _Reader:
                 else:
                     break
 
-    def _submit(self, reading: Reading, number: int | None, work: Any, *arguments: Any) -> None:
+    def _submit(self, reading: SnapshotRun, number: int | None, work: Any, *arguments: Any) -> None:
         def do() -> Any:
             worker = self._worker()
             try:
@@ -243,7 +243,7 @@ class _Reader:
         for future in done:
             reading, number = self._work.pop(future)
             reading.busy.discard(number)
-            if self._stop.is_set() or reading.stage is Stage.OVER:
+            if self._stop.is_set() or reading.stage is SnapshotStage.OVER:
                 continue
             error = future.exception()
             if error is None:
@@ -253,14 +253,14 @@ class _Reader:
             else:
                 raise error
 
-    def _take(self, reading: Reading, number: int | None, result: Any) -> None:
+    def _take(self, reading: SnapshotRun, number: int | None, result: Any) -> None:
         """Notes what a worker has done."""
         kept = True
         if number is not None:
             kept = self._advanced(reading, number, result)
-        elif reading.stage is Stage.READ:
+        elif reading.stage is SnapshotStage.READ:
             kept = self._finished(reading, result)
-        elif isinstance(result, Start):
+        elif isinstance(result, SnapshotStart):
             kept = self._begun(reading, result)
         elif result is None:
             kept = False
@@ -273,14 +273,14 @@ class _Reader:
         if not kept:
             self._drop(reading)
 
-    def _begun(self, reading: Reading, start: Start) -> bool:
+    def _begun(self, reading: SnapshotRun, start: SnapshotStart) -> bool:
         point, table = reading.point, reading.table
         assert point is not None  # noqa: S101  # of this stage
         assert table is not None  # noqa: S101
         if (start.facts.identity, start.facts.shape) != (table.identity, table.shape):
             reading.anew()  # the position is from before that
             return True
-        progress = Progress(table.identity, table.shape, start.ranges)
+        progress = SnapshotProgress(table.identity, table.shape, start.ranges)
         expected = start.rows_expected
         if not reads.begin(self._connection, reading.read, point.position, progress, expected):
             return False
@@ -291,14 +291,14 @@ class _Reader:
         reading.go_on(list(start.ranges))
         return True
 
-    def _advanced(self, reading: Reading, number: int, found: Chunk) -> bool:
+    def _advanced(self, reading: SnapshotRun, number: int, found: Chunk) -> bool:
         read = reading.read
         reading.last[number], reading.parts[number] = found, found.part
-        if reading.stage is Stage.READING and all(part.done for part in reading.parts):
-            reading.stage = Stage.READ
+        if reading.stage is SnapshotStage.READING and all(part.done for part in reading.parts):
+            reading.stage = SnapshotStage.READ
         return reads.advance(self._connection, read, number, found.part, found.rows)
 
-    def _finished(self, reading: Reading, ends: dict[int, int]) -> bool:
+    def _finished(self, reading: SnapshotRun, ends: dict[int, int]) -> bool:
         read = reading.read
         assert read.read_lsn is not None  # noqa: S101  # it has begun
         if reads.finish(self._connection, read.id, read.read_lsn, ends):
@@ -306,11 +306,11 @@ class _Reader:
             _log.info("table read", table=str(read.table), position=str(read.read_lsn))
         return False
 
-    def _failed(self, reading: Reading, error: CdcError) -> None:
+    def _failed(self, reading: SnapshotRun, error: CdcError) -> None:
         read = reading.read
         if isinstance(error, TableChangedError):
             # a second worker may still tell the same of the table before
-            if reading.stage is Stage.READING:
+            if reading.stage is SnapshotStage.READING:
                 reading.anew()
             return
         reads.fail(self._connection, read.id, failure.text(error), final=not error.retriable)
@@ -321,17 +321,17 @@ class _Reader:
         if not error.retriable:
             self._failure = self._failure or error
             self._drop(reading)
-        elif reading.stage in (Stage.PLACING, Stage.PLACED):
+        elif reading.stage in (SnapshotStage.PLACING, SnapshotStage.PLACED):
             reading.anew()
 
     def _give_up(self) -> None:
         for reading in self._readings.values():
-            if reading.stage is Stage.PLACING and reading.point is not None:
+            if reading.stage is SnapshotStage.PLACING and reading.point is not None:
                 in_the_way = reading.point.in_the_way()
                 self._failure = self._failure or failure.writers(reading.read.table, in_the_way)
         self._failure = self._failure or WritersInTheWayError("tables were not read in time")
 
-    def _drop(self, reading: Reading) -> None:
-        reading.stage = Stage.OVER
+    def _drop(self, reading: SnapshotRun) -> None:
+        reading.stage = SnapshotStage.OVER
         self._readings.pop(reading.read.id, None)
         reads.let_go(self._connection, reading.read)

@@ -20,7 +20,7 @@ PAUSE_MAX_S: Final = 60.0
 _PAUSE_FIRST_S: Final = 1.0
 
 
-class Stage(Enum):
+class SnapshotStage(Enum):
     """What comes next for a read."""
 
     ASKED = auto()  # its position has to be taken
@@ -32,7 +32,7 @@ class Stage(Enum):
 
 
 @dataclass
-class Reading:
+class SnapshotRun:
     """One read that this reader is at; used by one thread.
 
     Attributes:
@@ -48,7 +48,7 @@ class Reading:
     """
 
     read: Read
-    stage: Stage = Stage.ASKED
+    stage: SnapshotStage = SnapshotStage.ASKED
     table: TableFacts | None = None
     point: ReadPoint | None = None
     parts: list[KeyRange] = field(default_factory=list)
@@ -66,17 +66,19 @@ class Reading:
         """Goes on with these ranges."""
         self.parts = parts
         self.last.clear()
-        self.stage = Stage.READ if all(part.done for part in parts) else Stage.READING
+        self.stage = (
+            SnapshotStage.READ if all(part.done for part in parts) else SnapshotStage.READING
+        )
 
     def anew(self) -> None:
         """Begins anew, with a new position."""
-        self.stage, self.point, self.table, self.parts = Stage.ASKED, None, None, []
+        self.stage, self.point, self.table, self.parts = SnapshotStage.ASKED, None, None, []
         self.last.clear()
 
     @property
     def due(self) -> bool:
         """Whether it may go on now."""
-        return time.monotonic() >= self.not_before and self.stage is not Stage.OVER
+        return time.monotonic() >= self.not_before and self.stage is not SnapshotStage.OVER
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -86,7 +88,7 @@ class Reading:
 
     def next_part(self) -> int | None:
         """Returns a range that nobody is at and that is not done; None if there is none."""
-        if self.stage is not Stage.READING:
+        if self.stage is not SnapshotStage.READING:
             return None
         free = (n for n, part in enumerate(self.parts) if not part.done and n not in self.busy)
         return next(free, None)

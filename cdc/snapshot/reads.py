@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
-from cdc.snapshot.progress import Progress
+from cdc.snapshot.progress import SnapshotProgress
 from cdc.table import TableName
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Read:
     read_lsn: Lsn | None
     rows_expected: int | None
     rows_read: int
-    progress: Progress | None
+    progress: SnapshotProgress | None
     end_offsets: Mapping[int, int] | None
     failure: str | None
     asked_at: datetime
@@ -354,7 +354,7 @@ def begin(
     connection: Connection[Any],
     read: Read,
     read_lsn: Lsn,
-    progress: Progress,
+    progress: SnapshotProgress,
     rows_expected: int | None,
 ) -> bool:
     """Notes the position that a read stands for; returns False if it was taken away meanwhile."""
@@ -447,7 +447,7 @@ def _read(row: Sequence[Any]) -> Read:
         Lsn.parse(lsn) if lsn else None,
         expected,
         rows,
-        Progress.from_json(progress) if progress else None,
+        SnapshotProgress.from_json(progress) if progress else None,
         {int(partition): end for partition, end in ends.items()} if ends is not None else None,
         *times,
     )

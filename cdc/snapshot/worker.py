@@ -14,9 +14,9 @@ from cdc.broker.topics import offsets
 from cdc.change_event import EPOCH_HEADER
 from cdc.postgres import session, treatment
 from cdc.snapshot import chunk, quiet_moment, ranges, reads
-from cdc.snapshot.chunk import Chunk, Target
+from cdc.snapshot.chunk import Chunk, ChunkTarget
 from cdc.snapshot.errors import SnapshotError, TableChangedError
-from cdc.snapshot.progress import KeyRange, Progress
+from cdc.snapshot.progress import KeyRange, SnapshotProgress
 from cdc.snapshot.record import ReadEnvelope
 from cdc.snapshot.table_facts import look
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SnapshotStart:
     """What a read begins with.
 
     Attributes:
@@ -76,7 +76,7 @@ class Worker:
             with suppress(Error):
                 connection.cancel_safe(timeout=2.0)
 
-    def start(self, read: Read) -> Start:
+    def start(self, read: Read) -> SnapshotStart:
         """Finds out what a read has to read; its position has been reached.
 
         Raises:
@@ -85,11 +85,11 @@ class Worker:
         connection = self._session()
         facts = look(connection, read.table, self._spec.publication, self._spec.columns)
         if read.keys is not None:
-            return Start(facts, (KeyRange(),), len(read.keys))
+            return SnapshotStart(facts, (KeyRange(),), len(read.keys))
         expected = ranges.rows_expected(connection, facts, read.predicate)
         # what satisfies a condition may lie anywhere
         whole = expected if read.whole else 0
-        return Start(facts, ranges.split(connection, facts, whole or 0), expected)
+        return SnapshotStart(facts, ranges.split(connection, facts, whole or 0), expected)
 
     def chunk(self, read: Read, part: KeyRange, last: Chunk | None) -> Chunk:
         """Sends the next chunk of a range; returns once Kafka has it.
@@ -136,7 +136,7 @@ class Worker:
         with session.connect(self._spec.dsn) as other:
             position = quiet_moment.begin(connection, other, facts, stopped)
             try:
-                progress = Progress(facts.identity, facts.shape, (part,))
+                progress = SnapshotProgress(facts.identity, facts.shape, (part,))
                 if not reads.begin(other, read, position, progress, expected):
                     return None
                 begun = replace(read, read_lsn=position, progress=progress)
@@ -174,11 +174,11 @@ class Worker:
             raise TableChangedError(f"columns of table {read.table} were changed")
         return kept
 
-    def _target(self, read: Read) -> Target:
+    def _target(self, read: Read) -> ChunkTarget:
         assert read.read_lsn is not None  # noqa: S101  # it has begun
         topic = self._spec.table_topics[read.table]
         envelope = ReadEnvelope(self._spec.name, read.table, read.read_lsn)
-        return Target(self._opened(topic), topic, envelope, read.predicate)
+        return ChunkTarget(self._opened(topic), topic, envelope, read.predicate)
 
     def _session(self) -> Connection[Any]:
         if self._connection is None or self._connection.closed:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cdc.broker.reading.arrival import Arrival
     from cdc.connect.rest import ConnectorState
-    from cdc.postgres.delivery import Delivery
+    from cdc.postgres.delivery import DeliverySample
 
 GRACE_S: Final = 20.0
 """What a pause of a collector, a rebalance or a restarted worker takes without being a stall."""
@@ -53,7 +53,7 @@ class Sight:
 
     worker: ConnectorState | None
     answers: bool
-    delivery: Delivery | None
+    delivery: DeliverySample | None
     arrival: Arrival | None = None
 
     @property
@@ -188,7 +188,7 @@ def _said(sight: Sight) -> FlowState | None:
     return None
 
 
-def _reads_on(now: Delivery, then: Delivery) -> bool:
+def _reads_on(now: DeliverySample, then: DeliverySample) -> bool:
     if now.sender_pid is None:
         return False
     if (now.sent_lsn, now.decoded_bytes) != (then.sent_lsn, then.decoded_bytes):

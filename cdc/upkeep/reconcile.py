@@ -1,7 +1,7 @@
 """What of a source is not as declared, and how each of it is made so.
 
-`steps` looks and changes nothing; `Step.do` does what its differences show and nothing else. So
-`plan` and `apply` are one path, of which the first goes half.
+`steps` looks and changes nothing; `ReconcileStep.do` does what its differences show and nothing
+else. So `plan` and `apply` are one path, of which the first goes half.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HOUR_MS: Final = 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReconcileStep:
     """Differences of one part, and what makes it as declared.
 
     Attributes:
@@ -50,7 +50,7 @@ class Step:
 
 def steps(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, anew: bool = False
-) -> list[Step]:
+) -> list[ReconcileStep]:
     """Returns what has to be done, in its order; nothing if everything is as declared.
 
     Args:
@@ -120,20 +120,22 @@ def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
     ]
 
 
-def _schema(connection: Connection[Any]) -> Iterator[Step]:
+def _schema(connection: Connection[Any]) -> Iterator[ReconcileStep]:
     if not own_schema.exists(connection):
         made = Difference(Part.SCHEMA, "headwater", "", None, "created")
-        yield Step((made,), lambda: own_schema.ensure(connection))
+        yield ReconcileStep((made,), lambda: own_schema.ensure(connection))
 
 
-def _publication(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) -> Iterator[Step]:
+def _publication(
+    connection: Connection[Any], spec: CaptureSpec, *, anew: bool
+) -> Iterator[ReconcileStep]:
     name = spec.publication
     found = None if anew else publication.find(connection, name)
     if found is None:
         made = Difference(
             Part.PUBLICATION, name, "", None, f"created for {len(spec.captured)} tables"
         )
-        yield Step((made,), lambda: publication.ensure(connection, name, spec.captured))
+        yield ReconcileStep((made,), lambda: publication.ensure(connection, name, spec.captured))
         return
     lacking, extra = found.against(spec.captured)
     differences = [
@@ -160,10 +162,10 @@ def _publication(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) 
                 reads.forget(connection, spec.name, extra)
             return changes + gone
 
-        yield Step(tuple(differences), do)
+        yield ReconcileStep(tuple(differences), do)
 
 
-def _shapes(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Step]:
+def _shapes(connection: Connection[Any], spec: CaptureSpec) -> Iterator[ReconcileStep]:
     """Before anything is streamed: what each table looks like, and who notes what follows."""
     known = own_schema.exists(connection)
     differences = [
@@ -179,22 +181,22 @@ def _shapes(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Step]:
         return made + [f"shape of {t} noted" for t in history.observe(connection, spec.tables)]
 
     if differences:
-        yield Step(tuple(differences), do)
+        yield ReconcileStep(tuple(differences), do)
 
 
-def _slot(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) -> Iterator[Step]:
+def _slot(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) -> Iterator[ReconcileStep]:
     # one that is gone and was captured from is not made again: that is for a repair to do
     if anew or captures.find(connection, spec.name) is None:
         made = Difference(Part.SLOT, spec.slot, "", None, "made")
-        yield Step((made,), lambda: continuity.begin(connection, spec))
+        yield ReconcileStep((made,), lambda: continuity.begin(connection, spec))
 
 
-def _topics(spec: CaptureSpec) -> Iterator[Step]:
+def _topics(spec: CaptureSpec) -> Iterator[ReconcileStep]:
     wanted = topic_specs(spec)
     there = topics.find(spec.kafka_bootstrap, [topic.name for topic in wanted])
     missing = [topic for topic in wanted if topic.name not in there]
     if missing:
-        yield Step(
+        yield ReconcileStep(
             tuple(Difference(Part.TOPIC, topic.name, "", None, "created") for topic in missing),
             lambda: topics.ensure(spec.kafka_bootstrap, missing),
         )
@@ -203,7 +205,7 @@ def _topics(spec: CaptureSpec) -> Iterator[Step]:
             yield from _topic(spec.kafka_bootstrap, there[topic.name], topic)
 
 
-def _topic(bootstrap: str, have: TopicSpec, want: TopicSpec) -> Iterator[Step]:
+def _topic(bootstrap: str, have: TopicSpec, want: TopicSpec) -> Iterator[ReconcileStep]:
     ours = {key: value for key, value in have.configs.items() if key in OURS}
     differences = of_properties(Part.TOPIC, want.name, ours, want.configs)
     if have.partitions != want.partitions:
@@ -216,7 +218,7 @@ def _topic(bootstrap: str, have: TopicSpec, want: TopicSpec) -> Iterator[Step]:
             repaired=False,
             hint="keys would move between partitions: declare as many as there are",
         )
-        yield Step((refused,), list)
+        yield ReconcileStep((refused,), list)
     if differences:
 
         def do() -> list[str]:
@@ -224,10 +226,12 @@ def _topic(bootstrap: str, have: TopicSpec, want: TopicSpec) -> Iterator[Step]:
             topics.alter(bootstrap, want.name, changed)
             return [str(found) for found in differences]
 
-        yield Step(tuple(differences), do)
+        yield ReconcileStep(tuple(differences), do)
 
 
-def _secrets(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Iterator[Step]:
+def _secrets(
+    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec
+) -> Iterator[ReconcileStep]:
     wanted = _secret_values(connection, spec)
     names = secrets.differing(spec, wanted)
     if not names:
@@ -239,14 +243,14 @@ def _secrets(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) 
             rest.restart(spec.connector, only_failed=False)  # it has read the old ones
         return [f"wrote {name} for connector {spec.connector}" for name in names]
 
-    yield Step(
+    yield ReconcileStep(
         tuple(Difference(Part.SECRET, f"{spec.name}/{name}", "", None, MASK) for name in names), do
     )
 
 
 def _connector(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, anew: bool
-) -> Iterator[Step]:
+) -> Iterator[ReconcileStep]:
     wanted = _config(connection, spec)
     found = None if anew else rest.config(spec.connector)
     if found is None:
@@ -262,7 +266,7 @@ def _connector(
         return [f"{verb} connector {spec.connector}"]
 
     if differences:
-        yield Step(tuple(differences), do)
+        yield ReconcileStep(tuple(differences), do)
 
 
 def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
@@ -291,6 +295,6 @@ def _secret_values(connection: Connection[Any], spec: CaptureSpec) -> dict[str, 
     return found
 
 
-def applied(found: Iterable[Step]) -> list[str]:
+def applied(found: Iterable[ReconcileStep]) -> list[str]:
     """Does all steps, one after another; returns what was changed."""
     return [change for step in found for change in step.do()]

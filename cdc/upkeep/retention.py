@@ -16,7 +16,7 @@ from cdc.upkeep.errors import LogLostError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cdc.broker.topics.extent import Extent, Place
+    from cdc.broker.topics.extent import PartitionExtent, Place
 
 LEFT_MIN: Final = 0.25
 """Share of what is kept that a reader should have left; below it there is an alert."""
@@ -33,7 +33,7 @@ class ReaderState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PartitionRetention:
     """One partition: what it holds and how long that lasts.
 
     Attributes:
@@ -56,7 +56,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class PartitionReader:
     """One reader in one partition.
 
     Attributes:
@@ -116,7 +116,7 @@ def keeps_s(configs: Mapping[str, str], bytes_per_second: float) -> float | None
     return min(limits, default=None)
 
 
-def rate(extent: Extent, grown_bytes: int, window_s: float) -> float:
+def rate(extent: PartitionExtent, grown_bytes: int, window_s: float) -> float:
     """Returns bytes per second: what was appended just now, or else over all that is held."""
     if grown_bytes > 0 and window_s > 0:
         return grown_bytes / window_s
@@ -127,11 +127,15 @@ def rate(extent: Extent, grown_bytes: int, window_s: float) -> float:
 
 
 def kept(
-    place: Place, extent: Extent, configs: Mapping[str, str], bytes_per_second: float, now_s: float
-) -> Kept:
-    """Describes a partition; see `Kept`."""
+    place: Place,
+    extent: PartitionExtent,
+    configs: Mapping[str, str],
+    bytes_per_second: float,
+    now_s: float,
+) -> PartitionRetention:
+    """Describes a partition; see `PartitionRetention`."""
     held_s = None if extent.oldest_at_s is None else max(0.0, now_s - extent.oldest_at_s)
-    return Kept(
+    return PartitionRetention(
         *place,
         extent.size_bytes,
         extent.end - extent.earliest,
@@ -142,8 +146,13 @@ def kept(
 
 
 def reader(  # noqa: PLR0913, PLR0917  # the parts of one line
-    name: str, found: Kept, extent: Extent, wanted: int, wanted_at_s: float | None, now_s: float
-) -> Reader:
+    name: str,
+    found: PartitionRetention,
+    extent: PartitionExtent,
+    wanted: int,
+    wanted_at_s: float | None,
+    now_s: float,
+) -> PartitionReader:
     """Describes a reader in a partition.
 
     Args:
@@ -164,4 +173,4 @@ def reader(  # noqa: PLR0913, PLR0917  # the parts of one line
             state = ReaderState.AT_RISK
     left = wanted - extent.earliest
     place = found.topic, found.partition
-    return Reader(name, *place, state, wanted, extent.earliest, left, left_s)
+    return PartitionReader(name, *place, state, wanted, extent.earliest, left, left_s)

@@ -22,7 +22,7 @@ ROLE: Final = "headwater_capture"
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class RoleStatement:
     """One statement for an administrator.
 
     Attributes:
@@ -41,7 +41,7 @@ def statements(
     *,
     alone: bool = False,
     columns: Mapping[TableName, Sequence[str]] | None = None,
-) -> list[Statement]:
+) -> list[RoleStatement]:
     """Returns what an administrator runs so that a role may capture a source, and nothing else.
 
     The role has LOGIN, REPLICATION and SELECT; it is no superuser, owns nothing and passes no
@@ -77,21 +77,27 @@ def statements(
     ]
 
 
-def _objects(spec: CaptureSpec) -> list[Statement]:
+def _objects(spec: CaptureSpec) -> list[RoleStatement]:
     """What the role may not make: the schema, and the publication, for which it would own all."""
     made = publication.creation(spec.publication, sorted(set(spec.captured)))
     return [
-        Statement(trigger.dropped(), "none of them runs while the schema is being taken"),
-        Statement(own_schema_owner.TAKE.strip(), "no other role's triggers run with your rights"),
-        Statement(own_schema.SQL.strip(), "schema headwater: the heartbeat and what is captured"),
-        Statement(made.as_string(None) + ";", "what leaves the database"),
-        Statement(trigger.statements(), "changes of tables are noted, in order (a superuser's)"),
+        RoleStatement(trigger.dropped(), "none of them runs while the schema is being taken"),
+        RoleStatement(
+            own_schema_owner.TAKE.strip(), "no other role's triggers run with your rights"
+        ),
+        RoleStatement(
+            own_schema.SQL.strip(), "schema headwater: the heartbeat and what is captured"
+        ),
+        RoleStatement(made.as_string(None) + ";", "what leaves the database"),
+        RoleStatement(
+            trigger.statements(), "changes of tables are noted, in order (a superuser's)"
+        ),
     ]
 
 
 def _reads(
     spec: CaptureSpec, role: sql.Identifier, columns: Mapping[TableName, Sequence[str]]
-) -> list[Statement]:
+) -> list[RoleStatement]:
     whole = [table for table in spec.required if table not in columns]
     found = []
     if whole:
@@ -110,7 +116,7 @@ def _reads(
     return found
 
 
-def _state(role: sql.Identifier, *, alone: bool) -> list[Statement]:
+def _state(role: sql.Identifier, *, alone: bool) -> list[RoleStatement]:
     heartbeat = sql.Identifier(HEARTBEAT_TABLE.schema, HEARTBEAT_TABLE.name)
     if not alone:
         grant = "GRANT SELECT, INSERT, UPDATE ON {} TO {}"
@@ -120,9 +126,9 @@ def _state(role: sql.Identifier, *, alone: bool) -> list[Statement]:
     return [_said("it keeps the state of capture", grant, schema, role)]
 
 
-def _said(why: str, template: str, *parts: sql.Composable) -> Statement:
+def _said(why: str, template: str, *parts: sql.Composable) -> RoleStatement:
     # every template is a constant of this module
-    return Statement(sql.SQL(template).format(*parts).as_string(None) + ";", why)
+    return RoleStatement(sql.SQL(template).format(*parts).as_string(None) + ";", why)
 
 
 def _listed(parts: Iterable[sql.Composable]) -> sql.Composable:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.broker.topics import extent, topics
 from cdc.upkeep import retention
-from cdc.upkeep.retention import Kept, Reader, ReaderState
+from cdc.upkeep.retention import PartitionReader, PartitionRetention, ReaderState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cdc.broker.topics.extent import Extent, Place
+    from cdc.broker.topics.extent import PartitionExtent, Place
     from cdc.capture import CaptureSpec
 
 WINDOW_S: Final = 5.0
@@ -31,8 +31,8 @@ class Tail:
     """
 
     bytes_per_second: float
-    kept: tuple[Kept, ...]
-    readers: tuple[Reader, ...]
+    kept: tuple[PartitionRetention, ...]
+    readers: tuple[PartitionReader, ...]
 
     @property
     def healthy(self) -> bool:
@@ -82,11 +82,11 @@ def look(
 
 def _kept(  # noqa: PLR0913, PLR0917  # the parts of one line
     place: Place,
-    found: Extent,
+    found: PartitionExtent,
     configs: Mapping[str, str],
     before_bytes: int,
     seconds: float,
     now_s: float,
-) -> Kept:
+) -> PartitionRetention:
     rate = retention.rate(found, found.size_bytes - before_bytes, seconds)
     return retention.kept(place, found, configs, rate, now_s)

@@ -66,7 +66,7 @@ class TracePart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class CaptureRemnant:
     """One thing in the database that a capture has made, or that has the name of such a thing.
 
     Attributes:
@@ -86,7 +86,7 @@ class Trace:
     held_bytes: int = 0
 
 
-def find(connection: Connection[Any], source: str) -> list[Trace]:
+def find(connection: Connection[Any], source: str) -> list[CaptureRemnant]:
     """Returns what there is of a source's capture, in the order in which it goes; reading only."""
     known = own_schema.exists(connection)
     others = _others(connection, source) if known else []
@@ -110,7 +110,7 @@ def left_behind(connection: Connection[Any], source: str) -> list[str]:
     return sorted({name for name, _ in rows} - read - {source} | set(noted) - read)
 
 
-def drop(connection: Connection[Any], source: str, trace: Trace) -> list[str]:
+def drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> list[str]:
     """Takes one trace away; returns what went, one line each, nothing if it was gone.
 
     Args:
@@ -137,7 +137,7 @@ def drop(connection: Connection[Any], source: str, trace: Trace) -> list[str]:
         ) from None
 
 
-def _drop(connection: Connection[Any], source: str, trace: Trace) -> list[str]:
+def _drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> list[str]:
     match trace.part:
         case TracePart.SLOT:
             gone = slot.drop(connection, trace.name)
@@ -175,7 +175,7 @@ def _drop_schema(connection: Connection[Any], source: str) -> list[str]:
     return ["dropped schema headwater"]
 
 
-def _slot(connection: Connection[Any], source: str, *, known: bool) -> Iterator[Trace]:
+def _slot(connection: Connection[Any], source: str, *, known: bool) -> Iterator[CaptureRemnant]:
     name = PREFIX + source
     found = slot.status(connection, name)
     if found is None:
@@ -185,14 +185,14 @@ def _slot(connection: Connection[Any], source: str, *, known: bool) -> Iterator[
     ours = bool(noted and noted[0]) and found.decodes(connection.info.dbname)
     if not ours:
         why = "no capture of this database is noted with it: it may be another's"
-        yield Trace(TracePart.SLOT, name, False, why, statement, found.retained_bytes)
+        yield CaptureRemnant(TracePart.SLOT, name, False, why, statement, found.retained_bytes)
         return
     read = f"read by {found.holder or 'a process'}" if found.active else "read by nobody"
     why = f"{read}, holds {found.retained_bytes / 1024 / 1024:.1f} MiB of the source's log"
-    yield Trace(TracePart.SLOT, name, True, why, statement, found.retained_bytes)
+    yield CaptureRemnant(TracePart.SLOT, name, True, why, statement, found.retained_bytes)
 
 
-def _publication(connection: Connection[Any], source: str) -> Iterator[Trace]:
+def _publication(connection: Connection[Any], source: str) -> Iterator[CaptureRemnant]:
     name = PREFIX + source
     found = publication.find(connection, name)
     if found is None:
@@ -204,12 +204,14 @@ def _publication(connection: Connection[Any], source: str) -> Iterator[Trace]:
         why = "another role made it"
     else:
         why = f"publishes {len(found.tables)} tables"
-        yield Trace(TracePart.PUBLICATION, name, True, why, statement)
+        yield CaptureRemnant(TracePart.PUBLICATION, name, True, why, statement)
         return
-    yield Trace(TracePart.PUBLICATION, name, False, why, statement)
+    yield CaptureRemnant(TracePart.PUBLICATION, name, False, why, statement)
 
 
-def _triggers(connection: Connection[Any], others: list[str], *, known: bool) -> Iterator[Trace]:
+def _triggers(
+    connection: Connection[Any], others: list[str], *, known: bool
+) -> Iterator[CaptureRemnant]:
     names = trigger.existing(connection)
     if not names:
         return
@@ -222,34 +224,34 @@ def _triggers(connection: Connection[Any], others: list[str], *, known: bool) ->
     elif not trigger.superuser(connection):
         why = _SUPERUSER
     removable = known and not others and why is not _SUPERUSER
-    yield Trace(TracePart.TRIGGERS, ", ".join(names), removable, why, statement)
+    yield CaptureRemnant(TracePart.TRIGGERS, ", ".join(names), removable, why, statement)
 
 
 def _schema(
     connection: Connection[Any], source: str, others: list[str], *, known: bool
-) -> Iterator[Trace]:
+) -> Iterator[CaptureRemnant]:
     owned = connection.execute(_SCHEMA_OWNED).fetchone()
     if owned is None:
         return
     statement = "DROP SCHEMA headwater CASCADE;  -- after a look at what it has"
     if not known:
         why = "does not have Headwater's tables: another made it, or it was emptied by hand"
-        yield Trace(TracePart.SCHEMA, SCHEMA, False, why, statement)
+        yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, False, why, statement)
     elif others:
         noted = connection.execute(
             "SELECT EXISTS (SELECT FROM headwater.captures WHERE source = %s)", (source,)
         ).fetchone()
         if noted and noted[0]:
             why = f"what is noted of {source}; the rest is needed by {', '.join(others)}"
-            yield Trace(TracePart.SCHEMA, SCHEMA, True, why, statement)
+            yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, True, why, statement)
     elif not owned[0]:
-        yield Trace(TracePart.SCHEMA, SCHEMA, False, "another role made it", statement)
+        yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, False, "another role made it", statement)
     elif trigger.existing(connection) and not trigger.superuser(connection):
         why = "event triggers call its functions, and only a superuser may drop those"
-        yield Trace(TracePart.SCHEMA, SCHEMA, False, why, statement)
+        yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, False, why, statement)
     else:
         why = f"{len(own_schema.TABLES)} tables: what is captured, how far views have come"
-        yield Trace(TracePart.SCHEMA, SCHEMA, True, why, statement)
+        yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, True, why, statement)
 
 
 def _others(connection: Connection[Any], source: str) -> list[str]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from eventstore.upkeep.compaction import CompactionPolicy, Step, StreamFold
+    from eventstore.upkeep.compaction import CompactionPolicy, CompactionStep, StreamFold
 
 ATTEMPTS_MAX: Final = 5
 """Of one step that others are faster with; each attempt of theirs brings the stream on."""
@@ -234,7 +234,7 @@ def _extent(connection: Connection[Any], tenant: str, stream: str) -> StreamExte
     return StreamExtent(stream, *(row or (1, "", 0)))
 
 
-def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: Step) -> int:
+def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: CompactionStep) -> int:
     forgotten: SubjectKeyError | None = None
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -253,7 +253,7 @@ def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: Step
 
 
 def _fold_and_move(
-    connection: Connection[Any], fold: StreamFold, stream: str, step: Step
+    connection: Connection[Any], fold: StreamFold, stream: str, step: CompactionStep
 ) -> int | None:
     """One attempt; None if someone else compacted the stream meanwhile."""
     place = fold.tenant, stream

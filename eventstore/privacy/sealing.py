@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _TAG_BYTES: Final = 16
 
 
-class Place(NamedTuple):
+class EventAddress(NamedTuple):
     """Where an event is.
 
     Attributes:
@@ -79,7 +79,9 @@ _decode_field: Final = msgspec.json.Decoder(SealedField).decode
 _decode_state: Final = msgspec.json.Decoder(SealedState).decode
 
 
-def seal_field(plain: bytes, subject: str, key: SubjectKey, place: Place, field: str) -> bytes:
+def seal_field(
+    plain: bytes, subject: str, key: SubjectKey, place: EventAddress, field: str
+) -> bytes:
     """Returns a personal value, encrypted, as JSON.
 
     Args:
@@ -93,7 +95,9 @@ def seal_field(plain: bytes, subject: str, key: SubjectKey, place: Place, field:
     return _encode(SealedField(box, subject, key.generation))
 
 
-def open_field(sealed: bytes, keyring: KeyRing, place: Place, field: str) -> bytes | Redacted:
+def open_field(
+    sealed: bytes, keyring: KeyRing, place: EventAddress, field: str
+) -> bytes | Redacted:
     """Returns what `seal_field` was given, or that its subject is forgotten.
 
     Raises:
@@ -213,7 +217,7 @@ def _combined(keys: list[SubjectKey], bound_to: bytes) -> bytes:
     return hmac.digest(together, b"headwater saved state" + bound_to, hashlib.sha256)
 
 
-def _bound_to_place(place: Place, field: str) -> bytes:
+def _bound_to_place(place: EventAddress, field: str) -> bytes:
     position = str(place.stream_position)
     return unambiguous("field", place.tenant, place.stream, position, place.type, field)
 

@@ -26,7 +26,7 @@ from eventstore.model.event_id import new_event_id
 from eventstore.model.names import check_label
 from eventstore.privacy.personal import Redacted
 from eventstore.privacy.personal_tags import PersonalTag, check_tags, hashed
-from eventstore.privacy.sealing import Place, confirmation_of, open_field, seal_field
+from eventstore.privacy.sealing import EventAddress, confirmation_of, open_field, seal_field
 from eventstore.serialization.registry import EventData, EventType, EventTypes
 from eventstore.serialization.upcasting import cause_of, check_redacted, upcasted
 from eventstore.serialization.wire import (
@@ -273,7 +273,7 @@ class Codec:
             ) from None
 
     def _encode_personal(
-        self, event: object, wire: PersonalWire, place: Place
+        self, event: object, wire: PersonalWire, place: EventAddress
     ) -> tuple[bytes, bytes]:
         subject = _subject_of(wire.declared, event)
         personal = wire.personal(event)
@@ -295,7 +295,7 @@ class Codec:
         return wire.write(event, sealed), digest
 
     def _unseal(self, stored: StoredEvent, name: str, box: bytes) -> bytes | Redacted:
-        place = Place(stored.tenant, stored.stream, stored.stream_position, stored.type)
+        place = EventAddress(stored.tenant, stored.stream, stored.stream_position, stored.type)
         return open_field(box, self._ring(stored.type), place, name)
 
     def _ring(self, type_: str) -> KeyRing:
@@ -343,14 +343,16 @@ def _made_from(wire: Wire | PersonalWire, payload: dict[str, Any], stored: Store
         raise _unreadable(stored, error) from None
 
 
-def _place(declared: EventType, tenant: str, stream: str, stream_position: int | None) -> Place:
+def _place(
+    declared: EventType, tenant: str, stream: str, stream_position: int | None
+) -> EventAddress:
     if type(stream_position) is not int or stream_position < 1:
         raise EventRefusedError(
             f"event {declared.name} has personal fields, which are bound to their place",
             detail=f"stream position {stream_position!r:.80}",
             hint="append it with an exact expected version, or let the store find the place",
         )
-    return Place(tenant, stream, stream_position, declared.name)
+    return EventAddress(tenant, stream, stream_position, declared.name)
 
 
 def _subject_of(declared: EventType, event: object) -> str:

@@ -28,7 +28,7 @@ INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
 
 
-class Fault(NamedTuple):
+class Inexactness(NamedTuple):
     """Why a value cannot be stored exactly.
 
     Attributes:
@@ -41,13 +41,13 @@ class Fault(NamedTuple):
     rule: str
 
 
-type_of_comparison = Callable[[Any, Any, int], Fault | None]
+type_of_comparison = Callable[[Any, Any, int], Inexactness | None]
 
 _OTHER_TYPE: Final = "is read back as another type"
 _OTHER_VALUE: Final = "is read back as another value"
 
 
-def fault_of(given: object, read: object, depth: int = 0) -> Fault | None:
+def fault_of(given: object, read: object, depth: int = 0) -> Inexactness | None:
     """Returns why `given`, which was read back as `read`, is not stored exactly; None if it is.
 
     Given the same value twice, it looks only at the rules that concern the value alone.
@@ -59,89 +59,89 @@ def fault_of(given: object, read: object, depth: int = 0) -> Fault | None:
     return compare(given, read, depth)
 
 
-def _text(given: str, read: object, _: int) -> Fault | None:
+def _text(given: str, read: object, _: int) -> Inexactness | None:
     if read.__class__ is not str:
         return _read_as(given, read)
     if given != read:
-        return Fault("", _OTHER_VALUE)
+        return Inexactness("", _OTHER_VALUE)
     if "\0" in given:
-        return Fault("", "has a NUL character, which Postgres does not keep")
+        return Inexactness("", "has a NUL character, which Postgres does not keep")
     if not given.isascii():
         try:
             given.encode()
         except UnicodeEncodeError:
-            return Fault("", "has a lone surrogate, which is no character")
+            return Inexactness("", "has a lone surrogate, which is no character")
     return None
 
 
-def _integer(given: int, read: object, _: int) -> Fault | None:
+def _integer(given: int, read: object, _: int) -> Inexactness | None:
     if not INTEGER_MIN <= given <= INTEGER_MAX:
-        return Fault("", "is an integer beyond 64 bits")
+        return Inexactness("", "is an integer beyond 64 bits")
     return _plain(given, read, 0)
 
 
-def _plain(given: object, read: object, _: int) -> Fault | None:
+def _plain(given: object, read: object, _: int) -> Inexactness | None:
     if read.__class__ is not given.__class__:
         return _read_as(given, read)
-    return None if given == read else Fault("", _OTHER_VALUE)
+    return None if given == read else Inexactness("", _OTHER_VALUE)
 
 
-def _same(given: object, read: object, _: int) -> Fault | None:
+def _same(given: object, read: object, _: int) -> Inexactness | None:
     return None if given is read else _read_as(given, read)
 
 
-def _number(given: float, read: object, _: int) -> Fault | None:
+def _number(given: float, read: object, _: int) -> Inexactness | None:
     if not math.isfinite(given):
-        return Fault("", "is NaN or infinite, which JSON does not have")
+        return Inexactness("", "is NaN or infinite, which JSON does not have")
     return _plain(given, read, 0)
 
 
-def _decimal(given: Decimal, read: object, _: int) -> Fault | None:
+def _decimal(given: Decimal, read: object, _: int) -> Inexactness | None:
     if not given.is_finite():
-        return Fault("", "is NaN or infinite, which is no amount")
+        return Inexactness("", "is NaN or infinite, which is no amount")
     if read.__class__ is not Decimal:
         return _read_as(given, read)
     # 1.10 equals 1.1, but has more digits
-    return Fault("", _OTHER_VALUE) if given.compare_total(read) else None
+    return Inexactness("", _OTHER_VALUE) if given.compare_total(read) else None
 
 
-def _instant(given: datetime, read: object, _: int) -> Fault | None:
+def _instant(given: datetime, read: object, _: int) -> Inexactness | None:
     if given.tzinfo is UTC and read.__class__ is datetime and read.tzinfo is UTC:
-        return None if given == read else Fault("", _OTHER_VALUE)
+        return None if given == read else Inexactness("", _OTHER_VALUE)
     offset = given.utcoffset()
     if offset is None:
-        return Fault("", "is a time without an offset")
+        return Inexactness("", "is a time without an offset")
     if read.__class__ is not datetime:
         return _read_as(given, read)
     # two zones never call an instant in a repeated hour equal, so the parts are compared
     same = offset == read.utcoffset() and given.replace(tzinfo=None) == read.replace(tzinfo=None)
-    return None if same else Fault("", _OTHER_VALUE)
+    return None if same else Inexactness("", _OTHER_VALUE)
 
 
-def _clock(given: time, read: object, _: int) -> Fault | None:
+def _clock(given: time, read: object, _: int) -> Inexactness | None:
     if read.__class__ is not time:
         return _read_as(given, read)
     # 01:00+01:00 equals 00:00+00:00; a zone without an offset at all is dropped
     same = given.isoformat() == read.isoformat() and (given.tzinfo is None) == (read.tzinfo is None)
-    return None if same else Fault("", _OTHER_VALUE)
+    return None if same else Inexactness("", _OTHER_VALUE)
 
 
-def _items(given: list[Any] | tuple[Any, ...], read: Any, depth: int) -> Fault | None:
+def _items(given: list[Any] | tuple[Any, ...], read: Any, depth: int) -> Inexactness | None:
     if read.__class__ is not given.__class__:
         return _read_as(given, read)
     if len(given) != len(read):
-        return Fault("", _OTHER_VALUE)
+        return Inexactness("", _OTHER_VALUE)
     if depth >= DEPTH_MAX:
         return _too_deep()
     depth += 1
     for index, item in enumerate(given):
         fault = fault_of(item, read[index], depth)
         if fault is not None:
-            return Fault(f"[{index}]{fault.path}", fault.rule)
+            return Inexactness(f"[{index}]{fault.path}", fault.rule)
     return None
 
 
-def _set(given: frozenset[Any] | set[Any], read: Any, depth: int) -> Fault | None:
+def _set(given: frozenset[Any] | set[Any], read: Any, depth: int) -> Inexactness | None:
     if read.__class__ is not given.__class__:
         return _read_as(given, read)
     if depth >= DEPTH_MAX:
@@ -149,12 +149,12 @@ def _set(given: frozenset[Any] | set[Any], read: Any, depth: int) -> Fault | Non
     for item in given:
         fault = fault_of(item, item, depth + 1)
         if fault is not None:
-            return Fault(f"[...]{fault.path}", fault.rule)
+            return Inexactness(f"[...]{fault.path}", fault.rule)
     same = {exact_key(item) for item in given} == {exact_key(item) for item in read}
-    return None if same else Fault("[...]", _OTHER_VALUE)
+    return None if same else Inexactness("[...]", _OTHER_VALUE)
 
 
-def _mapping(given: dict[Any, Any], read: Any, depth: int) -> Fault | None:
+def _mapping(given: dict[Any, Any], read: Any, depth: int) -> Inexactness | None:
     if read.__class__ is not dict:
         return _read_as(given, read)
     if depth >= DEPTH_MAX:
@@ -162,7 +162,7 @@ def _mapping(given: dict[Any, Any], read: Any, depth: int) -> Fault | None:
     for key in given:
         fault = fault_of(key, key, depth + 1)
         if fault is not None:
-            return Fault("[...]", f"has a key that {fault.rule}")
+            return Inexactness("[...]", f"has a key that {fault.rule}")
     if any(key.__class__ is not str for key in given):
         # 1, 1.0 and True are one key to a dict, and three to us
         given = {exact_key(key): value for key, value in given.items()}
@@ -170,18 +170,18 @@ def _mapping(given: dict[Any, Any], read: Any, depth: int) -> Fault | None:
     return _values(given, read, depth + 1)
 
 
-def _values(given: dict[Any, Any], read: dict[Any, Any], depth: int) -> Fault | None:
+def _values(given: dict[Any, Any], read: dict[Any, Any], depth: int) -> Inexactness | None:
     if given.keys() != read.keys():
-        return Fault("", "has a key that is read back as another one")
+        return Inexactness("", "has a key that is read back as another one")
     for key, value in given.items():
         fault = fault_of(value, read[key], depth)
         if fault is not None:
-            return Fault(f"[...]{fault.path}", fault.rule)
+            return Inexactness(f"[...]{fault.path}", fault.rule)
     return None
 
 
 def _fields(names: tuple[str, ...]) -> type_of_comparison:
-    def compare(given: object, read: object, depth: int) -> Fault | None:
+    def compare(given: object, read: object, depth: int) -> Inexactness | None:
         if read.__class__ is not given.__class__:
             return _read_as(given, read)
         if depth >= DEPTH_MAX:
@@ -192,18 +192,18 @@ def _fields(names: tuple[str, ...]) -> type_of_comparison:
             kind = value.__class__
             fault = (_comparisons.get(kind) or _learn(kind))(value, getattr(read, name), depth)
             if fault is not None:
-                return Fault(f".{name}{fault.path}", fault.rule)
+                return Inexactness(f".{name}{fault.path}", fault.rule)
         return None
 
     return compare
 
 
-def _refused(given: object, _read: object, _depth: int) -> Fault:
+def _refused(given: object, _read: object, _depth: int) -> Inexactness:
     kind = given.__class__
     base = next((base for base in kind.__mro__[1:] if base in _comparisons), None)
     if base is None:
-        return Fault("", f"is of type {kind.__qualname__}, which cannot be stored")
-    return Fault("", f"is of type {kind.__qualname__}, a subclass of {base.__qualname__}")
+        return Inexactness("", f"is of type {kind.__qualname__}, which cannot be stored")
+    return Inexactness("", f"is of type {kind.__qualname__}, a subclass of {base.__qualname__}")
 
 
 def exact_key(value: Any) -> tuple[Any, ...]:
@@ -217,13 +217,13 @@ def exact_key(value: Any) -> tuple[Any, ...]:
     return kind, _tell_apart[kind](value) if kind in _tell_apart else value
 
 
-def _read_as(given: object, read: object) -> Fault:
+def _read_as(given: object, read: object) -> Inexactness:
     kinds = given.__class__.__qualname__, read.__class__.__qualname__
-    return Fault("", f"{_OTHER_TYPE}: {kinds[0]} as {kinds[1]}")
+    return Inexactness("", f"{_OTHER_TYPE}: {kinds[0]} as {kinds[1]}")
 
 
-def _too_deep() -> Fault:
-    return Fault("", f"is nested deeper than {DEPTH_MAX} levels, or contains itself")
+def _too_deep() -> Inexactness:
+    return Inexactness("", f"is nested deeper than {DEPTH_MAX} levels, or contains itself")
 
 
 def _field_names(kind: type) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from eventstore.errors import EventRefusedError, UndeclaredError
 from eventstore.privacy.personal import Redacted
-from eventstore.serialization.exactness import Fault, fault_of
+from eventstore.serialization.exactness import Inexactness, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,20 +96,22 @@ def exactly(
     return data, read
 
 
-def _unwritable(value: object, error: Exception) -> Fault:
+def _unwritable(value: object, error: Exception) -> Inexactness:
     """Finds the field that the encoder does not write; the decoder tells its own."""
     if not isinstance(error, msgspec.MsgspecError) and dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             try:
                 encoded(getattr(value, field.name))
             except (TypeError, ValueError, RecursionError) as cause:
-                return Fault(f".{field.name}", f"cannot be written as JSON: {type(cause).__name__}")
+                return Inexactness(
+                    f".{field.name}", f"cannot be written as JSON: {type(cause).__name__}"
+                )
     return _fault_in(error)
 
 
-def _fault_in(error: Exception) -> Fault:
+def _fault_in(error: Exception) -> Inexactness:
     place, what = described(error)
-    return Fault(place, f"is not what its class declares: {what}")
+    return Inexactness(place, f"is not what its class declares: {what}")
 
 
 def described(error: Exception) -> tuple[str, str]:
@@ -121,7 +123,7 @@ def described(error: Exception) -> tuple[str, str]:
     return at, found[0].replace("`", "").lower() if found else type(error).__qualname__
 
 
-def _refused(where: str, path: str, fault: Fault) -> EventRefusedError:
+def _refused(where: str, path: str, fault: Inexactness) -> EventRefusedError:
     at = f"{path}{fault.path}".removeprefix(".") or "the event"
     return EventRefusedError(
         f"event {where} would not read back as it was given",
@@ -167,7 +169,9 @@ class PersonalWire:
         for name, decode in self._inner.items():
             value, path = getattr(event, name), f".{name}"
             if isinstance(value, Redacted):
-                raise _refused(self.declared.name, path, Fault("", "is redacted: nothing is known"))
+                raise _refused(
+                    self.declared.name, path, Inexactness("", "is redacted: nothing is known")
+                )
             personal[name] = exactly(self.declared.name, value, decode, path=path)[0]
         return personal
 
@@ -196,12 +200,12 @@ class PersonalWire:
             raise _refused(self.declared.name, "", fault)
         return data
 
-    def _first_fault(self, event: object, read: object) -> Fault | None:
+    def _first_fault(self, event: object, read: object) -> Inexactness | None:
         for name in self.declared.fields:
             if name not in self._inner:
                 fault = fault_of(getattr(event, name), getattr(read, name))
                 if fault is not None:
-                    return Fault(f".{name}{fault.path}", fault.rule)
+                    return Inexactness(f".{name}{fault.path}", fault.rule)
         return None
 
     def read(self, data: bytes, unseal: Callable[[str, bytes], bytes | Redacted]) -> object:

@@ -112,7 +112,7 @@ class StreamExtent(NamedTuple):
         return self.first if self.first_type == SNAPSHOT_TYPE else 0
 
 
-class Step(NamedTuple):
+class CompactionStep(NamedTuple):
     """One transaction of a compaction.
 
     Attributes:
@@ -124,7 +124,7 @@ class Step(NamedTuple):
     checked_through: int | None
 
 
-def steps(compacted: int, through: int, events_max: int = EVENTS_MAX) -> Iterator[Step]:
+def steps(compacted: int, through: int, events_max: int = EVENTS_MAX) -> Iterator[CompactionStep]:
     """Yields the steps of a compaction.
 
     The last one compares up to the head; one before it up to the end of the next, which compares
@@ -137,8 +137,8 @@ def steps(compacted: int, through: int, events_max: int = EVENTS_MAX) -> Iterato
     """
     ends = [*range(compacted + events_max, through, events_max), through]
     for place, end in enumerate(ends[:-1]):
-        yield Step(end, ends[place + 1])
-    yield Step(through, None)
+        yield CompactionStep(end, ends[place + 1])
+    yield CompactionStep(through, None)
 
 
 @dataclass(frozen=True, slots=True)

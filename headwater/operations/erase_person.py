@@ -16,7 +16,7 @@ import psycopg
 
 from eventstore.errors import EventStoreError
 from eventstore.postgres.log import PostgresEventLog
-from eventstore.privacy.sealing import Place, open_field
+from eventstore.privacy.sealing import EventAddress, open_field
 from headwater.operations.events import open_ring
 from projections.common.scratch_dir import remove_abandoned
 from projections.erasure.canaries import COUNT_MAX, LENGTH_MIN
@@ -222,13 +222,13 @@ class _Person:
         """Yields the texts of each field that is sealed by a key of the person's, or of others'."""
         if _SEALED not in stored.data:
             return
-        place = Place(stored.tenant, stored.stream, stored.stream_position, stored.type)
+        place = EventAddress(stored.tenant, stored.stream, stored.stream_position, stored.type)
         for name, raw in _fields(stored).items():
             whose = _whose(bytes(raw))
             if whose is not None and (whose != self.subject) is others:
                 yield list(_texts(self._opened(bytes(raw), place, name)))
 
-    def _opened(self, box: bytes, place: Place, name: str) -> Any:
+    def _opened(self, box: bytes, place: EventAddress, name: str) -> Any:
         if self.ring is None:
             return None
         try:

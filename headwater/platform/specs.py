@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from cdc.capture import CaptureSpec
 from cdc.postgres.check import Check, CheckState
-from cdc.retention import Retention
+from cdc.retention import TopicRetention
 from cdc.table import TableName
 from headwater.runtime.java import jars
 from headwater.runtime.java.java import find_java
@@ -228,10 +228,10 @@ def _secrets(project: Project) -> dict[str, str]:
     return {name: value for name, secret in found if (value := secret.get_secret_value())}
 
 
-def _retention(settings: SourceSettings) -> dict[TableName, Retention]:
+def _retention(settings: SourceSettings) -> dict[TableName, TopicRetention]:
     usual_ms = settings.topic_retention_hours * _HOUR_MS
     return {
-        TableName.parse(table): Retention.parse(text, usual_ms)
+        TableName.parse(table): TopicRetention.parse(text, usual_ms)
         for table, text in settings.retention.items()
     }
 

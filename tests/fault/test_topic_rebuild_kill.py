@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.broker.reading import compacted
-from cdc.retention import Retention
+from cdc.retention import TopicRetention
 from cdc.table import TableName
 from projections.archive.table import archive_lock
 from projections.definition.views import MirrorView, Store
@@ -91,7 +91,7 @@ def test_a_version_filled_from_a_compacted_topic_equals_the_live_one_whatever_is
     chance = Random(f"writes {run_seed}")  # noqa: S311  # no secret
     workload = Paused(database, chance, logged=bool(chance.getrandbits(1)))
     workload.begin()
-    captured = capture("things", retention={THINGS: Retention.parse("latest", HOUR_MS)})
+    captured = capture("things", retention={THINGS: TopicRetention.parse("latest", HOUR_MS)})
     mirror = MirrorView(
         f"{captured.spec.name}_things", captured.spec.name, THINGS, (), frozenset(Store)
     )

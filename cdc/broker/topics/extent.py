@@ -24,7 +24,7 @@ Copy = tuple[int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class PartitionExtent:
     """What one partition holds.
 
     Attributes:
@@ -42,7 +42,7 @@ class Extent:
     newest_at_s: float | None
 
 
-def extents(bootstrap: str, topics: Iterable[str]) -> dict[Place, Extent]:
+def extents(bootstrap: str, topics: Iterable[str]) -> dict[Place, PartitionExtent]:
     """Describes every partition of those of the topics that exist.
 
     Raises:
@@ -58,7 +58,7 @@ def extents(bootstrap: str, topics: Iterable[str]) -> dict[Place, Extent]:
     newest = _times(bootstrap, {place: ends[place] - 1 for place in full})
     sizes = sizes_bytes(bootstrap, {place.topic for place in places})
     return {
-        (place.topic, place.partition): Extent(
+        (place.topic, place.partition): PartitionExtent(
             first[place],
             ends[place],
             sizes.get((place.topic, place.partition), 0),

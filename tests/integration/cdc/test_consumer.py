@@ -175,7 +175,7 @@ def test_a_poison_change_parks_its_key_and_leaves_the_shelf_in_order(
         handled.append(change)
 
     def work(*, handled_in_all: int, parked_in_all: int) -> None:
-        with orders(captured, retry=cdc.RetryPolicy(3, 0.02)) as changes:
+        with orders(captured, retry=cdc.ConsumerRetryPolicy(3, 0.02)) as changes:
             worker = threading.Thread(target=changes.run, args=(handle,))
             worker.start()
             wait_until(lambda: len(handled) == handled_in_all)
@@ -282,7 +282,7 @@ def test_a_new_group_begins_where_it_is_told_to_and_an_old_one_where_it_was(
         lsn, now = connection.execute("SELECT pg_current_wal_lsn()::text, now()").fetchone()
     captured.execute("INSERT INTO orders VALUES (3, 3)", "INSERT INTO orders VALUES (4, 4)")
 
-    def had(group: str, start: cdc.Start, *, more: int = 0) -> list[int]:
+    def had(group: str, start: cdc.GroupStart, *, more: int = 0) -> list[int]:
         with orders(captured, group, start=start) as changes:
             if more:
                 assert changes.take(0.8) is None
@@ -293,15 +293,15 @@ def test_a_new_group_begins_where_it_is_told_to_and_an_old_one_where_it_was(
                 found += taken(changes, 1)
             return [change.key["id"] for change in found]
 
-    assert [0, 1, 2, 3, 4] == had("beginning", cdc.Start.BEGINNING)
-    assert [2, 3, 4] == had("position", cdc.Start.after(first.position))
-    assert [1, 2, 3, 4] == had("read", cdc.Start.after(read.position))
-    assert [3, 4] == had("time", cdc.Start.at_time(now))
-    assert [2, 3, 4] == had("same-time", cdc.Start.at_time(second.committed_at))
+    assert [0, 1, 2, 3, 4] == had("beginning", cdc.GroupStart.BEGINNING)
+    assert [2, 3, 4] == had("position", cdc.GroupStart.after(first.position))
+    assert [1, 2, 3, 4] == had("read", cdc.GroupStart.after(read.position))
+    assert [3, 4] == had("time", cdc.GroupStart.at_time(now))
+    assert [2, 3, 4] == had("same-time", cdc.GroupStart.at_time(second.committed_at))
     # its records do not say where the second's commit is, so that one may come again
-    assert had("lsn", cdc.Start.after(cdc.Lsn.parse(lsn))) in ([3, 4], [2, 3, 4])
-    assert [5] == had("end", cdc.Start.END, more=5)
-    assert [6] == had("end", cdc.Start.BEGINNING, more=6)
+    assert had("lsn", cdc.GroupStart.after(cdc.Lsn.parse(lsn))) in ([3, 4], [2, 3, 4])
+    assert [5] == had("end", cdc.GroupStart.END, more=5)
+    assert [6] == had("end", cdc.GroupStart.BEGINNING, more=6)
 
 
 def test_records_that_are_gone_are_an_error_and_never_a_jump(
@@ -331,12 +331,12 @@ def test_records_that_are_gone_are_an_error_and_never_a_jump(
         raised.value.detail
     )
     where = {"source": captured.spec.name, "group": "billing", "tables": ["public.orders"]}
-    at = consumer.move(captured.spec.kafka_bootstrap, **where, start=cdc.Start.BEGINNING)
+    at = consumer.move(captured.spec.kafka_bootstrap, **where, start=cdc.GroupStart.BEGINNING)
     assert {(topic, 0): 5} == at
     with orders(captured) as changes:
         assert [6, 7, 8, 9] == [change.key["id"] for change in taken(changes, 4)]
         with pytest.raises(consumer.GroupActiveError):
-            consumer.move(captured.spec.kafka_bootstrap, **where, start=cdc.Start.BEGINNING)
+            consumer.move(captured.spec.kafka_bootstrap, **where, start=cdc.GroupStart.BEGINNING)
 
 
 def test_a_broken_handler_stops_instead_of_parking_everything(
@@ -351,7 +351,7 @@ def test_a_broken_handler_stops_instead_of_parking_everything(
     def handle(_: cdc.Change) -> None:
         raise Broken
 
-    retry = cdc.RetryPolicy(1)
+    retry = cdc.ConsumerRetryPolicy(1)
     with (
         orders(captured, retry=retry, parked_keys_max=3) as changes,
         pytest.raises(consumer.TooManyParkedError),

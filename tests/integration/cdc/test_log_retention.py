@@ -14,7 +14,7 @@ from cdc.broker.topics import extent, topics
 from cdc.postgres import session
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PreflightError
-from cdc.retention import Retention
+from cdc.retention import TopicRetention
 from cdc.snapshot import reader, reads
 from cdc.table import TableName
 from cdc.upkeep import tail
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fix_capture import Captured
 
-    from cdc.upkeep.retention import Reader
+    from cdc.upkeep.retention import PartitionReader
 
 pytestmark = pytest.mark.integration
 
@@ -56,8 +56,8 @@ def shop(capture: Callable[..., Captured], database: str) -> Captured:
 
 
 def test_apply_gives_topics_that_exist_their_retention_and_takes_it_back(shop: Captured) -> None:
-    latest = Retention.parse("latest", HOUR_MS)
-    wanted = {NARROW: latest, ORDERS: Retention.parse("2 hours, 1 GB", HOUR_MS)}
+    latest = TopicRetention.parse("latest", HOUR_MS)
+    wanted = {NARROW: latest, ORDERS: TopicRetention.parse("2 hours, 1 GB", HOUR_MS)}
     declared = replace(shop.spec, retention=wanted)
     orders, narrow = (shop.spec.table_topics[table] for table in (ORDERS, NARROW))
 
@@ -79,7 +79,7 @@ def test_apply_gives_topics_that_exist_their_retention_and_takes_it_back(shop: C
 def test_latest_is_refused_without_a_key_and_explained_where_values_may_be_left_out(
     shop: Captured,
 ) -> None:
-    latest = Retention.parse("latest", HOUR_MS)
+    latest = TopicRetention.parse("latest", HOUR_MS)
     declared = replace(shop.spec, retention=dict.fromkeys((ORDERS, WHOLE, NARROW), latest))
     with session.connect(shop.spec.dsn) as connection:
         found = {c.name: c for c in source.checks(connection, declared)}
@@ -190,7 +190,7 @@ def picked(configs: Mapping[str, str], *names: str) -> tuple[str | None, ...]:
     return tuple(configs.get(name) for name in names)
 
 
-def states(readers: tuple[Reader, ...]) -> dict[str, ReaderState]:
+def states(readers: tuple[PartitionReader, ...]) -> dict[str, ReaderState]:
     return {reader.name: reader.state for reader in readers}
 
 

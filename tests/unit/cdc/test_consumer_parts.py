@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc import ChangeEvent, ChangePosition, Lsn, Operation, RetryPolicy, Start, TableName
+from cdc import (
+    ChangeEvent,
+    ChangePosition,
+    ConsumerRetryPolicy,
+    GroupStart,
+    Lsn,
+    Operation,
+    TableName,
+)
 from cdc.consumer import ConsumerSpec, ConsumerSpecError, changes
 from cdc.consumer.parking import (
     ParkedNotes,
@@ -24,8 +32,8 @@ from cdc.consumer.parking import (
     restored,
     settled_note,
 )
-from cdc.consumer.place_queue import Entry
-from cdc.consumer.retry import Failure
+from cdc.consumer.place_queue import ParkedRecord
+from cdc.consumer.retry import ChangeFailure
 from cdc.consumer.rows import RowDecoder
 from cdc.consumer.start import CLOCKS_MS, locate
 from cdc.errors import ValueDecodeError
@@ -117,7 +125,7 @@ def test_after_a_position_everything_later_comes_and_what_is_just_before_is_not_
     wanted = data.draw(
         st.sampled_from([*everything, ChangePosition.of_read(1, Lsn(7))]), label="wanted"
     )
-    offset = locate(Start.after(wanted), log)
+    offset = locate(GroupStart.after(wanted), log)
     later = {position for position in log.from_(log.begin) if position > wanted}
 
     ordered = log.from_(log.begin)
@@ -137,7 +145,7 @@ def test_after_an_lsn_every_transaction_committed_later_comes_whole(
     value = data.draw(st.sampled_from([0, *near]), label="lsn")
     epochs = {position.epoch for position in log.from_(log.begin)}
     newest = max(epochs, default=1)
-    offset = locate(Start.after(Lsn(value)), log)
+    offset = locate(GroupStart.after(Lsn(value)), log)
     had = set(log.from_(offset))
     there = set(log.from_(log.begin))
     of_epoch = [(at, rows) for at, rows in transactions if rows and rows[0].epoch == newest]
@@ -154,14 +162,14 @@ def test_after_an_lsn_every_transaction_committed_later_comes_whole(
 @given(logs(), st.integers(0, 80))
 def test_from_a_time_on_every_change_committed_then_or_later_comes(found, second: int) -> None:
     log, _ = found
-    start = Start.at_time(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second))
+    start = GroupStart.at_time(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second))
     offset = locate(start, log)
     ordered = log.from_(log.begin)
     late = [position for position in ordered if position.lsn.value >= second]
 
     assert set(late) <= set(log.from_(offset))
-    assert (log.begin, log.end) == (locate(Start.BEGINNING, log), locate(Start.END, log))
-    assert log.at_time(3_000) == locate(Start.END, log, began_ms=3_000)
+    assert (log.begin, log.end) == (locate(GroupStart.BEGINNING, log), locate(GroupStart.END, log))
+    assert log.at_time(3_000) == locate(GroupStart.END, log, began_ms=3_000)
     assert CLOCKS_MS > 0
 
 
@@ -213,8 +221,8 @@ def record_of(note: Any, offset: int) -> SimpleNamespace:
 def test_a_parked_record_is_kept_byte_for_byte(key, value, headers) -> None:
     where = {"topic": "shop.public.orders", "partition": 3, "offset": 17, "timestamp": 5}
     record = SimpleNamespace(**where, key=key, value=value, headers=headers)
-    failure = Failure("builtins.KeyError", "HW-C001", 4, permanent=True)
-    note = record_of(parked_note(record, Entry(17, None, failure, 1_000)), 40)
+    failure = ChangeFailure("builtins.KeyError", "HW-C001", 4, permanent=True)
+    note = record_of(parked_note(record, ParkedRecord(17, None, failure, 1_000)), 40)
     back = restored(note)
     notes = ParkedNotes()
     notes.take(note)
@@ -223,7 +231,7 @@ def test_a_parked_record_is_kept_byte_for_byte(key, value, headers) -> None:
     assert vars(record) | {"headers": tuple(headers)} == {
         name: getattr(back, name) for name in vars(record)
     }
-    assert {key: [Entry(17, 40, failure, 1_000)]} == notes.shelf(place)
+    assert {key: [ParkedRecord(17, 40, failure, 1_000)]} == notes.shelf(place)
     assert (40, failure) == (notes.shelf(place)[key][0].at, notes.shelf(place)[key][0].failure)
 
     notes.take(record_of(request_note(place, Request(key, True, False, 17)), 41))
@@ -234,20 +242,20 @@ def test_a_parked_record_is_kept_byte_for_byte(key, value, headers) -> None:
 
 
 def test_what_is_kept_of_an_error_has_no_values_in_it() -> None:
-    failure = Failure.of(ValueError("4711"), 2, (ValueError,))
+    failure = ChangeFailure.of(ValueError("4711"), 2, (ValueError,))
 
-    assert Failure("builtins.ValueError", None, 2, permanent=True) == failure
-    assert Failure("cdc.errors.ValueDecodeError", "HW-C002", 1, permanent=True) == (
-        Failure.of(ValueDecodeError("x"), 1)
+    assert ChangeFailure("builtins.ValueError", None, 2, permanent=True) == failure
+    assert ChangeFailure("cdc.errors.ValueDecodeError", "HW-C002", 1, permanent=True) == (
+        ChangeFailure.of(ValueDecodeError("x"), 1)
     )
 
 
 def test_waits_grow_to_their_limit_and_end_after_the_last_attempt() -> None:
-    policy = RetryPolicy(attempts_max=5, wait_initial_s=1, wait_max_s=3, jitter=0)
-    waits = [policy.wait_s(Failure("E", None, attempts, False)) for attempts in range(1, 6)]
+    policy = ConsumerRetryPolicy(attempts_max=5, wait_initial_s=1, wait_max_s=3, jitter=0)
+    waits = [policy.wait_s(ChangeFailure("E", None, attempts, False)) for attempts in range(1, 6)]
 
     assert [1, 2, 3, 3, None] == waits
-    assert policy.wait_s(Failure("E", None, 1, permanent=True)) is None
+    assert policy.wait_s(ChangeFailure("E", None, 1, permanent=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -286,7 +294,7 @@ def test_a_consumer_says_what_it_reads_and_by_which_types(options: dict[str, Any
 
 def test_a_start_time_needs_a_zone() -> None:
     with pytest.raises(ConsumerSpecError):
-        Start.at_time(datetime(2026, 1, 1))  # noqa: DTZ001
+        GroupStart.at_time(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_a_change_shows_where_it_is_and_nothing_of_what_is_in_it() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cdc.consumer.ledger import AckLedger
-from cdc.consumer.place_queue import Entry, Fetch, Hand, Item, PlaceQueue, Shelve
-from cdc.consumer.retry import Failure
+from cdc.consumer.place_queue import Fetch, Hand, ParkedRecord, PlaceQueue, QueuedRecord, Shelve
+from cdc.consumer.retry import ChangeFailure
 
 KEYS = (b"a", b"b", b"c", None)
-POISON = Failure("builtins.ValueError", None, 1, permanent=True)
+POISON = ChangeFailure("builtins.ValueError", None, 1, permanent=True)
 
 
 @given(
@@ -69,11 +69,11 @@ class Partition(RuleBasedStateMachine):
         self.log: list[Record] = []
         self.handled: list[int] = []  # first time only
         self.dropped: set[int] = set()
-        self.written: dict[int, Entry] = {}  # the parked topic: what survives a crash
+        self.written: dict[int, ParkedRecord] = {}  # the parked topic: what survives a crash
         self.committed = 0
         self.position = 0
         self.clock = 0.0
-        self.in_hand: list[Item] = []
+        self.in_hand: list[QueuedRecord] = []
         self.writing: list[Shelve] = []
         self.writes = 0
         self.queue = PlaceQueue(0)
@@ -87,7 +87,7 @@ class Partition(RuleBasedStateMachine):
     def it_is_read(self):
         record = self.log[self.position]
         self.position += 1
-        self.queue.add(Item(record.offset, record.key, record, record.truncate))
+        self.queue.add(QueuedRecord(record.offset, record.key, record, record.truncate))
 
     @rule()
     def somebody_looks_what_to_do(self):
@@ -146,7 +146,9 @@ class Partition(RuleBasedStateMachine):
     def the_broker_has_written(self, number):
         step = self.writing.pop(number % len(self.writing))
         self.writes += 1
-        self.written[step.item.offset] = Entry(step.item.offset, self.writes, step.entry.failure)
+        self.written[step.item.offset] = ParkedRecord(
+            step.item.offset, self.writes, step.entry.failure
+        )
         self.queue.stored(step, self.writes)
 
     @rule(key=st.sampled_from(KEYS))
@@ -170,7 +172,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule()
     def the_process_is_killed(self):
-        shelf: dict[bytes | None, list[Entry]] = {}
+        shelf: dict[bytes | None, list[ParkedRecord]] = {}
         for offset, entry in self.written.items():
             shelf.setdefault(self.log[offset].key, []).append(replace(entry))
         self.in_hand, self.writing = [], []

@@ -11,7 +11,7 @@ from cdc.connect.rest import ConnectorState, TaskState
 from cdc.envelope import Operation
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
-from cdc.postgres.delivery import Delivery
+from cdc.postgres.delivery import DeliverySample
 from cdc.table import TableName
 from cdc.upkeep.errors import CaptureStalledError
 from cdc.upkeep.flow import FlowState, Sight, judge, settled, stall_limit_s
@@ -48,7 +48,7 @@ def sight(  # noqa: PLR0913  # each is what one test is about
     worker: ConnectorState | None = RUNS,
     answers: bool = True,
 ) -> Sight:
-    delivery = Delivery(
+    delivery = DeliverySample(
         NOW, NOW - timedelta(seconds=written_s), Lsn(confirmed), 7, Lsn(sent), 0, "WalSenderMain"
     )
     return Sight(worker, answers, delivery, Arrival(records, beat(age_s)))

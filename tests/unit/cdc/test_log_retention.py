@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.broker.topics import truncation
-from cdc.broker.topics.extent import Extent
+from cdc.broker.topics.extent import PartitionExtent
 from cdc.errors import CaptureSpecError
-from cdc.retention import OURS, Retention
+from cdc.retention import OURS, TopicRetention
 from cdc.upkeep.retention import (
     LEFT_MIN,
     ReaderState,
@@ -31,7 +31,7 @@ DAY_MS = 24 * HOUR_MS
 NOW_S = 1_000_000.0
 WEEK = {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)}
 PLACE = ("shop.public.orders", 0)
-HALF_FULL = Extent(100, 200, 10**9, NOW_S - 3 * 86_400, NOW_S - 1)
+HALF_FULL = PartitionExtent(100, 200, 10**9, NOW_S - 3 * 86_400, NOW_S - 1)
 
 
 def test_the_seeds_arithmetic_six_terabytes_at_150_megabytes_a_second() -> None:
@@ -42,27 +42,27 @@ def test_the_seeds_arithmetic_six_terabytes_at_150_megabytes_a_second() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("7 days", Retention(7 * DAY_MS)),
-        ("36 hours", Retention(36 * HOUR_MS)),
-        ("1 minute", Retention(60_000)),
-        ("50 GB", Retention(None, 50 * 10**9)),
-        ("3 days, 2TiB", Retention(3 * DAY_MS, 2 * 2**40)),
-        ("latest", Retention(HOUR_MS, latest=True)),
+        ("7 days", TopicRetention(7 * DAY_MS)),
+        ("36 hours", TopicRetention(36 * HOUR_MS)),
+        ("1 minute", TopicRetention(60_000)),
+        ("50 GB", TopicRetention(None, 50 * 10**9)),
+        ("3 days, 2TiB", TopicRetention(3 * DAY_MS, 2 * 2**40)),
+        ("latest", TopicRetention(HOUR_MS, latest=True)),
     ],
 )
-def test_a_policy_is_read_as_people_write_it(text: str, expected: Retention) -> None:
-    assert expected == Retention.parse(text, HOUR_MS)
+def test_a_policy_is_read_as_people_write_it(text: str, expected: TopicRetention) -> None:
+    assert expected == TopicRetention.parse(text, HOUR_MS)
 
 
 @pytest.mark.parametrize("text", ["", "7", "days", "0 days", "1 day, 2 days", "-1 GB", "7 weeks"])
 def test_what_is_no_policy_is_refused(text: str) -> None:
     with pytest.raises(CaptureSpecError, match="cannot be read"):
-        Retention.parse(text, HOUR_MS)
+        TopicRetention.parse(text, HOUR_MS)
 
 
 def test_every_property_of_a_policy_is_one_that_apply_looks_after() -> None:
     for text in ("7 days", "50 GB", "7 days, 50 GB", "latest"):
-        assert Retention.parse(text, HOUR_MS).properties().keys() <= set(OURS)
+        assert TopicRetention.parse(text, HOUR_MS).properties().keys() <= set(OURS)
 
 
 def test_what_a_forgetting_that_was_killed_has_altered_is_put_right_by_apply() -> None:
@@ -85,7 +85,7 @@ def test_what_a_forgetting_that_was_killed_has_altered_is_put_right_by_apply() -
 
 
 def test_the_latest_of_every_key_remembers_deletes_as_long_as_a_reader_may_be_away() -> None:
-    found = Retention.parse("latest", 7 * DAY_MS).properties()
+    found = TopicRetention.parse("latest", 7 * DAY_MS).properties()
 
     assert "compact" == found["cleanup.policy"]
     assert str(7 * DAY_MS) == found["delete.retention.ms"] == found["min.compaction.lag.ms"]
@@ -111,7 +111,7 @@ def test_a_topic_keeps_until_the_first_of_its_limits(
 def test_a_rate_is_what_grows_now_or_else_what_is_held_over_its_time() -> None:
     assert 200.0 == rate(HALF_FULL, 1_000, 5.0)
     assert 10**9 / (3 * 86_400 - 1) == pytest.approx(rate(HALF_FULL, 0, 5.0))
-    assert 0.0 == rate(Extent(0, 0, 0, None, None), 0, 5.0)
+    assert 0.0 == rate(PartitionExtent(0, 0, 0, None, None), 0, 5.0)
 
 
 def standing(wanted: int, age_s: float | None) -> tuple[ReaderState, float | None]:

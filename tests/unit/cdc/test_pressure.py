@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cdc.lsn import Lsn
-from cdc.postgres.pressure import Level, Pressure, Sample
+from cdc.postgres.pressure import Level, Pressure, WalSample
 from cdc.postgres.slot import SlotStatus
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -22,8 +22,8 @@ def pressure(
         "s", changed.pop("active", True), None, "d", "pgoutput", Lsn(1), Lsn(2),
         changed.pop("wal_status", "reserved"), 0, **changed,
     )  # fmt: skip
-    first = Sample(NOW - timedelta(seconds=seconds), Lsn(100))
-    last = Sample(NOW, Lsn(100 + grown))
+    first = WalSample(NOW - timedelta(seconds=seconds), Lsn(100))
+    last = WalSample(NOW, Lsn(100 + grown))
     return Pressure(slot, first, last, moves, disk_bytes=disk_bytes, **about)
 
 

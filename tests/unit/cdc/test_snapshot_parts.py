@@ -12,7 +12,7 @@ from cdc.envelope import Operation
 from cdc.lsn import Lsn
 from cdc.snapshot import read_point
 from cdc.snapshot.chunk import BYTES_AIM, ROWS_MAX, Chunk, rows_of_next
-from cdc.snapshot.progress import KeyRange, Progress
+from cdc.snapshot.progress import KeyRange, SnapshotProgress
 from cdc.snapshot.quiet_moment import ended_between
 from cdc.snapshot.record import ReadEnvelope
 from cdc.table import TableName
@@ -25,11 +25,11 @@ _ranges = st.builds(KeyRange, _keys, _keys, _keys, st.booleans())
 def test_progress_comes_back_as_it_was_kept(
     identity: str, shape: tuple[tuple[str, str], ...], ranges: list[KeyRange]
 ) -> None:
-    progress = Progress(identity, shape, tuple(ranges))
+    progress = SnapshotProgress(identity, shape, tuple(ranges))
 
     kept = orjson.loads(orjson.dumps(progress.to_json()))
 
-    assert progress == Progress.from_json(kept)
+    assert progress == SnapshotProgress.from_json(kept)
 
 
 @pytest.mark.parametrize(

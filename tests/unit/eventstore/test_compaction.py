@@ -22,8 +22,8 @@ from eventstore.serialization.codec import Codec
 from eventstore.serialization.registry import EventTypes
 from eventstore.upkeep.compaction import (
     CompactionPolicy,
+    CompactionStep,
     Folding,
-    Step,
     StreamExtent,
     StreamFold,
     steps,
@@ -145,7 +145,9 @@ def test_steps_move_a_bounded_number_of_events_and_compare_every_later_version(
     ends = [compacted, *(step.through for step in made)]
     moved = [later - earlier for earlier, later in pairwise(ends)]
     assert through == ends[-1]
-    assert all(0 < number <= events_max for number in moved) or made == [Step(through, None)]
+    assert all(0 < number <= events_max for number in moved) or made == [
+        CompactionStep(through, None)
+    ]
     assert made[-1].checked_through is None
     assert [step.checked_through for step in made[:-1]] == [step.through for step in made[1:]]
 

@@ -21,7 +21,7 @@ from eventstore.model.event import AppendRequest, StreamAppend, digest_of
 from eventstore.privacy.keyring import MemoryKeyRing, SubjectKey
 from eventstore.privacy.personal import Personal, Redacted
 from eventstore.privacy.sealing import (
-    Place,
+    EventAddress,
     confirmation_of,
     open_field,
     open_state,
@@ -323,7 +323,7 @@ def test_a_digest_cannot_be_guessed_without_the_key(codec):
 
 KEY = SubjectKey(bytes(32), 1)
 names = st.text(max_size=3)
-places = st.builds(Place, names, names, st.integers(1, 30), names)
+places = st.builds(EventAddress, names, names, st.integers(1, 30), names)
 
 
 class OneKey(MemoryKeyRing):

@@ -15,7 +15,7 @@ from fix_log import envelope
 from cdc.broker.reading import compacted
 from cdc.broker.topics import topics, truncation
 from cdc.postgres import captures
-from cdc.retention import Retention
+from cdc.retention import TopicRetention
 from cdc.snapshot import reader, reads, request
 from cdc.table import TableName
 from projections.archive import topic_coverage
@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ORDERS = TableName("public", "orders")
 HOUR_MS = 3_600_000
-LATEST = {ORDERS: Retention.parse("latest", HOUR_MS)}
+LATEST = {ORDERS: TopicRetention.parse("latest", HOUR_MS)}
 COMPACT, BOTH = ({"cleanup.policy": each} for each in ("compact", "compact,delete"))
 
 

@@ -16,7 +16,7 @@ from fix_log import PLAN, TOPIC, Source, numbered
 from cdc.lsn import Lsn
 from cdc.postgres import own_schema
 from cdc.snapshot import reads
-from cdc.snapshot.progress import Progress
+from cdc.snapshot.progress import SnapshotProgress
 from projections.changes import sweeps
 from projections.changes.applier import Delivery, Held
 from projections.changes.quarantine.write_guard import StoreGuard
@@ -135,7 +135,7 @@ def _done(connection: psycopg.Connection[tuple[object, ...]], at: Lsn, ends: Off
     """A whole read of the table is at its end."""
     reads.ask_initial(connection, "shop", 1, [HISTORY.schema.table])
     (asked,) = reads.of_source(connection, "shop", 1)
-    assert reads.begin(connection, asked, at, Progress("", (), ()), None)
+    assert reads.begin(connection, asked, at, SnapshotProgress("", (), ()), None)
     assert reads.finish(connection, asked.id, at, {p: end for (_, p), end in ends.items()})
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from cdc.position import ChangePosition
 from cdc.postgres import catalog, own_schema, session
 from cdc.snapshot import read_point, reads
-from cdc.snapshot.progress import KeyRange, Progress
+from cdc.snapshot.progress import KeyRange, SnapshotProgress
 from cdc.snapshot.read_point import ReadPoint
 from cdc.table import TableName
 from projections.changes.row_change import RowChange
@@ -222,7 +222,7 @@ def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
         (read,) = reads.open_reads(connection, "t", 1)
         monkeypatch.setattr(initial_load, "BEGIN_WAIT_S", 0.0)
         assert {} == initial_load.load_new(spec)  # nobody reads
-        progress = Progress("", (), (KeyRange(),))
+        progress = SnapshotProgress("", (), (KeyRange(),))
         assert reads.begin(connection, read, placed(database), progress, 3005)
         assert {} == initial_load.load_new(spec)  # the stream makes short work of it
     spec = replace(spec, load_rows_min=3000)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.postgres.check import CheckState
-from cdc.retention import Retention
+from cdc.retention import TopicRetention
 from cdc.table import TableName
 from headwater.platform.specs import _code, alert_spec, capture_spec, unsigned
 from headwater.project.project import open_project
@@ -107,8 +107,8 @@ def test_retention_is_a_policy_for_each_table(tmp_path: Path) -> None:
     spec = capture_spec(opened, DSN, ENDPOINTS)
 
     two_hours_ms = 7_200_000
-    assert Retention(two_hours_ms, latest=True) == spec.retention_of(TableName("public", "a"))
-    assert Retention(two_hours_ms) == spec.retention_of(TableName("public", "b"))
+    assert TopicRetention(two_hours_ms, latest=True) == spec.retention_of(TableName("public", "a"))
+    assert TopicRetention(two_hours_ms) == spec.retention_of(TableName("public", "b"))
 
 
 @pytest.mark.parametrize(
