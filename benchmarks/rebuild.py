@@ -36,7 +36,7 @@ from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 from projections.archive.replay import replay
 from projections.archive.table import record_value
-from projections.archive.task import Target
+from projections.archive.task import ReplayTarget
 from projections.stores.delta.arrow import decoded_rows
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.opensearch.sink import SearchSink
@@ -158,7 +158,7 @@ def _ours(
 
 def _timed(made: ChangeArchive, name: str, open_sink: Callable[[], Sink]) -> float:
     began = time.monotonic()
-    target = Target((PLAN,), open_sink, changes_per_write=_CHANGES_PER_WRITE[name])
+    target = ReplayTarget((PLAN,), open_sink, changes_per_write=_CHANGES_PER_WRITE[name])
     replay(made.folder, [target])
     return time.monotonic() - began
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from projections.archive.table import Archive, Retention
+from projections.archive.table import Archive, ArchiveRetention
 from projections.changes.record import OLD_KEY_HEADER
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def archived(
 
 def compacted(folder: Path) -> None:
     """Does the archive's upkeep."""
-    Archive(folder).maintain(Retention(), datetime.now(UTC).date())
+    Archive(folder).maintain(ArchiveRetention(), datetime.now(UTC).date())
 
 
 def _headers(record: Record) -> list[dict[str, Any]]:

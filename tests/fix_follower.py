@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from cdc.change_event import EPOCH_HEADER
-from projections.changes.applier import Delivery
+from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
 from projections.definition.views import MirrorView, Store
 from projections.planning.job_spec import JobSpec
@@ -108,7 +108,7 @@ class Follower:
 
     def _take(self, topic: str, records: list[Record], sinks: dict[Store, Sink]) -> None:
         for store, sink in sinks.items():
-            delivery = Delivery(self.spec.plans_in(store), lambda sink=sink: sink)
+            delivery = TaskApplier(self.spec.plans_in(store), lambda sink=sink: sink)
             delivery.take(topic, records)
             delivery.finish()
             assert not delivery.waiting, delivery.waiting

@@ -63,7 +63,7 @@ def diff(
     project = open_project(config, home=home, profile=profile)
     tables = project.home.root / "tables"
     views = sql.view_tables(tables)
-    from projections.stores.delta.table_diff import Side, compare_sides  # noqa: PLC0415  # slow to load
+    from projections.stores.delta.table_diff import ComparedVersion, compare_sides  # noqa: PLC0415  # slow to load
 
     with FormerViews(Platform(project, settings_file(config, home=home))) as former:
         try:
@@ -74,7 +74,9 @@ def diff(
             place, *versions = former.versions(earlier, later, name)
             first, second = ((place, version) for version in versions)
         keys = _keys(project, views[name], name)
-        found = compare_sides(Side(*first), Side(*second), keys, examples_max=examples)
+        found = compare_sides(
+            ComparedVersion(*first), ComparedVersion(*second), keys, examples_max=examples
+        )
     if as_json:
         print_json(_document(name, [first[1], second[1]], found))
         return

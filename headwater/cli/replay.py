@@ -17,7 +17,7 @@ from headwater.reading.replay import replay_view
 
 if TYPE_CHECKING:
     from headwater.reading.replay import Replayed
-    from projections.job.batch.replay_derived import Compared
+    from projections.job.batch.replay_derived import ReplayComparison
 
 
 def replay(
@@ -84,7 +84,7 @@ def _row(done: Replayed) -> dict[str, Any]:
     return found
 
 
-def _counts(compared: Compared) -> dict[str, int | None]:
+def _counts(compared: ReplayComparison) -> dict[str, int | None]:
     counts = compared.counts
     return {
         "missing": None if counts is None else counts.missing,
@@ -103,7 +103,7 @@ def _document(done: Replayed, to: Path | None) -> dict[str, Any]:
     return found
 
 
-def _show(compared: Compared) -> None:
+def _show(compared: ReplayComparison) -> None:
     """Names what differs to the person who asks; no log has it."""
     if compared.columns:
         stderr.print(f"columns that differ: {escape(', '.join(compared.columns))}", soft_wrap=True)

@@ -13,7 +13,7 @@ from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
-    from projections.verification.trace import Sighting, Stored, Trace
+    from projections.verification.trace import Sighting, StoredRow, Trace
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +66,7 @@ def _change(change: Sighting) -> dict[str, Any]:
     }
 
 
-def _store(stored: Stored) -> dict[str, Any]:
+def _store(stored: StoredRow) -> dict[str, Any]:
     return {
         "store": str(stored.store),
         "state": str(stored.state),

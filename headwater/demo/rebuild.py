@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headwater.demo.workload import Probe
     from headwater.platform.platform import Platform
     from projections.versions.compare import VersionDifference
-    from projections.versions.version import Replayed, ViewVersion
+    from projections.versions.version import FillProgress, ViewVersion
 
 SWITCHES: Final = 20
 KILLED_EVERY: Final = 4
@@ -156,7 +156,7 @@ class Rebuilding:
                     raise
         return int(killed)
 
-    def _held(self, versions: Versions) -> tuple[ViewVersion, Replayed, VersionDifference]:
+    def _held(self, versions: Versions) -> tuple[ViewVersion, FillProgress, VersionDifference]:
         name = self.probe.view
         version = next(v for v in self._own(versions) if v.state is VersionState.HELD)
         if version.replayed is None:

@@ -18,7 +18,7 @@ from projections.archive import event_compatibility
 from projections.definition.views import EventsView
 from projections.errors import ViewPausedError
 from projections.planning import impact
-from projections.planning.schema_policy import Outcome
+from projections.planning.schema_policy import SchemaOutcome
 from projections.publishing.published_versions import Published
 from projections.versions import registry
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from projections.planning.impact import Foreseen
 
 _DOES: Final = {
-    Outcome.FOLLOWED: "follows",
-    Outcome.KEPT: "keeps its columns",
-    Outcome.WAITING: "keeps its columns; rows written from then on wait",
-    Outcome.PAUSED: "stands still",
-    Outcome.RESUMED: "follows",
+    SchemaOutcome.FOLLOWED: "follows",
+    SchemaOutcome.KEPT: "keeps its columns",
+    SchemaOutcome.WAITING: "keeps its columns; rows written from then on wait",
+    SchemaOutcome.PAUSED: "stands still",
+    SchemaOutcome.RESUMED: "follows",
 }
 _RESUME: Final = "headwater view resume"
-_BROKEN: Final = frozenset({Outcome.PAUSED, Outcome.WAITING})
+_BROKEN: Final = frozenset({SchemaOutcome.PAUSED, SchemaOutcome.WAITING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Impact:
                 does = f"stands still with {', '.join(waits_for)}"
                 yield Effect(view.name, (), does, broken=True)
             elif fault := faults.get(view.name):
-                yield Effect(view.name, (), _DOES[Outcome.PAUSED], broken=True, fault=fault)
+                yield Effect(view.name, (), _DOES[SchemaOutcome.PAUSED], broken=True, fault=fault)
             if waits_for or view.name in faults:
                 still.add(view.name)
 

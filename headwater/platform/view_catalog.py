@@ -12,7 +12,7 @@ import structlog
 from cdc.postgres import catalog, own_schema
 from cdc.upkeep.difference import Difference, Part
 from headwater.errors import UsageError
-from projections.definition.diff import ChangeKind
+from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView, Store
 from projections.errors import VerificationError, ViewPausedError
 from projections.planning import binding
@@ -243,7 +243,7 @@ class KeptViews:
                 if shown is None:
                     continue
                 change = registry.changed(connection, shown, view)
-                if change.kind is ChangeKind.REBUILD:
+                if change.kind is DefinitionChangeKind.REBUILD:
                     there = registry.made_for(own, view)
                     verb = "rebuild" if there is None else "cutover"
                     hint = f"headwater view {verb} {view.name}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headwater.project.project import Project
     from projections.archive.commits import Reached
     from projections.definition.views import DerivedView
-    from projections.job.batch.replay_derived import Compared
+    from projections.job.batch.replay_derived import ReplayComparison
     from projections.publishing.published_versions import PublishedVersion
 
 _BEHIND_HINT: Final = "headwater view status says how far the views are"
@@ -58,7 +58,7 @@ class Replayed:
     made_from: tuple[str, ...]
     rows: int
     version: int | None = None
-    compared: Compared | None = None
+    compared: ReplayComparison | None = None
 
 
 def replay_view(

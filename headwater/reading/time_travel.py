@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headwater.platform.platform import Platform
-    from projections.archive.as_of import Former, Known
+    from projections.archive.as_of import Former, KnownReads
     from projections.archive.commits import Moment, Reached
     from projections.planning.view_plan import ViewPlan
 
@@ -90,8 +90,8 @@ class FormerViews:
         place = plans[0].name
         return first.tables / place, first.versions[place], second.versions[place]
 
-    def _known(self) -> tuple[Known, tuple[ViewPlan, ...]]:
-        from projections.archive.as_of import Known  # noqa: PLC0415  # a second of import
+    def _known(self) -> tuple[KnownReads, tuple[ViewPlan, ...]]:
+        from projections.archive.as_of import KnownReads  # noqa: PLC0415  # a second of import
 
         source = self._platform.project.source.name
         try:
@@ -109,9 +109,9 @@ class FormerViews:
                 detail=getattr(error, "code", type(error).__name__),
                 hint="headwater up; then the archive tells what views were",
             ) from None
-        return Known([read for read in every if read.whole and read.done]), plans
+        return KnownReads([read for read in every if read.whole and read.done]), plans
 
-    def _made(self, as_of: str | None, plans: Collection[ViewPlan], known: Known) -> Former:
+    def _made(self, as_of: str | None, plans: Collection[ViewPlan], known: KnownReads) -> Former:
         from projections.archive.as_of import former  # noqa: PLC0415  # a second of import
 
         if not plans:

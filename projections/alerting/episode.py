@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
 
-class State(StrEnum):
+class EpisodeState(StrEnum):
     """Where an episode is."""
 
     PENDING = "pending"
@@ -42,13 +42,13 @@ class Episode:
         until: When the row is too old to be anybody's concern; None for never.
     """
 
-    state: State
+    state: EpisodeState
     since: datetime
     ended: datetime | None = None
     until: datetime | None = None
 
 
-class Step(NamedTuple):
+class EpisodeStep(NamedTuple):
     """What becomes of a row.
 
     Attributes:
@@ -80,7 +80,7 @@ def steps(
     met: Mapping[str, datetime | None],
     now: datetime,
     patience: Patience,
-) -> Iterator[Step]:
+) -> Iterator[EpisodeStep]:
     """Yields what becomes of rows; those of which nothing changes are left out.
 
     Args:
@@ -102,7 +102,7 @@ def steps(
 
 def due_at(known: Collection[Episode], patience: Patience) -> datetime | None:
     """Returns when something is to be told although no row changes; None for never."""
-    pending = (each.since + patience.hold for each in known if each.state is State.PENDING)
+    pending = (each.since + patience.hold for each in known if each.state is EpisodeState.PENDING)
     ending = (each.ended + patience.quiet for each in known if each.ended is not None)
     return min((*pending, *ending), default=None)
 
@@ -113,21 +113,21 @@ def _met(
     before: Episode | None,
     now: datetime,
     patience: Patience,
-) -> Step:
-    episode = replace(before or Episode(State.PENDING, now), until=until)
-    if episode.state is State.PENDING and now - episode.since >= patience.hold:
-        return Step(key, replace(episode, state=State.OPEN), Event.OPENED)
-    if episode.state is State.ENDING:
-        return Step(key, Episode(State.OPEN, episode.since, until=until))
-    return Step(key, episode)
+) -> EpisodeStep:
+    episode = replace(before or Episode(EpisodeState.PENDING, now), until=until)
+    if episode.state is EpisodeState.PENDING and now - episode.since >= patience.hold:
+        return EpisodeStep(key, replace(episode, state=EpisodeState.OPEN), Event.OPENED)
+    if episode.state is EpisodeState.ENDING:
+        return EpisodeStep(key, Episode(EpisodeState.OPEN, episode.since, until=until))
+    return EpisodeStep(key, episode)
 
 
-def _not_met(key: str, before: Episode | None, now: datetime, patience: Patience) -> Step:
-    if before is None or before.state is State.PENDING:
-        return Step(key, None)
+def _not_met(key: str, before: Episode | None, now: datetime, patience: Patience) -> EpisodeStep:
+    if before is None or before.state is EpisodeState.PENDING:
+        return EpisodeStep(key, None)
     if before.ended is None and before.until is not None and now >= before.until:
-        return Step(key, None)
+        return EpisodeStep(key, None)
     ended = before.ended or now
     if now - ended >= patience.quiet:
-        return Step(key, None, Event.RECOVERED)
-    return Step(key, replace(before, state=State.ENDING, ended=ended))
+        return EpisodeStep(key, None, Event.RECOVERED)
+    return EpisodeStep(key, replace(before, state=EpisodeState.ENDING, ended=ended))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from psycopg.types.json import Jsonb
 
-from projections.alerting.episode import Episode, State
+from projections.alerting.episode import Episode, EpisodeState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdc.lsn import Lsn
-    from projections.alerting.episode import Step
+    from projections.alerting.episode import EpisodeStep
     from projections.definition.alert import Alert
 
     Connection = psycopg.Connection[Any]
@@ -144,12 +144,12 @@ class Standing:
 
     alert: str
     key: str
-    state: State
+    state: EpisodeState
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingMessages:
     """Messages that a channel has not taken yet, or why an alert is not looked at.
 
     Attributes:
@@ -209,11 +209,11 @@ def withhold(connection: Connection, source: str) -> int:
 def known(connection: Connection, source: str, alert: str) -> dict[str, Episode]:
     """Returns what is known of an alert's rows, by key."""
     rows = connection.execute(_KNOWN, (source, alert)).fetchall()
-    return {key: Episode(State(state), *times) for key, state, *times in rows}
+    return {key: Episode(EpisodeState(state), *times) for key, state, *times in rows}
 
 
 @dataclass(frozen=True, slots=True)
-class Noting:
+class AlertRecorder:
     """Notes what becomes of an alert's rows.
 
     Attributes:
@@ -232,7 +232,7 @@ class Noting:
     rows: Mapping[str, Mapping[str, Any]]
     at: datetime
 
-    def note(self, connection: Connection, step: Step, before: Episode | None) -> None:
+    def note(self, connection: Connection, step: EpisodeStep, before: Episode | None) -> None:
         """Notes a step, and the messages that tell it, in the transaction that runs."""
         names: dict[str, Any] = {"source": self.source, "alert": self.alert.name, "key": step.key}
         episode = step.episode
@@ -317,9 +317,9 @@ def unlooked(connection: Connection, source: str, alert: str, why: str) -> None:
 def standing(connection: Connection, source: str) -> Iterator[Standing]:
     """Yields the rows of which something is known."""
     for alert, key, state, since in connection.execute(_STANDING, (source,)).fetchall():
-        yield Standing(alert, key, State(state), since)
+        yield Standing(alert, key, EpisodeState(state), since)
 
 
-def waiting(connection: Connection, source: str) -> list[Waiting]:
+def waiting(connection: Connection, source: str) -> list[PendingMessages]:
     """Returns what waits for channels, by alert and channel."""
-    return [Waiting(*row) for row in connection.execute(_WAITING, (source,)).fetchall()]
+    return [PendingMessages(*row) for row in connection.execute(_WAITING, (source,)).fetchall()]

@@ -204,7 +204,9 @@ class Lookout:
                 hint='a narrower condition, or recent=Recent("at", "7 days")',
             )
         rows = found.rows({step.key for step in taken})
-        noting = alerting_tables.Noting(self._spec.source, alert, key, found.position, rows, now)
+        noting = alerting_tables.AlertRecorder(
+            self._spec.source, alert, key, found.position, rows, now
+        )
         for step in taken:
             noting.note(connection, step, known.get(step.key))
             if step.episode is None:

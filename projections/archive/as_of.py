@@ -19,7 +19,7 @@ from projections.archive.commits import CLOCKS_APART_US, Commits, CommittedBy
 from projections.archive.fold import VERSION_LSN_BITS
 from projections.archive.replay import replay
 from projections.archive.scan import ArchiveScan
-from projections.archive.task import ReplayOptions, Target
+from projections.archive.task import ReplayOptions, ReplayTarget
 from projections.changes import sweeps
 from projections.common.table_pins import pinned
 from projections.errors import MomentUnreadableError
@@ -54,7 +54,7 @@ class Former:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownReads:
     """What is known of an archive from elsewhere.
 
     Attributes:
@@ -72,7 +72,7 @@ def former(
     plans: Iterable[ViewPlan],
     moment: Moment,
     tables: Path,
-    known: Known = Known(),
+    known: KnownReads = KnownReads(),
 ) -> Former:
     """Makes views as they were at a moment.
 
@@ -100,7 +100,7 @@ def former(
         sink = WarehouseSink(tables)
         done = replay(
             archive,
-            [Target(plans, lambda: sink)],
+            [ReplayTarget(plans, lambda: sink)],
             ReplayOptions(
                 archived=known.archived,
                 version=every.version,

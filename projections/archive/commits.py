@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.lsn import Lsn
-from projections.archive.survey import Taken, flags, integers, versions_of
+from projections.archive.survey import RecordFilter, flags, integers, versions_of
 from projections.errors import MomentUnreadableError
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Commits:
         )
 
 
-class CommittedBy(Taken):
+class CommittedBy(RecordFilter):
     """Takes what belongs to transactions that had committed by then.
 
     Args:

@@ -48,7 +48,7 @@ _LSN: Final = (1 << VERSION_LSN_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ArchiveCoverage:
     """What an archive has of some topics.
 
     Attributes:
@@ -66,7 +66,7 @@ def of_view(
     view: View,
     place: str,
     whole: Mapping[str, Read],
-) -> Reach:
+) -> ArchiveCoverage:
     """Tells what the archive has of a view's topics; see `reach`.
 
     Args:
@@ -126,7 +126,7 @@ def archived(spec: JobSpec, topics: frozenset[str], version: int | None = None) 
 
 def reach(
     archive: Path, topics: Collection[str], archived: Offsets, whole: Mapping[str, Read]
-) -> Reach:
+) -> ArchiveCoverage:
     """Tells what an archive has of some topics; reads little of it and writes nothing.
 
     Args:
@@ -139,7 +139,7 @@ def reach(
         RebuildRefusedError: The archive cannot be read.
     """
     if not DeltaTable.is_deltatable(str(archive)):
-        return Reach(0, "the source has no archive yet")
+        return ArchiveCoverage(0, "the source has no archive yet")
     try:
         engine = QueryBuilder().register("archive", DeltaTable(str(archive)))
         rows = _rows(engine, _FIRSTS.format(topics=", ".join(map(_text, topics))))
@@ -157,7 +157,7 @@ def reach(
         raise RebuildRefusedError(
             "the archive cannot be read", detail=type(error).__name__
         ) from None
-    return Reach(sum(row["n"] for row in rows), lacking)
+    return ArchiveCoverage(sum(row["n"] for row in rows), lacking)
 
 
 def _has(engine: QueryBuilder, topic: str, firsts: Mapping[int, int], read: Read) -> bool:

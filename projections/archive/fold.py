@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-class Changes(NamedTuple):
+class KeyedRecords(NamedTuple):
     """Records of one topic that say which key they are of and where they stand.
 
     Attributes:
@@ -55,11 +55,11 @@ class Fold:
     unread_keys: set[str] = field(default_factory=set)
     moved: dict[str, set[str]] = field(default_factory=dict)
     loose_rows: list[int] = field(default_factory=list)
-    _newest: Changes | None = None
-    _waiting: list[Changes] = field(default_factory=list)
+    _newest: KeyedRecords | None = None
+    _waiting: list[KeyedRecords] = field(default_factory=list)
     _waiting_rows: int = 0
 
-    def add(self, changes: Changes) -> None:
+    def add(self, changes: KeyedRecords) -> None:
         """Takes changes."""
         if not len(changes.keys):
             return
@@ -75,7 +75,7 @@ class Fold:
             place = int(versions.argmax())
             self.truncated, self.truncate_row = int(versions[place]), int(rows[place])
 
-    def newest(self) -> Changes | None:
+    def newest(self) -> KeyedRecords | None:
         """Returns the newest change of each key; None if there is none."""
         self._merge()
         return self._newest
@@ -129,7 +129,7 @@ class Fold:
         places[codes[best]] = best
         rows = np.concatenate([part.rows for part in parts])
         kept = np.concatenate([part.kept for part in parts])
-        self._newest = Changes(keys, greatest, offsets[places], rows[places], kept[places])
+        self._newest = KeyedRecords(keys, greatest, offsets[places], rows[places], kept[places])
 
 
 def old_keys(headers: pa.Array, keys: pa.Array) -> dict[str, set[str]]:

@@ -41,7 +41,7 @@ class Figures(NamedTuple):
     lap: int = 0
 
 
-class Noting:
+class ProgressWriter:
     """Writes down, for one replay, where it goes on and how far it is.
 
     Args:

@@ -4,9 +4,9 @@ What comes of it is what live delivery would make of the same records. For a mir
 newest record of each key, so only that one is decoded and written; a key of which one record is not
 enough, and views of which every record counts, go the way of live delivery, in the topics' order.
 
-All writes are guarded by the stores as any others, so it does no harm to do a part twice: a replay
-that was killed goes on at the part it was at. The live stream goes on from `Replayed.ends`, or from
-any earlier place.
+The stores guard these writes like all others, so a part may be written twice: a replay that was
+killed resumes at the part it was at. The live stream continues from `ReplayResult.ends`, or from an
+earlier offset.
 """
 
 from __future__ import annotations
@@ -28,10 +28,18 @@ from projections.archive.progress import Meter, rest
 from projections.archive.records import COLUMNS, records
 from projections.archive.scan import ArchiveScan
 from projections.archive.selection import select
-from projections.archive.survey import Survey, Taken, flags
-from projections.archive.task import USUAL, Had, Replayed, ReplayOptions, ReplayState, Swept, Target
+from projections.archive.survey import ArchiveSurvey, RecordFilter, flags
+from projections.archive.task import (
+    USUAL,
+    Had,
+    ReplayOptions,
+    ReplayResult,
+    ReplayState,
+    ReplayTarget,
+    Swept,
+)
 from projections.changes import sweeps
-from projections.changes.applier import Delivery
+from projections.changes.applier import TaskApplier
 from projections.common.table_pins import pinned
 from projections.common.throttle import Throttle
 from projections.errors import ArchiveMissingError, ReplayError
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
 
     from projections.archive.fold import Flags, Fold, Integers
     from projections.archive.survey import FoldKey, TopicSurvey
-    from projections.changes.applier import ViewCount, Waiting
+    from projections.changes.applier import UnappliedRecord, ViewCount
     from projections.changes.sink import Sink
     from projections.common.offsets import Offsets
     from projections.planning.view_plan import ViewPlan
@@ -53,7 +61,9 @@ PART_RECORDS: Final = 100_000
 _TAKEN_AT_ONCE: Final = 8_192
 
 
-def replay(archive: Path, targets: Iterable[Target], options: ReplayOptions = USUAL) -> Replayed:
+def replay(
+    archive: Path, targets: Iterable[ReplayTarget], options: ReplayOptions = USUAL
+) -> ReplayResult:
     """Fills views from the archive.
 
     The version of the archive that is read stays as it is meanwhile, whatever its upkeep does.
@@ -118,11 +128,13 @@ def _opened(
 class _Lane:
     """Views of one target that take the same records."""
 
-    def __init__(self, number: int, target: Target, plans: list[ViewPlan], sink: _Opened) -> None:
+    def __init__(
+        self, number: int, target: ReplayTarget, plans: list[ViewPlan], sink: _Opened
+    ) -> None:
         self.number = number
         self.target = target
         self.plans = plans
-        self.delivery = Delivery(
+        self.delivery = TaskApplier(
             plans,
             sink.get,
             target.held,
@@ -146,7 +158,7 @@ class _Lane:
 class _Opened:
     """A target's store, opened when it is needed."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ReplayTarget) -> None:
         self._target = target
         self._sink: Sink | None = None
 
@@ -184,7 +196,7 @@ class _Run:
         self,
         archive: Path,
         scan: ArchiveScan,
-        targets: list[Target],
+        targets: list[ReplayTarget],
         options: ReplayOptions,
         state: ReplayState | None,
         had: Had | None,
@@ -204,17 +216,19 @@ class _Run:
         if state is not None:
             through = {(topic, partition): end for topic, partition, end in state.ends}
         self._through = through
-        self._taken = options.taken or Taken(through, since=None if had is None else had.offsets)
+        self._taken = options.taken or RecordFilter(
+            through, since=None if had is None else had.offsets
+        )
         self._left_keys: dict[FoldKey, set[str]] = {}
-        self._aside: list[list[Waiting]] = [[] for _ in targets]
+        self._aside: list[list[UnappliedRecord]] = [[] for _ in targets]
         self._truncated: list[dict[str, int]] = [{} for _ in targets]
 
-    def run(self) -> Replayed:
+    def run(self) -> ReplayResult:
         scan, meter = self._scan, self._meter
         chosen = self._selected()
         meter.rows += scan.rows
         folds = {step.fold for step in self._steps if step.fold is not None}
-        self._survey = survey = Survey(scan, folds, self._taken, self._keeping())
+        self._survey = survey = ArchiveSurvey(scan, folds, self._taken, self._keeping())
         survey.run(self._looked_at)
         for topic, found in survey.topics.items():
             self._check(topic, found)
@@ -236,7 +250,7 @@ class _Run:
                 continue
             self._do(step, msgspec.structs.replace(begin, step=number, part=0), begin)
         meter.tell(now=True)
-        return Replayed(
+        return ReplayResult(
             ends,
             scan.mark,
             sum(found.rows for found in survey.topics.values()),
@@ -276,7 +290,7 @@ class _Run:
             bounds.check(plan)
         self._meter.rows += self._scan.rows
         found = select(self._scan, plans[0], bounds, self._taken, self._looked_at)
-        self._taken = Taken(self._through, found.keys)
+        self._taken = RecordFilter(self._through, found.keys)
         return len(found.keys)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from projections.archive.bounds import Bounds
     from projections.archive.fold import Flags
     from projections.archive.scan import ArchiveScan
-    from projections.archive.survey import Taken
+    from projections.archive.survey import RecordFilter
     from projections.planning.view_plan import ViewPlan
 
 _COLUMNS: Final = ("topic", "partition", "offset", "op", "key", "headers")
@@ -49,7 +49,7 @@ def select(
     scan: ArchiveScan,
     plan: ViewPlan,
     bounds: Bounds,
-    taken: Taken,
+    taken: RecordFilter,
     done: Callable[[int], None] = lambda _: None,
 ) -> Selection:
     """Finds the rows of a view that are within bounds.
@@ -74,7 +74,7 @@ def select(
     return Selection(looking.keys(), records)
 
 
-def count(scan: ArchiveScan, plan: ViewPlan, keys: pa.Array, taken: Taken) -> int:
+def count(scan: ArchiveScan, plan: ViewPlan, keys: pa.Array, taken: RecordFilter) -> int:
     """Returns how many records some keys of a view have."""
     found = 0
     for _, batch in scan.read(["topic", "partition", "offset", "key"]):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.values import UNCHANGED_MARKS
-from projections.archive.fold import VERSION_LSN_BITS, Changes, Fold, old_keys
+from projections.archive.fold import VERSION_LSN_BITS, Fold, KeyedRecords, old_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -90,7 +90,7 @@ class TopicSurvey:
         return found
 
 
-class Taken:
+class RecordFilter:
     """Tells which records are taken.
 
     Args:
@@ -140,7 +140,7 @@ class Taken:
         return found | flags(pc.equal(batch.column("op"), "t"))
 
 
-class Survey:
+class ArchiveSurvey:
     """Looks through an archive.
 
     Args:
@@ -154,7 +154,7 @@ class Survey:
         self,
         scan: ArchiveScan,
         folds: Collection[FoldKey],
-        taken: Taken,
+        taken: RecordFilter,
         kept: Collection[str] = (),
     ) -> None:
         self._scan = scan
@@ -253,7 +253,7 @@ class Survey:
             for mark in UNCHANGED_MARKS:
                 keeps |= flags(pc.match_substring(batch.column("after"), mark.decode()))
         fold.add(
-            Changes(
+            KeyedRecords(
                 key.filter(pa.array(taken)).cast(pa.large_string()),
                 versions[taken],
                 integers(batch.column("offset"))[taken],

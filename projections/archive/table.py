@@ -97,7 +97,7 @@ class _Parts(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class ArchiveRetention:
     """How long the archive keeps records.
 
     Attributes:
@@ -148,7 +148,7 @@ class Archive:
         batches: Iterable[pa.RecordBatch],
         ends: Offsets,
         identities: Mapping[str, str],
-        retention: Retention = Retention(),
+        retention: ArchiveRetention = ArchiveRetention(),
     ) -> int:
         """Adds those of a batch's records that are not there yet, in one commit.
 
@@ -207,7 +207,7 @@ class Archive:
             raise _unavailable(error) from None
         return added
 
-    def maintain(self, retention: Retention, today: date) -> None:
+    def maintain(self, retention: ArchiveRetention, today: date) -> None:
         """Makes large files of small ones, and removes days that are not kept any more.
 
         Raises:

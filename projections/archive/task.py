@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cdc.snapshot.reads import Read
     from projections.archive.bounds import Bounds
     from projections.archive.progress import ReplayProgress
-    from projections.archive.survey import Taken
-    from projections.changes.applier import Held, ViewCount, Waiting
+    from projections.archive.survey import RecordFilter
+    from projections.changes.applier import Held, UnappliedRecord, ViewCount
     from projections.changes.row_change import ReadSpan
     from projections.changes.sink import Sink
     from projections.changes.sweeps import Sweep
@@ -79,7 +79,7 @@ class ReplayState(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReplayTarget:
     """Views of one store that are filled.
 
     Attributes:
@@ -87,14 +87,14 @@ class Target:
         open_sink: Opens the store; the replay closes it.
         held: What waits of them already, by view.
         set_aside: Is handed what cannot be written, and how far views were truncated, by name; once
-            it returns, that is safe. Without it, the caller finds both in `Replayed`.
+            it returns, that is safe. Without it, the caller finds both in `ReplayResult`.
         changes_per_write: Changes of a topic after which they are written.
     """
 
     plans: tuple[ViewPlan, ...]
     open_sink: Callable[[], Sink]
     held: Mapping[str, Held] = field(default_factory=dict)
-    set_aside: Callable[[Sequence[Waiting], Mapping[str, int]], None] | None = None
+    set_aside: Callable[[Sequence[UnappliedRecord], Mapping[str, int]], None] | None = None
     changes_per_write: int = CHANGES_PER_WRITE
 
 
@@ -126,7 +126,7 @@ class ReplayOptions:
 
     through: Offsets | None = None
     bounds: Bounds | None = None
-    taken: Taken | None = None
+    taken: RecordFilter | None = None
     had: Had | None = None
     version: int | None = None
     archived: Offsets = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Swept:
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """What a replay came to.
 
     Attributes:
@@ -182,7 +182,7 @@ class Replayed:
     archive: ArchiveMark
     records: int = 0
     counts: list[dict[str, ViewCount]] = field(default_factory=list)
-    waiting: list[list[Waiting]] = field(default_factory=list)
+    waiting: list[list[UnappliedRecord]] = field(default_factory=list)
     truncated: list[dict[str, int]] = field(default_factory=list)
     swept: list[Swept] = field(default_factory=list)
     chosen: int | None = None

@@ -19,7 +19,7 @@ from cdc.broker.reading import compacted
 from cdc.change_event import EPOCH_HEADER
 from projections.archive.progress import rest
 from projections.archive.scan import ArchiveScan
-from projections.archive.survey import Taken, flags, integers
+from projections.archive.survey import RecordFilter, flags, integers
 from projections.archive.table import Archive
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ class Copied(msgspec.Struct, frozen=True):
         """Up to where the version that is filled from it has everything."""
         return {(self.topic, number): end for number, end in self.ends.items()}
 
-    def taken(self) -> Taken | None:
+    def taken(self) -> RecordFilter | None:
         """Which of its records count; None if all do."""
         return Newest(self.superseded) if self.superseded else None
 
 
-class Newest(Taken):
+class Newest(RecordFilter):
     """Takes records but those that a newer one of their key, not copied, has superseded.
 
     Args:

@@ -50,7 +50,7 @@ class TopicOrigin:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TopicFacts:
     """What is known of a topic beside what its brokers say.
 
     Attributes:
@@ -106,7 +106,7 @@ def of_view(
         ]
         cut = any(first for first, _ in topic.bounds.values())
         times = compacted.first_times(spec.bootstrap, topic) if cut else {}
-        why = lacks(topic, Known(noted, own, times), datetime.now(UTC))
+        why = lacks(topic, TopicFacts(noted, own, times), datetime.now(UTC))
     return TopicOrigin(topic, why)
 
 
@@ -119,7 +119,7 @@ def unfit(view: MirrorView) -> str | None:
     return None
 
 
-def lacks(topic: CompactedTopic, known: Known, now: datetime) -> str | None:
+def lacks(topic: CompactedTopic, known: TopicFacts, now: datetime) -> str | None:
     """Says what a compacted topic may lack of the newest records of its keys; None if nothing.
 
     Args:
@@ -147,7 +147,7 @@ def lacks(topic: CompactedTopic, known: Known, now: datetime) -> str | None:
     return _of_reads(topic, known, now)
 
 
-def _of_reads(topic: CompactedTopic, known: Known, now: datetime) -> str | None:
+def _of_reads(topic: CompactedTopic, known: TopicFacts, now: datetime) -> str | None:
     name = f"topic {topic.name}"
     newest = max((r for r in known.reads if r.whole and r.done), key=_stands_for, default=None)
     if newest is None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class UnappliedRecord:
     """A record that waits.
 
     Attributes:
@@ -118,7 +118,7 @@ class _Reader:
         return self.made
 
 
-class Delivery:
+class TaskApplier:
     """Takes records into views; one for each task of a batch.
 
     Args:
@@ -149,7 +149,7 @@ class Delivery:
         self._under_way: Future[None] | None = None
         self._apart: dict[str, set[str]] = defaultdict(set)
         self.counts: dict[str, ViewCount] = defaultdict(ViewCount)
-        self.waiting: list[Waiting] = []
+        self.waiting: list[UnappliedRecord] = []
         self.truncated: dict[str, int] = {}
         self.halted: str | None = None
 
@@ -219,7 +219,7 @@ class Delivery:
         """The store."""
         return self._sink()
 
-    def set_apart(self, waiting: Sequence[Waiting]) -> None:
+    def set_apart(self, waiting: Sequence[UnappliedRecord]) -> None:
         """Takes records that wait, for the rest of this delivery too."""
         self.waiting += waiting
         for each in waiting:
@@ -229,7 +229,7 @@ class Delivery:
 class _ViewDelivery:
     """One view's part of a write."""
 
-    def __init__(self, delivery: Delivery, plan: ViewPlan, topic: str, reduced: Reduced) -> None:
+    def __init__(self, delivery: TaskApplier, plan: ViewPlan, topic: str, reduced: Reduced) -> None:
         self._delivery = delivery
         self._plan = plan
         self._topic = topic
@@ -410,7 +410,7 @@ class _ViewDelivery:
         raw = self._sources[change.key, change.version]
         self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
 
-    def _set_apart(self, sink: Sink) -> list[Waiting]:
+    def _set_apart(self, sink: Sink) -> list[UnappliedRecord]:
         """Hands over what waits: all that failed, except where the store has something newer."""
         failures = self._failures + self._behind
         if not failures:
@@ -421,7 +421,7 @@ class _ViewDelivery:
         asked = [RowChange(failure.key or (), 0, None, 0) for failure in known]
         stored = sink.versions(self._plan, asked) if asked else []
         done = {id(failure): version for failure, version in zip(known, stored, strict=True)}
-        waiting: dict[tuple[int, int], Waiting] = {}
+        waiting: dict[tuple[int, int], UnappliedRecord] = {}
         for failure in failures:
             if failure.version is not None and done.get(id(failure), 0) >= failure.version:
                 continue
@@ -429,17 +429,17 @@ class _ViewDelivery:
             key = key_text(self._topic, own)
             for record in others:
                 place = record.partition, record.offset
-                each = Waiting(self._plan.name, key, self._topic, record, None, _BEHIND)
+                each = UnappliedRecord(self._plan.name, key, self._topic, record, None, _BEHIND)
                 waiting.setdefault(place, each)
             place = own.partition, own.offset
-            waiting[place] = Waiting(
+            waiting[place] = UnappliedRecord(
                 self._plan.name, key, self._topic, own, failure.version, failure.error
             )
         self._delivery.set_apart(list(waiting.values()))
         return list(waiting.values())
 
     def _count(
-        self, waiting: Sequence[Waiting], applied: Applied, changes: Sequence[RowChange]
+        self, waiting: Sequence[UnappliedRecord], applied: Applied, changes: Sequence[RowChange]
     ) -> None:
         reduced, count = self._reduced, self._delivery.counts[self._plan.name]
         others = sum(n for kind, n in reduced.kinds.items() if not self._mine(kind))

@@ -65,7 +65,7 @@ class _Begun(NamedTuple):
     record: Any
 
 
-class Reading(NamedTuple):
+class RecordHeader(NamedTuple):
     """What one record says, as far as its key and place go.
 
     Attributes:
@@ -239,7 +239,7 @@ class TopicReducer:
         if record.key is not None:
             self._cut(record.key)
 
-    def reading(self, record: Record) -> Reading:
+    def reading(self, record: Record) -> RecordHeader:
         """Returns what a record says of its place.
 
         Raises:
@@ -251,13 +251,15 @@ class TopicReducer:
         if record.value is not None:
             read = self._read(record, key, record.value, _epoch(record.epoch))
         if read is None and record.value is not None and self._fitting is not None:
-            return Reading(0, streamed=False, whole=False)  # a read of the table takes its place
+            return RecordHeader(
+                0, streamed=False, whole=False
+            )  # a read of the table takes its place
         if read is None:
             raise EnvelopeError("record is no change that counts")
         raw = read[0]
         streamed, lsn = bool(raw.committed_at_us), raw.version & _LSN
         values = None if raw.key is None else self._key(raw.key)
-        return Reading(lsn, streamed, not raw.kept, raw.version, values)
+        return RecordHeader(lsn, streamed, not raw.kept, raw.version, values)
 
     def reduced(self) -> Reduced:
         """Decodes and returns what the records come to, and forgets them."""

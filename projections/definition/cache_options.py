@@ -40,7 +40,7 @@ class CacheLayout(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class NameTemplate:
     """A name with places for values of a row.
 
     Attributes:
@@ -52,7 +52,7 @@ class Pattern:
     parts: tuple[tuple[str, bool], ...]
 
     @classmethod
-    def parse(cls, text: str) -> Pattern:
+    def parse(cls, text: str) -> NameTemplate:
         """Reads a pattern.
 
         Raises:
@@ -80,7 +80,7 @@ class Pattern:
             column or part == found for (part, column), found in zip(self.parts, parts, strict=True)
         )
 
-    def meets(self, other: Pattern) -> bool:
+    def meets(self, other: NameTemplate) -> bool:
         """Tells whether two patterns can come to the same name."""
         return len(self.parts) == len(other.parts) and all(
             mine == theirs or column or other_column
@@ -122,7 +122,7 @@ class CacheOptions:
         if isinstance(self.lookups, str):
             raise DeclarationError("lookups are a list of patterns", detail=self.lookups[:80])
         for patterns in (self.lookups, self.counters, self.leaderboards):
-            _check_apart([Pattern.parse(text) for text in patterns])
+            _check_apart([NameTemplate.parse(text) for text in patterns])
         if len(self.lookups) + len(self.counters) + len(self.leaderboards) > PATTERNS_MAX:
             raise DeclarationError(f"more than {PATTERNS_MAX} patterns of the cache for one view")
 
@@ -154,7 +154,7 @@ class CacheOptions:
             PlanError: A column is missing, or its values can be neither added up nor ranked.
         """
         for text in (*self.lookups, *self.counters, *self.leaderboards):
-            for name in Pattern.parse(text).columns:
+            for name in NameTemplate.parse(text).columns:
                 _kind(view, schema, name)
         for name in set(self.counters.values()) - {ROWS}:
             kind = _kind(view, schema, name)
@@ -174,7 +174,7 @@ class CacheOptions:
                 )
 
 
-def _check_apart(patterns: Sequence[Pattern]) -> None:
+def _check_apart(patterns: Sequence[NameTemplate]) -> None:
     for place, pattern in enumerate(patterns):
         for other in patterns[:place]:
             if pattern.meets(other):

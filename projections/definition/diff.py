@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from projections.definition.views import AnyView, View
 
 
-class ChangeKind(StrEnum):
+class DefinitionChangeKind(StrEnum):
     """What a changed definition asks for."""
 
     NONE = "none"  # it says the same
@@ -38,7 +38,7 @@ class DefinitionChange(NamedTuple):
             definitions lets in, as far as a row tells that.
     """
 
-    kind: ChangeKind
+    kind: DefinitionChangeKind
     said: tuple[str, ...] = ()
     columns: frozenset[str] = frozenset()
     rows: bool = False
@@ -61,15 +61,15 @@ def difference(
     found = [
         part
         for part in (*_general(old, new), *_of_rows(old, new, gone))
-        if part.kind is not ChangeKind.NONE
+        if part.kind is not DefinitionChangeKind.NONE
     ]
     if not found:
-        return DefinitionChange(ChangeKind.NONE)
-    rebuilt = any(part.kind is ChangeKind.REBUILD for part in found)
+        return DefinitionChange(DefinitionChangeKind.NONE)
+    rebuilt = any(part.kind is DefinitionChangeKind.REBUILD for part in found)
     if isinstance(old, DerivedView) and is_function(old) and part_told(old.text) is None:
         rebuilt = False  # what it was is in the module no more: nobody could keep it
     return DefinitionChange(
-        ChangeKind.REBUILD if rebuilt else ChangeKind.IN_PLACE,
+        DefinitionChangeKind.REBUILD if rebuilt else DefinitionChangeKind.IN_PLACE,
         tuple(said for part in found for said in part.said),
         frozenset[str]().union(*(part.columns for part in found)),
         any(part.rows for part in found),
@@ -88,21 +88,27 @@ def _told_as(old: AnyView, new: AnyView) -> AnyView:
 def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
     """What every view has."""
     if type(old) is not type(new):
-        yield DefinitionChange(ChangeKind.REBUILD, ("it is another kind of view",), rows=True)
+        yield DefinitionChange(
+            DefinitionChangeKind.REBUILD, ("it is another kind of view",), rows=True
+        )
     if old.to != new.to:
         stores = f"stores: {_listed(old.to)} -> {_listed(new.to)}"
-        yield DefinitionChange(ChangeKind.IN_PLACE, (stores,))
+        yield DefinitionChange(DefinitionChangeKind.IN_PLACE, (stores,))
     if old.search != new.search:
-        yield DefinitionChange(ChangeKind.IN_PLACE, ("how its fields are indexed for search",))
+        yield DefinitionChange(
+            DefinitionChangeKind.IN_PLACE, ("how its fields are indexed for search",)
+        )
     before, after = _withholding(old), _withholding(new)
     if before != after:
         said = [f"no longer: {each}" for each in before if each not in after]
         said += [f"expects {each}" for each in after if each not in before]
         yield DefinitionChange(
-            ChangeKind.REBUILD, tuple(said) or ("expectations in another order",), rows=True
+            DefinitionChangeKind.REBUILD,
+            tuple(said) or ("expectations in another order",),
+            rows=True,
         )
     elif old.expectations != new.expectations:
-        yield DefinitionChange(ChangeKind.IN_PLACE, ("what is only counted of its rows",))
+        yield DefinitionChange(DefinitionChangeKind.IN_PLACE, ("what is only counted of its rows",))
 
 
 def _of_rows(
@@ -119,17 +125,19 @@ def _of_rows(
     if not isinstance(old, MirrorView) or not isinstance(new, MirrorView):
         return
     if old.table != new.table:
-        kind = ChangeKind.IN_PLACE if gone(old.table) else ChangeKind.REBUILD
+        kind = DefinitionChangeKind.IN_PLACE if gone(old.table) else DefinitionChangeKind.REBUILD
         yield DefinitionChange(kind, (f"table: {old.table} -> {new.table}",), rows=True)
     if old.on_schema_change != new.on_schema_change:
-        yield DefinitionChange(ChangeKind.IN_PLACE, ("what it does when its table changes",))
+        yield DefinitionChange(
+            DefinitionChangeKind.IN_PLACE, ("what it does when its table changes",)
+        )
     if changed := frozenset(old.left_out) ^ frozenset(new.left_out):
         said = f"columns left out: {_listed(old.left_out)} -> {_listed(new.left_out)}"
-        yield DefinitionChange(ChangeKind.REBUILD, (said,), changed)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (said,), changed)
     yield from _of_times(old, new)
     if old.history != new.history:
         yield DefinitionChange(
-            ChangeKind.REBUILD, ("what makes a state of its history",), rows=True
+            DefinitionChangeKind.REBUILD, ("what makes a state of its history",), rows=True
         )
     yield from _of_cache(old.cache, new.cache)
 
@@ -137,13 +145,13 @@ def _of_rows(
 def _of_times(old: View, new: View) -> Iterator[DefinitionChange]:
     if names := frozenset(name for name, _ in {*old.times} ^ {*new.times}):
         said = f"times of changes: {_listed(names)}"
-        yield DefinitionChange(ChangeKind.REBUILD, (said,), names)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (said,), names)
 
 
 def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
     if old.types != new.types:
         types = f"events: {_listed(old.types)} -> {_listed(new.types)}"
-        yield DefinitionChange(ChangeKind.REBUILD, (types,), rows=True)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (types,), rows=True)
     was, now = old.versions or {}, new.versions or {}
     said = [
         f"event {name}: version {was[name]} -> {now[name]}"
@@ -155,25 +163,27 @@ def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
         said = [f"fields of its events: {_listed({column.name for column in columns})}"]
     if said:
         names = frozenset(column.name for column in columns)
-        yield DefinitionChange(ChangeKind.REBUILD, tuple(said), names)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, tuple(said), names)
 
 
 def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
     """What makes the rows of a view from those of others."""
     if old.inputs != new.inputs:
         reads = f"reads: {_listed(old.inputs)} -> {_listed(new.inputs)}"
-        yield DefinitionChange(ChangeKind.REBUILD, (reads,), rows=True)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (reads,), rows=True)
     if old.keys != new.keys:
         keys = f"keys: {', '.join(old.keys)} -> {', '.join(new.keys)}"
-        yield DefinitionChange(ChangeKind.REBUILD, (keys,), rows=True)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (keys,), rows=True)
     if is_function(old) != is_function(new):
-        yield DefinitionChange(ChangeKind.REBUILD, ("it is made in another way",), rows=True)
+        yield DefinitionChange(
+            DefinitionChangeKind.REBUILD, ("it is made in another way",), rows=True
+        )
     elif is_function(old) and old.text != new.text:
         known = part_told(old.text) is not None and part_told(new.text) is not None
         said = "its function" if known else "its function, or what stands beside it in its module"
-        yield DefinitionChange(ChangeKind.REBUILD, (said,), rows=True)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (said,), rows=True)
     elif _query(old) != _query(new):
-        yield DefinitionChange(ChangeKind.REBUILD, ("its query",), rows=True)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, ("its query",), rows=True)
     yield from _of_cache(old.cache, new.cache)
 
 
@@ -193,9 +203,9 @@ def _of_cache(old: CacheOptions, new: CacheOptions) -> Iterator[DefinitionChange
         if getattr(old, name) != getattr(new, name)
     ]
     if said:
-        yield DefinitionChange(ChangeKind.REBUILD, tuple(said))
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, tuple(said))
     elif old.ttl != new.ttl:
-        yield DefinitionChange(ChangeKind.IN_PLACE, ("how long rows stay in the cache",))
+        yield DefinitionChange(DefinitionChangeKind.IN_PLACE, ("how long rows stay in the cache",))
 
 
 def _withholding(view: AnyView) -> tuple[Expectation, ...]:

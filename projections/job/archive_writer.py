@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from projections.archive.table import Retention
+    from projections.archive.table import ArchiveRetention
     from projections.common.driver_lock import Tenure
     from projections.common.offsets import Offsets
 
@@ -36,7 +36,7 @@ class Archiver:
     """
 
     folder: Path
-    retention: Retention
+    retention: ArchiveRetention
     tenure: Tenure | None = None
     ends: Offsets = field(default_factory=dict)
     identities: Mapping[str, str] = field(default_factory=dict)

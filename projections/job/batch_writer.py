@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from cdc.errors import CdcError
-from projections.changes.applier import Delivery
+from projections.changes.applier import TaskApplier
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.fault import FaultError, kind_and_place
 from projections.definition.views import Store
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from projections.common.driver_lock import Tenure
     from projections.planning.job_spec import LedgerAddress, StoreAddresses
     from projections.planning.view_plan import ViewPlan
-    from projections.publishing.boundary import Reach, Run
+    from projections.publishing.boundary import CompleteThrough, Run
 
 RECORD_COLUMNS: Final = (
     *("key", "value", "epoch", "partition", "offset"),
@@ -104,7 +104,7 @@ class BatchWriter:
     addresses: StoreAddresses
     ledger: LedgerAddress
     held: Mapping[str, Held] = field(default_factory=dict)
-    reach: Reach | None = None
+    reach: CompleteThrough | None = None
     derives: bool = False
     tenure: Tenure | None = None
     mark: str | None = None
@@ -134,7 +134,7 @@ class BatchWriter:
         yield _counters(counts)
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
-        delivery = Delivery(
+        delivery = TaskApplier(
             self.plans,
             self._sink,
             self.held,
@@ -158,7 +158,9 @@ class BatchWriter:
             quarantine_table.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
         return delivery.counts
 
-    def _write_group(self, published: Published, delivery: Delivery, runs: Iterable[Run]) -> None:
+    def _write_group(
+        self, published: Published, delivery: TaskApplier, runs: Iterable[Run]
+    ) -> None:
         """Writes up to a boundary, and publishes the tables as they stand there.
 
         What lies beyond waits for the next batch. Whoever is killed has published nothing that is
@@ -202,7 +204,7 @@ def kept_sink(store: Store, addresses: StoreAddresses) -> Sink:
     return _sinks[place]
 
 
-def _take(delivery: Delivery, runs: Iterable[Run]) -> None:
+def _take(delivery: TaskApplier, runs: Iterable[Run]) -> None:
     for topic, records in runs:
         delivery.take(topic, records)  # those of a topic that no view reads are passed over
     delivery.finish()

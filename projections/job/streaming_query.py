@@ -11,7 +11,7 @@ import structlog
 
 from cdc.broker.errors import BrokerError
 from cdc.broker.topics import extent, topics
-from projections.archive.table import GIVEN, Retention
+from projections.archive.table import GIVEN, ArchiveRetention
 from projections.common import spark_checkpoint
 from projections.common.fault import FaultError
 from projections.definition.views import Store
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from projections.job.active_plans import Intake
     from projections.job.schema_watch import TableWatch
     from projections.planning.job_spec import JobSpec
-    from projections.publishing.boundary import Reach
+    from projections.publishing.boundary import CompleteThrough
     from projections.stores.valkey.epoch import CacheEpoch
 
 ARCHIVE: Final = "archive"
@@ -79,7 +79,7 @@ class Gate:
     guard: StoreGuard
     intake: Intake
     tables: TableWatch
-    reach: Callable[[Offsets], Reach | None]
+    reach: Callable[[Offsets], CompleteThrough | None]
     epoch: CacheEpoch | None = None
 
     def beat(self) -> None:
@@ -202,7 +202,7 @@ def start_archive(
     spark_checkpoint.claim(place, {})
     pattern = re.escape(f"{spec.source}.") + ".*"
     records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
-    archiver = Archiver(spec.archive, Retention(spec.archive_days), spec.tenure)
+    archiver = Archiver(spec.archive, ArchiveRetention(spec.archive_days), spec.tenure)
     identities: dict[str, str] = {}
 
     def write(batch: DataFrame, batch_id: int) -> None:

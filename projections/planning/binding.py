@@ -23,7 +23,7 @@ from projections.errors import PlanError, ViewPausedError
 from projections.planning import column_list, view_schemas
 from projections.planning.job_spec import PausedView
 from projections.planning.row_upcaster import TableShapes
-from projections.planning.schema_policy import Outcome, as_seen, decide
+from projections.planning.schema_policy import SchemaOutcome, as_seen, decide
 from projections.planning.view_plan import plan_views
 from projections.planning.view_schemas import ViewShape
 
@@ -316,7 +316,7 @@ class Binder:
             )
         shape = replace(shape, read_id=self._asked(view))
         view_schemas.write(self._connection, self._source, shape)
-        view_schemas.note(self._connection, view.name, [stored.change_id], Outcome.RESUMED)
+        view_schemas.note(self._connection, view.name, [stored.change_id], SchemaOutcome.RESUMED)
         return self._plan(view, known, shape)
 
     def read_unlogged(self, view: View) -> bool:
@@ -405,7 +405,7 @@ class Binder:
 
     def _decided(
         self, view: MirrorView, known: TableHistory, stored: ViewShape, steps: Steps
-    ) -> tuple[ViewShape, Outcome]:
+    ) -> tuple[ViewShape, SchemaOutcome]:
         latest = known.versions[-1]
         ordering = None if view.history is None else view.history.sequence_by
         unread = stored.out - {*stored.left_out.get(ordering or "", ())}
@@ -420,13 +420,13 @@ class Binder:
         decision = decide(policy, changes, keyless=keyless, keeps=keeps, history=history)
         names = tuple(dict.fromkeys((*stored.tables, view.table)))
         moved = replace(stored, change_id=latest.id, tables=names)
-        if decision.outcome is Outcome.PAUSED:
+        if decision.outcome is SchemaOutcome.PAUSED:
             return replace(moved, paused=_fault(view, decision.reason)), decision.outcome
-        if decision.outcome is Outcome.FOLLOWED:
+        if decision.outcome is SchemaOutcome.FOLLOWED:
             try:
                 moved = self._as_it_is(view, known, moved)
             except PlanError as error:
-                return replace(moved, paused=Fault.of(error)), Outcome.PAUSED
+                return replace(moved, paused=Fault.of(error)), SchemaOutcome.PAUSED
         if decision.read or renamed:
             last = max(version.lsn for version, found in steps if any(c.needs_read for c in found))
             since = self._version(last)

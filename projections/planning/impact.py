@@ -20,7 +20,7 @@ from projections.errors import PlanError
 from projections.planning import view_schemas
 from projections.planning.binding import Binder, alone
 from projections.planning.job_spec import PausedView
-from projections.planning.schema_policy import Outcome
+from projections.planning.schema_policy import SchemaOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ class ViewImpact:
 
     view: str
     changes: tuple[str, ...]
-    outcome: Outcome
+    outcome: SchemaOutcome
     reads: bool = False
     fault: Fault | None = None
 
@@ -147,9 +147,9 @@ def _impact(  # noqa: PLR0913, PLR0917  # a view before and after
     outcomes: Mapping[int, Mapping[str, str]],
 ) -> ViewImpact | None:
     if isinstance(bound, Fault):
-        return ViewImpact(view.name, (), Outcome.PAUSED, fault=bound)
+        return ViewImpact(view.name, (), SchemaOutcome.PAUSED, fault=bound)
     if isinstance(bound, PausedView) and before is not None and before.paused is not None:
-        return ViewImpact(view.name, (), Outcome.PAUSED, fault=bound.fault)
+        return ViewImpact(view.name, (), SchemaOutcome.PAUSED, fault=bound.fault)
     if before is None or after is None or view.table not in known:
         return None
     steps = changes_of(known[view.table], before.change_id)
@@ -159,4 +159,4 @@ def _impact(  # noqa: PLR0913, PLR0917  # a view before and after
         return None
     fault = bound.fault if isinstance(bound, PausedView) else None
     reads = after.read_id != before.read_id
-    return ViewImpact(view.name, tuple(said), Outcome(decided[-1]), reads, fault)
+    return ViewImpact(view.name, tuple(said), SchemaOutcome(decided[-1]), reads, fault)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 
-class Outcome(StrEnum):
+class SchemaOutcome(StrEnum):
     """What became of a schema change in a view."""
 
     FOLLOWED = "followed"  # the view has the table's columns as they are now
@@ -36,7 +36,7 @@ class Decision:
         reason: The change that decided it.
     """
 
-    outcome: Outcome
+    outcome: SchemaOutcome
     read: bool = False
     rekeyed: bool = False
     reason: SchemaChange | None = None
@@ -100,17 +100,17 @@ def decide(
     changes = list(changes)
     stopping = _stopping(policy, changes, keyless=keyless, history=history)
     if stopping is not None:
-        return Decision(Outcome.PAUSED, reason=stopping)
+        return Decision(SchemaOutcome.PAUSED, reason=stopping)
     shaped = [change for change in changes if change.kind not in _ROWS]
     first = next(iter(shaped), next(iter(changes), None))
     if policy is SchemaPolicy.QUARANTINE and (shaped or keeps):
         # what a read sends has the new shape, and would wait as well
-        return Decision(Outcome.WAITING, reason=first)
+        return Decision(SchemaOutcome.WAITING, reason=first)
     if policy is SchemaPolicy.IGNORE and (shaped or keeps):
         filled = (c for c in changes if c.kind in _FILLED or c.computed or c.looked)
-        return Decision(Outcome.KEPT, read=any(c.needs_read for c in filled), reason=first)
+        return Decision(SchemaOutcome.KEPT, read=any(c.needs_read for c in filled), reason=first)
     return Decision(
-        Outcome.FOLLOWED,
+        SchemaOutcome.FOLLOWED,
         read=any(change.needs_read for change in changes),
         rekeyed=any(change.kind is ChangeKind.KEY_CHANGED for change in changes),
         reason=first,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.definition.views import Store
-    from projections.planning.schema_policy import Outcome
+    from projections.planning.schema_policy import SchemaOutcome
 
 _READ: Final = """
 SELECT view, table_oid, tables, change_id, shape_id, columns, left_to_read, kept_since, read_id,
@@ -160,7 +160,7 @@ def pause(connection: psycopg.Connection[Any], source: str, view: str, fault: Fa
 
 
 def note(
-    connection: psycopg.Connection[Any], view: str, changes: Iterable[int], outcome: Outcome
+    connection: psycopg.Connection[Any], view: str, changes: Iterable[int], outcome: SchemaOutcome
 ) -> None:
     """Notes what became of schema changes in a view."""
     with connection.cursor() as cursor:

@@ -32,7 +32,7 @@ Run = tuple[str, "Sequence[Record | tuple[Any, ...]]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class CompleteThrough:
     """A position through which nothing is missing in a batch and those before it.
 
     Attributes:
@@ -84,7 +84,7 @@ class Division(NamedTuple):
     ahead: Ahead
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """Where a record lies.
 
     Attributes:
@@ -99,7 +99,7 @@ class Place(NamedTuple):
 
 
 def divide(
-    runs: Iterable[Run], topics: frozenset[str], reach: Reach | None, ahead: Ahead
+    runs: Iterable[Run], topics: frozenset[str], reach: CompleteThrough | None, ahead: Ahead
 ) -> Division:
     """Divides the records of a batch at the last boundary that it has.
 
@@ -136,7 +136,7 @@ def divide(
         read_lsn=max([settled.read_lsn, *outer]),
     )
 
-    def beyond(place: Place | None) -> bool:
+    def beyond(place: RecordPosition | None) -> bool:
         # whatever has no place, or one of an earlier epoch, comes as it is
         if place is None or place.epoch < epoch:
             return False
@@ -160,7 +160,7 @@ def _boundary(reached: int | None, known: int, ahead: Ahead, *, whole: bool) -> 
     return boundary if boundary > 0 and ahead.read_lsn <= boundary else None
 
 
-def place_of(record: Record | tuple[Any, ...]) -> Place | None:
+def place_of(record: Record | tuple[Any, ...]) -> RecordPosition | None:
     """Returns where a record lies; None if it does not say so in the connector's way.
 
     It is read off the bytes: a user's data lies before it, and has its quotes escaped.
@@ -176,7 +176,7 @@ def place_of(record: Record | tuple[Any, ...]) -> Place | None:
     commit, _, lsn = value[start + len(_SEQUENCE) : end].partition(b",")
     try:
         if value[operation + len(_OPERATION)] == _READ:
-            return Place(int(epoch), _NOTHING, int(lsn.strip(b'\\"')))
-        return Place(int(epoch), 0 if commit == b"null" else int(commit.strip(b'\\"')), 0)
+            return RecordPosition(int(epoch), _NOTHING, int(lsn.strip(b'\\"')))
+        return RecordPosition(int(epoch), 0 if commit == b"null" else int(commit.strip(b'\\"')), 0)
     except (ValueError, IndexError):
         return None

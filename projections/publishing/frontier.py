@@ -26,7 +26,7 @@ SAMPLES_MAX: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class FrontierSample:
     """A position and the offsets below which all records up to it lie."""
 
     position: Lsn
@@ -43,7 +43,7 @@ class Frontier:
     def __init__(self, topics: frozenset[str]) -> None:
         self.topics = topics
         self._first: Lsn | None = None
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[FrontierSample] = deque()
 
     def sample(self, position: Lsn | None, ends: Mapping[tuple[str, int], int]) -> None:
         """Takes a sample; `position` must have been read before `ends`.
@@ -65,7 +65,7 @@ class Frontier:
         wanted = {place: end for place, end in ends.items() if place[0] in self.topics}
         if len(self._samples) >= SAMPLES_MAX:
             self._samples.pop()  # the newest gives way: the oldest is reached first
-        self._samples.append(Sample(position, wanted))
+        self._samples.append(FrontierSample(position, wanted))
 
     def advance(self, committed: Mapping[tuple[str, int], int]) -> Lsn | None:
         """Takes what the query has finished.

@@ -41,7 +41,7 @@ _SLOT: Final = (
 _PAUSED: Final = "SELECT paused ->> 'code' FROM headwater.view_shapes WHERE view = ANY(%s)"
 
 
-class Stage(StrEnum):
+class ChangeStage(StrEnum):
     """Where on its way to a store a change is; found by looking, stored nowhere."""
 
     CAPTURE = "capture"  # not in Kafka: no connector reads the log, or it is behind
@@ -67,7 +67,7 @@ class Lateness:
 
     view: str
     store: Store
-    stage: Stage
+    stage: ChangeStage
     applied_through: Lsn | None
     behind_bytes: int
     still_s: float | None
@@ -150,19 +150,19 @@ class ReadBarrier:
         still_s = (seen.now() - own.updated_at).total_seconds()
         return Lateness(self.view, store, stage, own.applied_through, behind, still_s, cause)
 
-    def _stage(self, seen: Seen) -> tuple[Stage, str]:
+    def _stage(self, seen: Seen) -> tuple[ChangeStage, str]:
         if seen.capture.lost is not None:
-            return Stage.CAPTURE, f"the capture has lost changes, {seen.capture.lost}"
+            return ChangeStage.CAPTURE, f"the capture has lost changes, {seen.capture.lost}"
         if code := seen.paused((self.view, *self.inputs)):
-            return Stage.PAUSED, code
+            return ChangeStage.PAUSED, code
         if self.inputs and seen.reached(self.view, Store.TABLE):
-            return Stage.DELIVERY, ""
+            return ChangeStage.DELIVERY, ""
         behind = [name for name in self.inputs if not seen.reached(name, Store.TABLE)]
         if self.inputs and not behind:
-            return Stage.DERIVATION, ""
+            return ChangeStage.DERIVATION, ""
         if cause := seen.unread():
-            return Stage.CAPTURE, cause
-        return Stage.BATCH, f"{', '.join(behind)} not there either" if behind else ""
+            return ChangeStage.CAPTURE, cause
+        return ChangeStage.BATCH, f"{', '.join(behind)} not there either" if behind else ""
 
 
 def look(connection: psycopg.Connection[Any], token: PositionToken, source: str) -> Seen:
@@ -227,11 +227,13 @@ class Seen:
 
 def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
     hints = {
-        Stage.CAPTURE: "headwater source status says why",
-        Stage.PAUSED: "headwater view status names the change; headwater view resume goes on",
-        Stage.BATCH: "headwater status says whether the job runs; else wait longer",
-        Stage.DERIVATION: "headwater view explain says how it is kept; else wait longer",
-        Stage.DELIVERY: "headwater view status says whether the store is written; else wait longer",
+        ChangeStage.CAPTURE: "headwater source status says why",
+        ChangeStage.PAUSED: "headwater view status names the change; headwater view resume goes on",
+        ChangeStage.BATCH: "headwater status says whether the job runs; else wait longer",
+        ChangeStage.DERIVATION: "headwater view explain says how it is kept; else wait longer",
+        ChangeStage.DELIVERY: (
+            "headwater view status says whether the store is written; else wait longer"
+        ),
     }
     error = BehindError(
         f"a view did not come to a position within {round(timeout_s, 2):g} s",
@@ -302,7 +304,9 @@ def measure(
             for place, view in waited.items()
             if place not in took
         }
-        if now >= began + timeout_s or all(each.stage is Stage.PAUSED for each in late.values()):
+        if now >= began + timeout_s or all(
+            each.stage is ChangeStage.PAUSED for each in late.values()
+        ):
             break
     return [
         Lag(*place, took.get(place), None if place in took else late.get(place))

@@ -26,7 +26,7 @@ from projections.publishing.published_versions import Published
 from projections.verification import results_table
 from projections.verification.report import ViewReport
 from projections.verification.requests import Checks, job_runs
-from projections.verification.verify import DEADLINE_S, Verification
+from projections.verification.verify import DEADLINE_S, JobVerification
 
 if TYPE_CHECKING:
     import threading
@@ -97,7 +97,7 @@ class BackgroundVerification:
     def look(self) -> list[ViewReport]:
         """Verifies the view that was not looked at for the longest time; returns what was found."""
         spec = self._bound()
-        verification = Verification(
+        verification = JobVerification(
             spec, self._throttle, deadline_s=self._deadline_s, uncompared=_tell_uncompared
         )
         with session.connect(spec.source_dsn) as connection:

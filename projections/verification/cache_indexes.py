@@ -21,14 +21,14 @@ from projections.stores.valkey.index_check import (
     EXTRA,
     FOREIGN,
     MISSING,
-    Beside,
+    ExpectedIndexes,
     Suspect,
     added,
     texts,
 )
-from projections.stores.valkey.index_scan import Memberships, Watched, entries
+from projections.stores.valkey.index_scan import Memberships, WatchedCounter, entries
 from projections.stores.valkey.row import COUNTER
-from projections.verification.report import Verdict
+from projections.verification.report import KeyVerdict
 from projections.verification.truth import named
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from projections.planning.job_spec import StoreAddresses
     from projections.planning.view_plan import ViewPlan
     from projections.verification.truth import Truth
-    from projections.verification.wait import Reach
+    from projections.verification.wait import PositionWaiter
 
     Document = Mapping[str, Any]
     Reading = Callable[[], Iterator[RowPart]]
@@ -51,10 +51,10 @@ WATCHED_MAX: Final = 128
 _AT_ONCE: Final = 5_000
 _SHOWN: Final = 1_000
 _VERDICTS: Final = {
-    MISSING: Verdict.MISSING,
-    EXTRA: Verdict.EXTRA,
-    FOREIGN: Verdict.EXTRA,
-    DIFFERENT: Verdict.DIFFERENT,
+    MISSING: KeyVerdict.MISSING,
+    EXTRA: KeyVerdict.EXTRA,
+    FOREIGN: KeyVerdict.EXTRA,
+    DIFFERENT: KeyVerdict.DIFFERENT,
 }
 
 
@@ -67,13 +67,13 @@ class BesidePass:
         reach: Of its source.
     """
 
-    def __init__(self, plan: ViewPlan, addresses: StoreAddresses, reach: Reach) -> None:
-        self.counts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
+    def __init__(self, plan: ViewPlan, addresses: StoreAddresses, reach: PositionWaiter) -> None:
+        self.counts: dict[KeyVerdict, int] = dict.fromkeys(KeyVerdict, 0)
         self.examples: list[Suspect] = []
         self._plan = plan
         self._addresses = addresses
         self._reach = reach
-        self._beside = Beside(plan)
+        self._beside = ExpectedIndexes(plan)
         self._places: dict[str, int] = {}
 
     def add(self, part: RowPart) -> None:
@@ -161,7 +161,7 @@ class BesidePass:
                 what = MISSING if there is None else EXTRA if expected is None else DIFFERENT
                 self._note(suspect._replace(what=what))
             elif last:
-                self.counts[Verdict.MOVING] += 1
+                self.counts[KeyVerdict.MOVING] += 1
             else:
                 left.append(suspect)
         return left
@@ -174,8 +174,8 @@ class BesidePass:
         end: Callable[[], Lsn],
     ) -> Iterator[None]:
         # those that hold still are judged, whichever they are: others get their turn next time
-        self.counts[Verdict.MOVING] += len(names[WATCHED_MAX:])
-        watched: dict[str, Watched] = {
+        self.counts[KeyVerdict.MOVING] += len(names[WATCHED_MAX:])
+        watched: dict[str, WatchedCounter] = {
             name: memberships.counts(name) for name in names[:WATCHED_MAX]
         }
         if not watched:
@@ -192,7 +192,7 @@ class BesidePass:
             there = each.unchanged()
             expected = texts(counts[name]) if name in counts else (None, None)
             if there is None:
-                self.counts[Verdict.MOVING] += 1
+                self.counts[KeyVerdict.MOVING] += 1
             elif there != expected:
                 what = (
                     MISSING if there == (None, None) else EXTRA if name not in counts else DIFFERENT

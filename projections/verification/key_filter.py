@@ -31,7 +31,7 @@ _KEPT_ROWS: Final = 32 * 1024
 _LINES: Final = pa.schema([("key", pa.string()), ("place", pa.int64()), ("row", pa.int64())])
 
 
-class Side:
+class ComparedRows:
     """The rows of one side: of the source, or of a store. It is to be closed.
 
     Args:
@@ -76,7 +76,7 @@ class Side:
         self._keys, self._hashes = [], []
 
 
-def differing(source: Side, store: Side) -> Iterator[list[str]]:
+def differing(source: ComparedRows, store: ComparedRows) -> Iterator[list[str]]:
     """Yields, part by part, the keys at which a store is not found equal to the source."""
     for number in range(_PARTS):
         sides = [source.part(number), store.part(number)]

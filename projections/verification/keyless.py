@@ -23,8 +23,8 @@ from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot import read_point, reads
 from projections.changes.row_batch import shown
-from projections.verification.recheck import Outcome, hash_of
-from projections.verification.report import Verdict
+from projections.verification.recheck import RecheckOutcome, hash_of
+from projections.verification.report import KeyVerdict
 from projections.verification.source_rows import SourceRows
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from projections.common.throttle import Throttle
     from projections.definition.views import Store
     from projections.planning.view_plan import ViewPlan
-    from projections.verification.wait import Reach
+    from projections.verification.wait import PositionWaiter
 
 _ROWS_PER_STEP: Final = 5_000
 _WRITERS_S: Final = 30.0
@@ -71,7 +71,7 @@ class KeylessPass:
         connection: psycopg.Connection[Any],
         other: psycopg.Connection[Any],
         plan: ViewPlan,
-        reach: Reach,
+        reach: PositionWaiter,
         throttle: Throttle,
         *,
         resting: bool,
@@ -105,7 +105,7 @@ class KeylessPass:
                 yield part
             self.withheld = rows.withheld
 
-    def compared(self, store: Store, sink: Sink) -> Iterator[Outcome]:
+    def compared(self, store: Store, sink: Sink) -> Iterator[RecheckOutcome]:
         """Compares a store with what was read; yields what was found so far."""
         self._reach.wait([(self._plan.name, store)], self._through)
         names = shown(self._plan)
@@ -121,16 +121,16 @@ class KeylessPass:
             elif version <= high:
                 moving[row] += 1
             if number % _ROWS_PER_STEP == 0:
-                yield Outcome()
+                yield RecheckOutcome()
         missing = +lacking
-        outcome = Outcome()
+        outcome = RecheckOutcome()
         if not self._settled or self._read_anew():
             self.void = True
-            outcome.counts[Verdict.MOVING] = self.rows
+            outcome.counts[KeyVerdict.MOVING] = self.rows
         else:
-            outcome.counts[Verdict.MISSING] = (missing - moving).total()
-            outcome.counts[Verdict.EXTRA] = extra.total()
-            outcome.counts[Verdict.MOVING] = (moving - missing).total()
+            outcome.counts[KeyVerdict.MISSING] = (missing - moving).total()
+            outcome.counts[KeyVerdict.EXTRA] = extra.total()
+            outcome.counts[KeyVerdict.MOVING] = (moving - missing).total()
         yield outcome
 
     def _await(self, point: read_point.ReadPoint) -> bool:

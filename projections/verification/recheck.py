@@ -48,7 +48,7 @@ import orjson
 from cdc.errors import ValueDecodeError
 from projections.changes.documents import decoded_key, key_values
 from projections.changes.sink import Holding
-from projections.verification.report import Finding, Verdict
+from projections.verification.report import KeyFinding, KeyVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
     from projections.verification.compared_stores import ComparedStores
     from projections.verification.truth import Truth
-    from projections.verification.wait import Reach
+    from projections.verification.wait import PositionWaiter
 
     Document = Mapping[str, Any]
 
@@ -72,11 +72,11 @@ KEYS_AT_ONCE: Final = 20_000
 FINDINGS_MAX: Final = 100_000
 """Keys that are kept by name, for a repair; who has more reads the whole table anew."""
 
-_WRONG: Final = frozenset(Verdict) - {Verdict.EQUAL, Verdict.MOVING}
+_WRONG: Final = frozenset(KeyVerdict) - {KeyVerdict.EQUAL, KeyVerdict.MOVING}
 
 
 @dataclass(slots=True)
-class Outcome:
+class RecheckOutcome:
     """What became of the keys of a view in one store.
 
     Attributes:
@@ -85,20 +85,20 @@ class Outcome:
         moving: Keys that never held still.
     """
 
-    counts: Counter[Verdict] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[KeyVerdict] = field(default_factory=Counter)
+    findings: list[KeyFinding] = field(default_factory=list)
     moving: set[str] = field(default_factory=set)
 
-    def add(self, found: Outcome) -> None:
+    def add(self, found: RecheckOutcome) -> None:
         """Adds what was found of other keys."""
         self.counts.update(found.counts)
         self.findings += found.findings[: max(0, FINDINGS_MAX - len(self.findings))]
         self.moving |= found.moving
 
-    def note(self, finding: Finding, many: int = 1) -> None:
+    def note(self, finding: KeyFinding, many: int = 1) -> None:
         """Counts a key."""
         self.counts[finding.verdict] += many
-        if finding.verdict is Verdict.MOVING:
+        if finding.verdict is KeyVerdict.MOVING:
             self.moving.add(finding.key)
         elif len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
@@ -121,7 +121,7 @@ class Rounds:
         plan: ViewPlan,
         truth: Truth,
         stores: ComparedStores,
-        reach: Reach,
+        reach: PositionWaiter,
         throttle: Throttle,
         waiting: Callable[[Store], Container[str]],
     ) -> None:
@@ -134,7 +134,9 @@ class Rounds:
         self._columns = [plan.schema.by_name[name] for name in plan.keys]
         self._shown = [c.name for c in plan.schema.columns if c.name not in plan.absent]
 
-    def judged(self, suspects: Mapping[Store, Iterable[str]]) -> Iterator[dict[Store, Outcome]]:
+    def judged(
+        self, suspects: Mapping[Store, Iterable[str]]
+    ) -> Iterator[dict[Store, RecheckOutcome]]:
         """Judges keys; yields after each round what became of some of them.
 
         Args:
@@ -169,7 +171,7 @@ class Rounds:
 
     def _round(
         self, part: dict[Store, set[str]], *, last: bool
-    ) -> tuple[dict[Store, Outcome], dict[Store, set[str]]]:
+    ) -> tuple[dict[Store, RecheckOutcome], dict[Store, set[str]]]:
         """Carries out the steps of the rule once; returns what is judged, and what is not."""
         keys = sorted(set().union(*part.values()))
         first: dict[Store, dict[str, Holding]] = {}
@@ -184,23 +186,23 @@ class Rounds:
         rows, position = self._truth.of_keys(keys)
         self._throttle.step()
         self._await(first, position)
-        found: dict[Store, Outcome] = {}
+        found: dict[Store, RecheckOutcome] = {}
         for store, before in first.items():
             if store not in self._stores:
                 continue
             with self._stores.each(store):
                 second = self._held(store, list(before))
-                outcome = found[store] = Outcome()
+                outcome = found[store] = RecheckOutcome()
                 waiting = self._waiting(store)  # after the store was read
                 for key, held in second.items():
                     row = rows.get(key)
                     verdict = judge(before[key], row, held, seen=seen)
                     # a transaction that stays open for so long does not end for the next round
-                    if verdict is Verdict.MOVING and seen and not last:
+                    if verdict is KeyVerdict.MOVING and seen and not last:
                         left[store].add(key)
                     elif verdict in _WRONG and key in waiting:
-                        outcome.note(Finding(key, Verdict.QUARANTINED, held.version))
-                    elif verdict is not Verdict.EQUAL:
+                        outcome.note(KeyFinding(key, KeyVerdict.QUARANTINED, held.version))
+                    elif verdict is not KeyVerdict.EQUAL:
                         self._note(outcome, key, verdict, row, held)
         self._throttle.step()
         return found, left
@@ -212,20 +214,25 @@ class Rounds:
             self._stores.leave_out(place[1], self._reach.late([place], position))
 
     def _note(
-        self, outcome: Outcome, key: str, verdict: Verdict, row: Document | None, held: Holding
+        self,
+        outcome: RecheckOutcome,
+        key: str,
+        verdict: KeyVerdict,
+        row: Document | None,
+        held: Holding,
     ) -> None:
-        if verdict is Verdict.EXTRA:
-            outcome.note(Finding(key, verdict, held.version), len(held.documents))
-        elif verdict is Verdict.DUPLICATED:
-            outcome.note(Finding(key, verdict, held.version), len(held.documents) - 1)
+        if verdict is KeyVerdict.EXTRA:
+            outcome.note(KeyFinding(key, verdict, held.version), len(held.documents))
+        elif verdict is KeyVerdict.DUPLICATED:
+            outcome.note(KeyFinding(key, verdict, held.version), len(held.documents) - 1)
             if row is not None and hash_of(row) not in map(hash_of, held.documents):
-                outcome.counts[Verdict.DIFFERENT] += 1
+                outcome.counts[KeyVerdict.DIFFERENT] += 1
         else:
             columns: tuple[str, ...] = ()
-            if verdict is Verdict.DIFFERENT and row is not None:
+            if verdict is KeyVerdict.DIFFERENT and row is not None:
                 stored = held.documents[0]
                 columns = tuple(name for name in self._shown if stored[name] != row[name])
-            outcome.note(Finding(key, verdict, held.version, columns))
+            outcome.note(KeyFinding(key, verdict, held.version, columns))
 
     def _held(self, store: Store, keys: Sequence[str]) -> dict[str, Holding]:
         """What a store has of keys, as far as both sides can have it."""
@@ -245,7 +252,7 @@ class Rounds:
         return found
 
 
-def wrong(counts: Counter[Verdict]) -> int:
+def wrong(counts: Counter[KeyVerdict]) -> int:
     """Returns how many keys are wrong, however that comes."""
     return sum(counts[verdict] for verdict in _WRONG)
 
@@ -253,7 +260,9 @@ def wrong(counts: Counter[Verdict]) -> int:
 HASH_BYTES: Final = 16
 
 
-def judge(first: Holding, row: Document | None, second: Holding, *, seen: bool = True) -> Verdict:
+def judge(
+    first: Holding, row: Document | None, second: Holding, *, seen: bool = True
+) -> KeyVerdict:
     """Judges a key; see the module.
 
     Args:
@@ -264,16 +273,16 @@ def judge(first: Holding, row: Document | None, second: Holding, *, seen: bool =
     """
     if first.version != second.version:
         same = _is(first, row) or _is(second, row)
-        return Verdict.EQUAL if same else Verdict.MOVING
+        return KeyVerdict.EQUAL if same else KeyVerdict.MOVING
     if _is(second, row):
-        return Verdict.EQUAL
+        return KeyVerdict.EQUAL
     if not seen:
-        return Verdict.MOVING
+        return KeyVerdict.MOVING
     if not second.documents:
-        return Verdict.MISSING
+        return KeyVerdict.MISSING
     if row is None:
-        return Verdict.EXTRA
-    return Verdict.DUPLICATED if len(second.documents) > 1 else Verdict.DIFFERENT
+        return KeyVerdict.EXTRA
+    return KeyVerdict.DUPLICATED if len(second.documents) > 1 else KeyVerdict.DIFFERENT
 
 
 def hash_of(document: Document) -> bytes:

@@ -32,9 +32,9 @@ from projections.definition.views import Store
 from projections.errors import NotCaughtUpError, RepairRefusedError
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.factory import open_sink
-from projections.verification.report import Verdict
+from projections.verification.report import KeyVerdict
 from projections.verification.requests import Renewals, job_runs
-from projections.verification.verify import DEADLINE_S, Verification, verify
+from projections.verification.verify import DEADLINE_S, JobVerification, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from projections.definition.views import DerivedView
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.verification.report import Finding, ViewReport
+    from projections.verification.report import KeyFinding, ViewReport
     from projections.verification.requests import Renewal
 
     VerifyDerived = Callable[[JobSpec], list[ViewReport]]
@@ -52,7 +52,7 @@ RENEWAL_S: Final = 600.0
 """Longest wait for a view made from others: it is computed whole, and all its rows are given."""
 
 _POLL_S: Final = 0.5
-_BY_THEMSELVES = (Verdict.QUARANTINED, Verdict.MOVING, Verdict.ENDED)
+_BY_THEMSELVES = (KeyVerdict.QUARANTINED, KeyVerdict.MOVING, KeyVerdict.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Repaired:
     store: Store
     asked: int
     cured: int
-    left: tuple[Finding, ...] = field(default=(), repr=False)
+    left: tuple[KeyFinding, ...] = field(default=(), repr=False)
     moving: int = 0
 
     @property
@@ -110,7 +110,7 @@ def refuse(spec: JobSpec, report: ViewReport) -> None:
             f"view {report.view} is of events, which are in no table of their own",
             hint="headwater source resnapshot eventstore.events reads the whole of it",
         )
-    if any(each.verdict is Verdict.ENDED for each in report.findings):
+    if any(each.verdict is KeyVerdict.ENDED for each in report.findings):
         raise RepairRefusedError(
             f"view {report.view}: states that have ended are wrong, and no read brings them back",
             hint=f"headwater view rebuild {report.view} makes them of the archive, beside these",
@@ -148,7 +148,7 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
         NotCaughtUpError: A view does not take what was read, or is not made anew in time.
         SinkError: A store cannot be read, or a table not written.
     """
-    wrong: dict[str, dict[Store, list[Finding]]] = defaultdict(dict)
+    wrong: dict[str, dict[Store, list[KeyFinding]]] = defaultdict(dict)
     made: dict[str, list[ViewReport]] = defaultdict(list)
     derived = {view.name: view for view in spec.derived}
     for report in reports:
@@ -173,14 +173,14 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
     return found
 
 
-def _repairable(report: ViewReport) -> list[Finding]:
+def _repairable(report: ViewReport) -> list[KeyFinding]:
     return [each for each in report.findings if each.verdict not in _BY_THEMSELVES]
 
 
 def _take_out_duplicates(
-    spec: JobSpec, plan: ViewPlan, findings: Sequence[Finding], say: Callable[[str], None]
+    spec: JobSpec, plan: ViewPlan, findings: Sequence[KeyFinding], say: Callable[[str], None]
 ) -> None:
-    doubled = [each.key for each in findings if each.verdict is Verdict.DUPLICATED]
+    doubled = [each.key for each in findings if each.verdict is KeyVerdict.DUPLICATED]
     if not doubled or plan.history is not None:
         return
     columns = [plan.schema.by_name[name] for name in plan.keys]
@@ -194,7 +194,7 @@ def _take_out_duplicates(
 def _read_again(
     capture: CaptureSpec,
     plan: ViewPlan,
-    by_store: Mapping[Store, Sequence[Finding]],
+    by_store: Mapping[Store, Sequence[KeyFinding]],
     deadline_s: float,
     say: Callable[[str], None],
 ) -> None:
@@ -211,7 +211,7 @@ def _read_again(
 def _judged_again(
     spec: JobSpec,
     plan: ViewPlan,
-    by_store: Mapping[Store, Sequence[Finding]],
+    by_store: Mapping[Store, Sequence[KeyFinding]],
     deadline_s: float,
 ) -> list[Repaired]:
     with ExitStack() as stack:
@@ -220,7 +220,7 @@ def _judged_again(
             for store in by_store
         }
         suspects = {store: [each.key for each in found] for store, found in by_store.items()}
-        outcomes = Verification(spec, Throttle(), deadline_s=deadline_s).judged(
+        outcomes = JobVerification(spec, Throttle(), deadline_s=deadline_s).judged(
             plan, sinks, suspects
         )
     repaired = []

@@ -15,7 +15,7 @@ EXAMPLES: Final = 5
 """Of what is wrong in a report; one is enough to begin a search, five show a pattern."""
 
 
-class Verdict(StrEnum):
+class KeyVerdict(StrEnum):
     """What a key of a view is found to be; it is stored nowhere.
 
     `EQUAL` and `MOVING` are what they say; the others are wrong. `STALE` is what `DIFFERENT`
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
     QUARANTINED = "quarantined"
 
 
-class Finding(NamedTuple):
+class KeyFinding(NamedTuple):
     """A key that is wrong in a store.
 
     Attributes:
@@ -46,7 +46,7 @@ class Finding(NamedTuple):
     """
 
     key: str
-    verdict: Verdict
+    verdict: KeyVerdict
     version: int = 0
     columns: tuple[str, ...] = ()
 
@@ -115,7 +115,7 @@ class ViewReport:
     quarantined: int = 0
     moving: int = 0
     verified_through: Lsn | None = None
-    findings: tuple[Finding, ...] = field(default=(), repr=False)
+    findings: tuple[KeyFinding, ...] = field(default=(), repr=False)
 
     @property
     def equal(self) -> bool:

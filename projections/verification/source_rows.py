@@ -61,7 +61,7 @@ _ALONG_THE_KEY: Final = (
 )
 
 
-class Chunk(NamedTuple):
+class RowChunk(NamedTuple):
     """Some rows, in the order of their keys.
 
     Attributes:
@@ -135,7 +135,7 @@ class SourceRows:
         self._keyed = TableSchema(schema.table, schema.columns, self._form.key)
         self._relation, self._key = walked(connection, self._keyed)
 
-    def chunk(self, after: Key | None, limit: int = ROWS_AT_ONCE) -> Chunk:
+    def chunk(self, after: Key | None, limit: int = ROWS_AT_ONCE) -> RowChunk:
         """Reads the rows that follow a key.
 
         Raises:
@@ -153,7 +153,7 @@ class SourceRows:
         )
         rows = self._connection.execute(self._query(rest)).fetchall()
         last = self._last(rows[-1]) if rows else None
-        return Chunk(self._part(rows), last)
+        return RowChunk(self._part(rows), last)
 
     def of_keys(self, keys: Sequence[Key]) -> Iterator[Document]:
         """Reads the rows of some keys, given as texts that Postgres reads.

@@ -20,7 +20,7 @@ from cdc.table import ColumnKind
 from projections.archive.scan import ArchiveScan
 from projections.changes.documents import key_values
 from projections.errors import ArchiveMissingError
-from projections.verification.report import EXAMPLES, Verdict, ViewReport
+from projections.verification.report import EXAMPLES, KeyVerdict, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,18 +50,18 @@ def with_staleness(spec: JobSpec, reports: Sequence[ViewReport]) -> list[ViewRep
 
 
 def _told(spec: JobSpec, plan: ViewPlan, report: ViewReport) -> ViewReport:
-    differing = [each for each in report.findings if each.verdict is Verdict.DIFFERENT]
+    differing = [each for each in report.findings if each.verdict is KeyVerdict.DIFFERENT]
     newest = _newest(spec, plan, [each.key for each in differing[:KEYS_MAX]])
     findings = tuple(
-        each._replace(verdict=Verdict.STALE)
-        if each.verdict is Verdict.DIFFERENT and newest.get(each.key, 0) > each.version
+        each._replace(verdict=KeyVerdict.STALE)
+        if each.verdict is KeyVerdict.DIFFERENT and newest.get(each.key, 0) > each.version
         else each
         for each in report.findings
     )
-    said = Counter[Verdict](each.verdict for each in findings)
+    said = Counter[KeyVerdict](each.verdict for each in findings)
     beside = report.examples[len(report.findings[:EXAMPLES]) :]
     examples = (*map(str, findings[:EXAMPLES]), *beside)
-    return replace(report, findings=findings, examples=examples, stale=said[Verdict.STALE])
+    return replace(report, findings=findings, examples=examples, stale=said[KeyVerdict.STALE])
 
 
 def _newest(spec: JobSpec, plan: ViewPlan, keys: Sequence[str]) -> Mapping[str, int]:

@@ -87,7 +87,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRow:
     """What a store has of the row.
 
     Attributes:
@@ -123,7 +123,7 @@ class Trace:
     view: str
     key: str
     changes: tuple[Sighting, ...]
-    stores: tuple[Stored, ...]
+    stores: tuple[StoredRow, ...]
 
 
 def trace(spec: JobSpec, plan: ViewPlan, key: str, changes_max: int = CHANGES_MAX) -> Trace:
@@ -224,12 +224,12 @@ def _archived(
                 yield place, ChangeEvent.parse(record_key(row), value, row["epoch"])
 
 
-def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) -> Stored:
+def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) -> StoredRow:
     with session.connect(spec.source_dsn) as connection:
         reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
         through = reached.get((plan.name, store))
         if newest is None:
-            return Stored(store, StoredState.NEVER_SEEN, None, through, None)
+            return StoredRow(store, StoredState.NEVER_SEEN, None, through, None)
         picked = quarantine_admin.Picked(plan.name, store, newest.record_key)
         waiting = quarantine_admin.keys(connection, spec.source, picked)
     with closing(open_sink(store, spec.addresses)) as sink:
@@ -237,7 +237,7 @@ def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) 
     sighting = newest.sighting
     state = StoredState.HAS_IT if version >= sighting.version else StoredState.BEHIND
     place = sighting.topic, sighting.partition
-    return Stored(
+    return StoredRow(
         store,
         StoredState.WAITS if waiting else state if version else StoredState.NEVER_SEEN,
         Lsn(version & _LSN) if version else None,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from projections.definition.views import Store
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.published_versions import TableVersion
-    from projections.verification.wait import Reach
+    from projections.verification.wait import PositionWaiter
 
     Document = Mapping[str, Any]
 
@@ -85,7 +85,11 @@ class SourceTruth:
     """
 
     def __init__(
-        self, connection: psycopg.Connection[Any], plan: ViewPlan, reach: Reach, throttle: Throttle
+        self,
+        connection: psycopg.Connection[Any],
+        plan: ViewPlan,
+        reach: PositionWaiter,
+        throttle: Throttle,
     ) -> None:
         self._connection = connection
         self._plan = plan

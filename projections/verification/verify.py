@@ -22,12 +22,12 @@ from projections.verification import source_rows
 from projections.verification import truth as verification_truth
 from projections.verification.compared_stores import ComparedStores
 from projections.verification.keyless import KeylessPass
-from projections.verification.recheck import Outcome, Rounds
+from projections.verification.recheck import RecheckOutcome, Rounds
 from projections.verification.report import Uncompared
 from projections.verification.staleness import with_staleness
 from projections.verification.truth import SourceTruth, TableTruth
 from projections.verification.view_pass import ViewPass
-from projections.verification.wait import Reach
+from projections.verification.wait import PositionWaiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -73,7 +73,7 @@ def verify(  # noqa: PLR0913  # each has its default
         VerificationError: The source cannot be read.
         SinkError: A store cannot be read.
     """
-    verification = Verification(
+    verification = JobVerification(
         spec, throttle or Throttle(), deadline_s=deadline_s, resting=resting, uncompared=uncompared
     )
     if through is not None:
@@ -87,7 +87,7 @@ def verify(  # noqa: PLR0913  # each has its default
     return with_staleness(spec, reports)
 
 
-class Verification:
+class JobVerification:
     """Verifies views of one job, one after the other.
 
     Args:
@@ -136,7 +136,9 @@ class Verification:
             if (not views or view in views) and (not stores or store in stores)
         }
         with self._session() as connection:
-            Reach(connection, self.throttle, deadline_s=self._deadline_s).wait(wanted, through)
+            PositionWaiter(connection, self.throttle, deadline_s=self._deadline_s).wait(
+                wanted, through
+            )
 
     def steps(
         self, plan: ViewPlan, stores: Collection[Store], reports: list[ViewReport]
@@ -159,7 +161,9 @@ class Verification:
                 sinks[store] = stack.enter_context(closing(sink))
             compared = ComparedStores(sinks, self._left_out(plan.name))
             stack.enter_context(compared.every())
-            reach = Reach(other, self.throttle, deadline_s=self._deadline_s, resting=self._resting)
+            reach = PositionWaiter(
+                other, self.throttle, deadline_s=self._deadline_s, resting=self._resting
+            )
             found = ViewPass(plan, compared, reach, self.throttle, self._spec.addresses)
             if plan.append_only:
                 keyless = KeylessPass(
@@ -178,16 +182,18 @@ class Verification:
 
     def judged(
         self, plan: ViewPlan, sinks: Mapping[Store, Sink], suspects: Mapping[Store, Iterable[str]]
-    ) -> dict[Store, Outcome]:
+    ) -> dict[Store, RecheckOutcome]:
         """Judges some keys of a view of a table, by their texts.
 
         Raises:
             VerificationError: See `verify`.
             SinkError: A store cannot be read.
         """
-        outcomes = {store: Outcome() for store in suspects}
+        outcomes = {store: RecheckOutcome() for store in suspects}
         with self._session() as reader, self._session() as other:
-            reach = Reach(other, self.throttle, deadline_s=self._deadline_s, resting=self._resting)
+            reach = PositionWaiter(
+                other, self.throttle, deadline_s=self._deadline_s, resting=self._resting
+            )
             truth = SourceTruth(reader, plan, reach, self.throttle)
             waiting = partial(verification_truth.keys, other, plan)
             rounds = Rounds(plan, truth, ComparedStores(sinks), reach, self.throttle, waiting)

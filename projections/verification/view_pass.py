@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from projections.definition.views import Store
 from projections.stores.delta.history.check import HistoryCheck
 from projections.verification.cache_indexes import BesidePass
-from projections.verification.key_filter import Side, differing
-from projections.verification.recheck import Outcome, Rounds, wrong
-from projections.verification.report import EXAMPLES, Finding, Verdict, ViewReport
+from projections.verification.key_filter import ComparedRows, differing
+from projections.verification.recheck import RecheckOutcome, Rounds, wrong
+from projections.verification.report import EXAMPLES, KeyFinding, KeyVerdict, ViewReport
 from projections.verification.truth import named
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from projections.verification.compared_stores import ComparedStores
     from projections.verification.keyless import KeylessPass
     from projections.verification.truth import Truth
-    from projections.verification.wait import Reach
+    from projections.verification.wait import PositionWaiter
 
     Document = Mapping[str, Any]
 
-_DIFFERENT: Final = (Verdict.DIFFERENT, Verdict.STALE, Verdict.ENDED)
+_DIFFERENT: Final = (KeyVerdict.DIFFERENT, KeyVerdict.STALE, KeyVerdict.ENDED)
 
 
 class ViewPass:
@@ -56,11 +56,11 @@ class ViewPass:
         self,
         plan: ViewPlan,
         stores: ComparedStores,
-        reach: Reach,
+        reach: PositionWaiter,
         throttle: Throttle,
         addresses: StoreAddresses,
     ) -> None:
-        self.outcomes = {store: Outcome() for store in stores}
+        self.outcomes = {store: RecheckOutcome() for store in stores}
         self._plan = plan
         self._stores = stores
         self._reach = reach
@@ -85,7 +85,7 @@ class ViewPass:
         """
         through = truth.begin()
         suspects: dict[Store, list[str]] = {}
-        with closing(Side(self._plan.keys)) as source:
+        with closing(ComparedRows(self._plan.keys)) as source:
             for part in truth.parts():
                 source.add(part)
                 if self._beside is not None:
@@ -112,9 +112,9 @@ class ViewPass:
         self._through = through
 
     def _sifted(
-        self, store: Store, source: Side, suspects: dict[Store, list[str]]
+        self, store: Store, source: ComparedRows, suspects: dict[Store, list[str]]
     ) -> Iterator[None]:
-        with closing(Side(self._plan.keys)) as side:
+        with closing(ComparedRows(self._plan.keys)) as side:
             for part in self._stores.sinks[store].parts(self._plan):
                 side.add(part)
                 yield
@@ -153,7 +153,9 @@ class ViewPass:
             if store in self._stores
         ]
 
-    def _report(self, store: Store, outcome: Outcome, applied_through: Lsn | None) -> ViewReport:
+    def _report(
+        self, store: Store, outcome: RecheckOutcome, applied_through: Lsn | None
+    ) -> ViewReport:
         counts = Counter(outcome.counts)
         examples = [str(each) for each in outcome.findings[:EXAMPLES]]
         if self._beside is not None and store is Store.CACHE:
@@ -168,23 +170,23 @@ class ViewPass:
             view=self._plan.name,
             store=store,
             rows=self._rows,
-            missing=counts[Verdict.MISSING],
-            extra=counts[Verdict.EXTRA] + counts[Verdict.DUPLICATED],
+            missing=counts[KeyVerdict.MISSING],
+            extra=counts[KeyVerdict.EXTRA] + counts[KeyVerdict.DUPLICATED],
             different=sum(counts[each] for each in _DIFFERENT),
             applied_through=applied_through,
             examples=tuple(examples),
             columns=tuple(c.name for c in self._plan.schema.columns if c.name in columns),
             withheld=self._withheld,
-            stale=counts[Verdict.STALE],
-            duplicated=counts[Verdict.DUPLICATED],
-            quarantined=counts[Verdict.QUARANTINED],
-            moving=counts[Verdict.MOVING],
+            stale=counts[KeyVerdict.STALE],
+            duplicated=counts[KeyVerdict.DUPLICATED],
+            quarantined=counts[KeyVerdict.QUARANTINED],
+            moving=counts[KeyVerdict.MOVING],
             verified_through=None if wrong(counts) else self._through,
             findings=tuple(outcome.findings),
         )
 
 
-def ended(plan: ViewPlan, tables: Path, known: set[str]) -> Iterator[Outcome]:
+def ended(plan: ViewPlan, tables: Path, known: set[str]) -> Iterator[RecheckOutcome]:
     """Compares the states of a history with the changes that it was given, part by part.
 
     The source has what rows are; what they were, the history's own table of changes tells. So a
@@ -199,9 +201,9 @@ def ended(plan: ViewPlan, tables: Path, known: set[str]) -> Iterator[Outcome]:
         SinkUnavailableError: A table cannot be read.
     """
     for part in HistoryCheck(tables, plan).differing():
-        outcome = Outcome()
+        outcome = RecheckOutcome()
         for document, columns in part.values():
             key = named(plan, document)
             if key not in known:
-                outcome.note(Finding(key, Verdict.ENDED, columns=columns))
+                outcome.note(KeyFinding(key, KeyVerdict.ENDED, columns=columns))
         yield outcome

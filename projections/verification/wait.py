@@ -23,7 +23,7 @@ POLL_S: Final = 0.2
 _END: Final = "SELECT pg_current_wal_insert_lsn()::text"
 
 
-class Reach:
+class PositionWaiter:
     """Knows how far views are in their stores.
 
     Args:

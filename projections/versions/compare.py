@@ -40,7 +40,12 @@ from projections.definition.views import Store
 from projections.errors import SinkUnavailableError, VersionBehindError
 from projections.publishing.published_versions import Published
 from projections.stores.delta.arrow import decoded_rows
-from projections.stores.delta.table_diff import ChangedRow, Side, TableDifference, compare_sides
+from projections.stores.delta.table_diff import (
+    ChangedRow,
+    ComparedVersion,
+    TableDifference,
+    compare_sides,
+)
 from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
@@ -307,12 +312,12 @@ class _Passing:
         self._narrow = replace(own, schema=schema)
         self._to_count = 0
 
-    def side(self) -> Side:
+    def side(self) -> ComparedVersion:
         reads = (*self._sieve.reads, *([_CURRENT] if self._of_now else []))
         if not reads:
-            return Side(self._path, self._version)
+            return ComparedVersion(self._path, self._version)
         self._to_count = _rows(self._path, self._version)
-        return Side(self._path, self._version, self._passed, reads)
+        return ComparedVersion(self._path, self._version, self._passed, reads)
 
     def _passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         counts, self._to_count = self._to_count > 0, self._to_count - batch.num_rows

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 
 from projections.definition.columns import BOOKKEEPING, VERSION_COLUMN
 from projections.definition.derived.view_function import part_told
-from projections.definition.diff import ChangeKind
+from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView
 from projections.errors import PlanError, SinkUnavailableError
 from projections.planning import binding
@@ -141,7 +141,7 @@ def _of_query(
     # of a function that cannot be kept, another one may be followed in place
     if current is not None and (view.function is None or part_told(view.text) is not None):
         change = registry.changed(connection, current, view)
-        if change.kind is not ChangeKind.REBUILD:
+        if change.kind is not DefinitionChangeKind.REBUILD:
             return Succession(followers, now, now)
     then = {name: columns for name, columns in now.items() if name != view.name}
     return Succession((view, *followers), now, then)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final
 
-from projections.definition.diff import ChangeKind
+from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView
 from projections.errors import DefinitionUnreadableError, RebuildRefusedError
 from projections.versions import function_store, registry
@@ -97,7 +97,7 @@ def _kept(
     try:
         if version.state is VersionState.CURRENT:
             change = registry.changed(connection, version, view)
-            if change.kind is not ChangeKind.REBUILD:
+            if change.kind is not DefinitionChangeKind.REBUILD:
                 return KeptDerived(replace(view, name=version.place))
         found = version.declared()
     except DefinitionUnreadableError:

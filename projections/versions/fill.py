@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.snapshot import reads
 from projections.archive import coverage
-from projections.archive.task import Target
+from projections.archive.task import ReplayTarget
 from projections.changes import sweeps
 from projections.changes.quarantine import table as quarantine_table
 from projections.definition.views import Store
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from cdc.snapshot.reads import Read
     from projections.archive.progress import ReplayProgress
-    from projections.archive.task import Replayed as Done
+    from projections.archive.task import ReplayResult as Done
     from projections.common.offsets import Offsets
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.versions.version import Replayed
+    from projections.versions.version import FillProgress
 
     Connection = psycopg.Connection[Any]
 
@@ -60,10 +60,10 @@ class Filling:
     waits: Callable[[str], None] = lambda _: None
 
 
-def targets(connection: Connection, spec: JobSpec, plan: ViewPlan) -> list[Target]:
+def targets(connection: Connection, spec: JobSpec, plan: ViewPlan) -> list[ReplayTarget]:
     """Returns what a replay fills: the places of a version, one in each store."""
     return [
-        Target(
+        ReplayTarget(
             (plan.in_store(store),),
             partial(open_sink, store, spec.addresses),
             # what waited when it was killed, or came to wait in an earlier lap, still does: an
@@ -140,7 +140,7 @@ class Laps:
         return left > FEW and not soon and not self.outrun
 
 
-def left(spec: JobSpec, plan: ViewPlan, replayed: Replayed) -> int:
+def left(spec: JobSpec, plan: ViewPlan, replayed: FillProgress) -> int:
     """Returns about how many records the archive has by now that a version lacks.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.broker.topics import extent
 from cdc.snapshot import reads
-from projections.archive.progress_note import Noting, state_of
+from projections.archive.progress_note import ProgressWriter, state_of
 from projections.archive.replay import replay
 from projections.archive.scan import newest_version
 from projections.archive.task import Had, ReplayOptions
@@ -18,7 +18,7 @@ from projections.versions import fill as laps_of
 from projections.versions import handover, rebuild, registry
 from projections.versions.fill import Laps, archived, note_swept, targets, whole_reads
 from projections.versions.rate_estimate import share_of
-from projections.versions.version import Replayed
+from projections.versions.version import FillProgress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,8 +65,8 @@ class _ArchiveRebuild:
     plan: ViewPlan
     filling: Filling
 
-    def run(self) -> Replayed:
-        done, laps = self.version.replayed or Replayed({}), Laps()
+    def run(self) -> FillProgress:
+        done, laps = self.version.replayed or FillProgress({}), Laps()
         while True:
             begun = state_of(done.progress) is not None
             try:
@@ -91,9 +91,9 @@ class _ArchiveRebuild:
                 bounds = extent.bounds(self.spec.bootstrap, frozenset(self.plan.topics))
                 if not handover.too_late(self.plan, done.ends, bounds):
                     return done
-                done = Replayed({})
+                done = FillProgress({})
 
-    def _replayed(self, before: Replayed, at: int | None = None) -> Replayed:
+    def _replayed(self, before: FillProgress, at: int | None = None) -> FillProgress:
         """Replays the archive, or of a version that came to an end of it what is new, once.
 
         Args:
@@ -105,21 +105,21 @@ class _ArchiveRebuild:
         """
         began, lap = time.monotonic(), before.archive is not None
 
-        def so_far() -> Replayed:
+        def so_far() -> FillProgress:
             if lap:  # of a few records, most is what it takes to begin: that tells no rate
                 return before
             took_s = time.monotonic() - began
             share = share_of(before, took_s, self.filling.share)
             return replace(before, seconds=round(before.seconds + took_s, 1), share=share)
 
-        def noted(replayed: Replayed) -> None:
+        def noted(replayed: FillProgress) -> None:
             registry.note_replayed(self.connection, self.spec.source, self.plan.name, replayed)
 
         def note_progress(now: Mapping[str, Any]) -> None:
             noted(replace(so_far(), progress=now))
 
         number = before.laps + 1 if lap else 0
-        noting = Noting(before.progress, note_progress, self.filling.progress, number)
+        noting = ProgressWriter(before.progress, note_progress, self.filling.progress, number)
         into = targets(self.connection, self.spec, self.plan)
         done = replay(self.spec.archive, into, self._options(before, at, noting))
         note_swept(self.connection, self.plan, done)
@@ -134,7 +134,9 @@ class _ArchiveRebuild:
         noted(found)
         return found
 
-    def _options(self, before: Replayed, at: int | None, noting: Noting) -> ReplayOptions:
+    def _options(
+        self, before: FillProgress, at: int | None, noting: ProgressWriter
+    ) -> ReplayOptions:
         connection, spec, plan = self.connection, self.spec, self.plan
         lap = before.archive is not None
         ends = [(topic, number, end) for (topic, number), end in before.ends.items()]
@@ -161,7 +163,7 @@ class _ArchiveRebuild:
         pending = (sweeps.pending(self.plan, store, whole, done) for store in self.plan.to)
         return any(each is not None for each in pending)
 
-    def _begins(self, done: Replayed, left: int) -> str:
+    def _begins(self, done: FillProgress, left: int) -> str:
         version = self.version
         return (
             f"version {version.number} of view {version.view}, lap {done.laps + 1}: about {left:,}"

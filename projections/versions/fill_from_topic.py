@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from cdc.broker.reading.compacted import CLOCKS_APART_S
 from projections.archive import topic_coverage
 from projections.archive.progress import ReplayProgress
-from projections.archive.progress_note import Noting
+from projections.archive.progress_note import ProgressWriter
 from projections.archive.replay import replay
 from projections.archive.task import ReplayOptions
 from projections.archive.topic_copy import TopicCopy, copies_folder
@@ -29,7 +29,7 @@ from projections.errors import (
 from projections.versions import registry
 from projections.versions.fill import note_swept, targets, whole_reads
 from projections.versions.rate_estimate import share_of
-from projections.versions.version import Replayed, VersionState
+from projections.versions.version import FillProgress, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,16 +81,16 @@ class _TopicRebuild:
     filling: Filling
     until: float = 0.0
     copy: TopicCopy = field(init=False)
-    before: Replayed = field(init=False)
+    before: FillProgress = field(init=False)
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.copy = TopicCopy(self.spec, self.version.place)
-        self.before = self.version.replayed or Replayed({})
+        self.before = self.version.replayed or FillProgress({})
         self.until = self.before.until or 0.0
 
     def run(self) -> None:
-        noting = Noting(
+        noting = ProgressWriter(
             self.before.progress, lambda now: self._noted({}, now, 0), self.filling.progress
         )
         resume, copied = noting.resumes, self.copy.finished()
@@ -123,7 +123,7 @@ class _TopicRebuild:
         self._noted(done.ends, None, done.records)
         self.copy.remove()
 
-    def _copied(self, noting: Noting) -> Copied:
+    def _copied(self, noting: ProgressWriter) -> Copied:
         """Copies the topic; looks before and afterwards whether it has all that it needs."""
         at = time.time()
         origin = self._origin()
@@ -187,7 +187,7 @@ class _TopicRebuild:
         took_s, before = time.monotonic() - self.began, self.before
         share = share_of(before, took_s, self.filling.share)
         seconds = round(before.seconds + took_s, 1)
-        replayed = Replayed(ends, progress, records, seconds, share, until=self.until)
+        replayed = FillProgress(ends, progress, records, seconds, share, until=self.until)
         registry.note_replayed(self.connection, self.spec.source, self.version.place, replayed)
 
 

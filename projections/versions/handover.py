@@ -163,7 +163,7 @@ LOOK_S: Final = 1.0
 _FILE: Final = "takeover.json"
 
 
-class Taken(NamedTuple):
+class HandoverOffsets(NamedTuple):
     """What a version has of its topics in one store.
 
     Attributes:
@@ -175,7 +175,7 @@ class Taken(NamedTuple):
     left: int
 
 
-def note(spec: JobSpec, place: str, taken: Mapping[Store, Taken]) -> None:
+def note(spec: JobSpec, place: str, taken: Mapping[Store, HandoverOffsets]) -> None:
     """Writes down what a version has by now; there is one at a time."""
     path = _path(spec)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,12 +185,12 @@ def note(spec: JobSpec, place: str, taken: Mapping[Store, Taken]) -> None:
     draft.replace(path)
 
 
-def read(spec: JobSpec, place: str) -> dict[Store, Taken]:
+def read(spec: JobSpec, place: str) -> dict[Store, HandoverOffsets]:
     """Returns what was written down of a version last; nothing if that was another one."""
     said = _read(_path(spec))
     if said.get("place") != place:
         return {}
-    return {Store(store): Taken(*each) for store, each in said["stores"].items()}
+    return {Store(store): HandoverOffsets(*each) for store, each in said["stores"].items()}
 
 
 class Approach:

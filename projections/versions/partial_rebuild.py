@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, Final
 from projections.archive.replay import replay
 from projections.archive.scan import ArchiveScan
 from projections.archive.selection import count, select
-from projections.archive.survey import Taken
-from projections.archive.task import ReplayOptions, Target
+from projections.archive.survey import RecordFilter
+from projections.archive.task import ReplayOptions, ReplayTarget
 from projections.changes import sweeps
 from projections.changes.quarantine import table as quarantine_table
 from projections.changes.row_change import Applied
 from projections.common import spark_checkpoint
 from projections.common.table_pins import pinned
-from projections.definition.diff import ChangeKind
+from projections.definition.diff import DefinitionChangeKind
 from projections.errors import RebuildEarlyError, RebuildRefusedError, RebuildStoppedError
 from projections.publishing import positions
 from projections.stores.factory import open_sink
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.archive.bounds import Bounds
-    from projections.archive.task import Replayed
-    from projections.changes.applier import Waiting
+    from projections.archive.task import ReplayResult
+    from projections.changes.applier import UnappliedRecord
     from projections.changes.row_batch import RowPart
     from projections.changes.row_change import ReadSpan, RowChange
     from projections.changes.sink import Holding, Sink
@@ -127,7 +127,7 @@ def plan_rows(
     current = chosen(connection, spec, view)
     plan = _bound(spec, current)
     bounds.check(plan)
-    every = Taken()
+    every = RecordFilter()
     scan = ArchiveScan(spec.archive, frozenset(plan.topics))
     with pinned(spec.archive, scan.version):
         found = select(scan, plan, bounds, every)
@@ -162,7 +162,7 @@ def chosen(connection: Connection, spec: JobSpec, view: View) -> ViewVersion:
             f"view {view.name} was never built", hint="headwater up builds it from its first row"
         )
     change = registry.changed(connection, current, view)
-    if change.kind is ChangeKind.REBUILD:
+    if change.kind is DefinitionChangeKind.REBUILD:
         raise RebuildRefusedError(
             f"the definition of view {view.name} has changed: that asks for the whole of it",
             detail="; ".join(change.said),
@@ -236,8 +236,8 @@ class _Filled:
         own = next(each for each in spec.plans_in(store) if each.name == plan.name)
         self._plan = replace(own, left_to_read=max(own.left_to_read, below))
 
-    def target(self) -> Target:
-        return Target(
+    def target(self) -> ReplayTarget:
+        return ReplayTarget(
             (self._plan,),
             lambda: self._sink,
             held=self._held,
@@ -245,12 +245,12 @@ class _Filled:
             changes_per_write=AT_ONCE[self._store],
         )
 
-    def remade(self, done: Replayed, number: int) -> Remade:
+    def remade(self, done: ReplayResult, number: int) -> Remade:
         had = done.counts[number].get(self._plan.name)
         applied = Applied() if had is None else had.changes
         return Remade(self._store, applied, self._waiting, self._sink.left)
 
-    def _set_aside(self, waiting: Sequence[Waiting], swept: Mapping[str, int]) -> None:
+    def _set_aside(self, waiting: Sequence[UnappliedRecord], swept: Mapping[str, int]) -> None:
         self._waiting += len(waiting)
         quarantine_table.write(self._spec.ledger, self._store, waiting, swept)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from projections.definition.views import AnyView
-    from projections.versions.version import Replayed, ViewVersion
+    from projections.versions.version import FillProgress, ViewVersion
 
 _CHANGES_PER_S: Final = 20_000
 """What a rebuild takes of a small machine's time where none of its kind was ever measured."""
@@ -60,7 +60,7 @@ def rate_of(versions: Iterable[ViewVersion], view: AnyView, share: float = 1.0) 
     return Rate(per_s * share / replayed.share, f"by {whose}")
 
 
-def share_of(before: Replayed, seconds: float, share: float) -> float | None:
+def share_of(before: FillProgress, seconds: float, share: float) -> float | None:
     """Returns the share of the time that a replay had, which may have been paused.
 
     Args:

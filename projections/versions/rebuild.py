@@ -43,7 +43,7 @@ from projections.versions.version import KEPT, VersionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from projections.archive.coverage import Reach
+    from projections.archive.coverage import ArchiveCoverage
     from projections.archive.topic_coverage import TopicOrigin
     from projections.definition.views import AnyView, View
     from projections.planning.job_spec import JobSpec
@@ -160,7 +160,11 @@ def plan_rebuild(
 
 
 def _instead_of_archive(
-    connection: Connection, spec: JobSpec, view: View, own: list[ViewVersion], there: Reach
+    connection: Connection,
+    spec: JobSpec,
+    view: View,
+    own: list[ViewVersion],
+    there: ArchiveCoverage,
 ) -> TopicOrigin | None:
     """The compacted topic of a view's table, where a version is filled from it or may have to be.
 

@@ -21,11 +21,11 @@ from psycopg.types.json import Jsonb
 
 from projections.common.fault import Fault
 from projections.definition import codec
-from projections.definition.diff import ChangeKind, DefinitionChange, difference
+from projections.definition.diff import DefinitionChange, DefinitionChangeKind, difference
 from projections.errors import VersionBusyError
 from projections.versions.version import (
     KEPT,
-    Replayed,
+    FillProgress,
     VersionState,
     ViewVersion,
     replayed_of_json,
@@ -167,7 +167,7 @@ def register(connection: Connection, source: str, declared: Iterable[AnyView]) -
                     note_switching(connection, source, place)
             continue
         found, document = changed(connection, known, view), codec.encoded(view)
-        if found.kind is ChangeKind.REBUILD:
+        if found.kind is DefinitionChangeKind.REBUILD:
             differing[view.name] = "; ".join(found.said)
         elif document != known.definition:
             connection.execute(_DEFINE, (Jsonb(document), source, known.place))
@@ -223,7 +223,7 @@ def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[
 def _kept(connection: Connection, version: ViewVersion, view: View) -> KeptView:
     made_for = cast("View", version.declared([view]))
     if version.state is VersionState.CURRENT:
-        follows = changed(connection, version, view).kind is not ChangeKind.REBUILD
+        follows = changed(connection, version, view).kind is not DefinitionChangeKind.REBUILD
         return KeptView(replace(view, name=version.place) if follows else made_for)
     joining = version.state is VersionState.JOINING and version.replayed is not None
     ends = version.replayed.ends if joining and version.replayed is not None else None
@@ -285,7 +285,7 @@ def move(
     return connection.execute(_MOVE, given).rowcount > 0
 
 
-def note_replayed(connection: Connection, source: str, place: str, replayed: Replayed) -> None:
+def note_replayed(connection: Connection, source: str, place: str, replayed: FillProgress) -> None:
     """Notes how far a version has been filled."""
     connection.execute(_REPLAYED, (Jsonb(replayed_to_json(replayed)), source, place))
 

@@ -48,7 +48,7 @@ KEPT: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class FillProgress:
     """How far a version has been filled from the archive.
 
     Attributes:
@@ -105,7 +105,7 @@ class ViewVersion:
     definition: Any
     reasons: tuple[str, ...] = ()
     bounds: Mapping[str, Any] | None = None
-    replayed: Replayed | None = None
+    replayed: FillProgress | None = None
     fault: Fault | None = None
     switching: bool = False
     made_at: datetime | None = None
@@ -132,7 +132,7 @@ class ViewVersion:
         return replace(found, name=self.place)
 
 
-def replayed_to_json(replayed: Replayed) -> dict[str, Any]:
+def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:
     """Returns it as the source database keeps it."""
     ends = [[topic, number, offset] for (topic, number), offset in replayed.ends.items()]
     said = {
@@ -146,11 +146,11 @@ def replayed_to_json(replayed: Replayed) -> dict[str, Any]:
     return {"ends": ends, "progress": replayed.progress, **said}
 
 
-def replayed_of_json(said: Mapping[str, Any]) -> Replayed:
+def replayed_of_json(said: Mapping[str, Any]) -> FillProgress:
     """Returns what the source database has kept."""
     ends = {(topic, number): offset for topic, number, offset in said["ends"]}
     archive = said.get("archive")
-    return Replayed(
+    return FillProgress(
         ends,
         said["progress"],
         said["records"],

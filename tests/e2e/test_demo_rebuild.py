@@ -20,7 +20,7 @@ from headwater.demo.demo import run_demo
 from headwater.demo.options import DemoOptions
 from headwater.demo.result import STORES
 from headwater.reading.views import Views
-from projections.publishing.read_barrier import BehindError, Stage
+from projections.publishing.read_barrier import BehindError, ChangeStage
 
 if TYPE_CHECKING:
     from headwater.demo.port import Stack
@@ -108,7 +108,7 @@ def read_own_writes(views: Views, dsn: str) -> None:
         later = views.token(source)
     with pytest.raises(BehindError) as late:
         customers.wait_for(later, timeout_s=0)
-    assert {Stage.BATCH, Stage.CAPTURE} >= {each.stage for each in late.value.late}
+    assert {ChangeStage.BATCH, ChangeStage.CAPTURE} >= {each.stage for each in late.value.late}
     read = customers.read(number, at_least=later, timeout_s=0, otherwise=lambda: "folded")
     assert "folded" == read
 

@@ -6,9 +6,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from projections.definition.operators.windows import micros
-from projections.incremental.patterns.any_order import Rows
+from projections.incremental.patterns.any_order import MatchedRows
 from projections.incremental.patterns.index import COMPARED
-from projections.incremental.patterns.search import Episode, Match
+from projections.incremental.patterns.search import GroupRows, Match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ class Event(NamedTuple):
     row: Mapping[str, Any]
 
 
-def episode(pattern: Pattern, given_rows: Sequence[Event]) -> Episode:
+def episode(pattern: Pattern, given_rows: Sequence[Event]) -> GroupRows:
     fits = [[event.fits[number] for event in given_rows] for number in range(len(pattern.steps))]
     columns = {name: [event.row[name] for event in given_rows] for name in pattern.compared}
-    return Episode([event.at for event in given_rows], fits, columns)
+    return GroupRows([event.at for event in given_rows], fits, columns)
 
 
 class Walk:
@@ -154,7 +154,7 @@ def _walked_ordered(
 def _walked_unordered(
     pattern: Pattern, given_rows: Sequence[Event], start: int, end: int
 ) -> Match | None:
-    taken = Rows([step.times for step in pattern.steps])
+    taken = MatchedRows([step.times for step in pattern.steps])
     for place in range(start, len(given_rows)):
         event = given_rows[place]
         if event.at > end:

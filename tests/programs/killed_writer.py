@@ -22,7 +22,7 @@ from projections.definition.views import Store
 from projections.job import batch_writer
 from projections.job.batch_writer import RECORD_COLUMNS, BatchWriter
 from projections.planning.view_plan import ViewPlan
-from projections.publishing.boundary import Reach
+from projections.publishing.boundary import CompleteThrough
 from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Batch:
     """Records by topic, in their order, and how far they and those before have all there is."""
 
     runs: dict[str, list[Record]]
-    reach: Reach | None
+    reach: CompleteThrough | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _cut(
         missing = min((begun for rest in sent.values() for _, begun in rest), default=end + 1)
         reached = max(reached, missing - 1)
         since = {f"{table}": 0 for table in TABLES}
-        yield Batch(runs, Reach(1, reached, since))
+        yield Batch(runs, CompleteThrough(1, reached, since))
 
 
 def run(scenario: Scenario, kill: Kill | None) -> None:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
-from projections.changes.applier import Delivery, Held, reducer
-from projections.changes.quarantine.table import Verdict
+from projections.changes.applier import Held, TaskApplier, reducer
+from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import key_text
 from projections.changes.row_change import RowChange
 from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from projections.changes.quarantine.table import Case
-    from projections.changes.reducer import Reading, TopicReducer
+    from projections.changes.reducer import RecordHeader, TopicReducer
     from projections.changes.sink import Sink
     from projections.planning.view_plan import ViewPlan
 
@@ -26,7 +26,7 @@ def try_again(
     cases: Sequence[Case],
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
-) -> list[Verdict]:
+) -> list[RetryResult]:
     """Applies what waits of some keys of a view; returns a verdict on each record.
 
     A key is tried as a whole: the newest of its changes counts, made whole by those before it. A
@@ -59,7 +59,7 @@ def try_again(
     if plan.history is not None:
         verdicts = _without_lost_values(reducers, verdicts)
     kept = set(map(id, lending))
-    return [*decided.values(), *verdicts, *(Verdict(c) for c in waiting if id(c) not in kept)]
+    return [*decided.values(), *verdicts, *(RetryResult(c) for c in waiting if id(c) not in kept)]
 
 
 def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of it
@@ -103,8 +103,8 @@ def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of i
 
 
 def _without_lost_values(
-    reducers: Mapping[str, TopicReducer], verdicts: Sequence[Verdict]
-) -> list[Verdict]:
+    reducers: Mapping[str, TopicReducer], verdicts: Sequence[RetryResult]
+) -> list[RetryResult]:
     """Leaves out states of a history that lack values which nobody has, once their row was read."""
     whole = [
         (verdict.case, reading)
@@ -112,7 +112,7 @@ def _without_lost_values(
         if verdict.error is None and (reading := _reading(reducers, verdict.case)).whole
     ]
     return [
-        Verdict(verdict.case, superseded=True)
+        RetryResult(verdict.case, superseded=True)
         if isinstance(verdict.error, NoStoredRowError)
         and any(
             later.key == verdict.case.key and _after(later, reading, verdict.case)
@@ -129,8 +129,8 @@ def _apply(
     superseded: Container[int],
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
-) -> list[Verdict]:
-    delivery = Delivery([plan], sink, {plan.name: Held(frozenset(), given_up)})
+) -> list[RetryResult]:
+    delivery = TaskApplier([plan], sink, {plan.name: Held(frozenset(), given_up)})
     for case in cases:
         if id(case) in superseded:
             delivery.pass_over(case.topic, case.record)
@@ -144,17 +144,17 @@ def _apply(
     for case in (case for case in cases if id(case) not in superseded):
         waiting = failed.get((case.topic, case.record.partition, case.record.offset))
         if waiting is None:
-            verdicts.append(Verdict(case))
+            verdicts.append(RetryResult(case))
         else:
-            verdicts.append(Verdict(case, waiting.error, version=waiting.version))
+            verdicts.append(RetryResult(case, waiting.error, version=waiting.version))
     return verdicts
 
 
 def _read(
     reducers: Mapping[str, TopicReducer], cases: Iterable[Case], *, every: bool
-) -> list[Verdict]:
+) -> list[RetryResult]:
     """Returns what of a key is decided without the store."""
-    readings: dict[int, Reading] = {}
+    readings: dict[int, RecordHeader] = {}
     unread: list[tuple[Case, CdcError | ProjectionError]] = []
     cases = list(cases)
     for case in cases:
@@ -168,22 +168,22 @@ def _read(
     for case, cause in unread:
         # a history cannot do without what came between
         if not every and any(_after(later, reading, case) for later, reading in whole):
-            verdicts.append(Verdict(case, superseded=True))
+            verdicts.append(RetryResult(case, superseded=True))
         else:
-            verdicts.append(Verdict(case, cause))
+            verdicts.append(RetryResult(case, cause))
     if all(verdict.superseded for verdict in verdicts):
         return verdicts
-    return verdicts + [Verdict(case, _BEHIND) for case in cases if id(case) in readings]
+    return verdicts + [RetryResult(case, _BEHIND) for case in cases if id(case) in readings]
 
 
-def _reading(reducers: Mapping[str, TopicReducer], case: Case) -> Reading:
+def _reading(reducers: Mapping[str, TopicReducer], case: Case) -> RecordHeader:
     reducer = reducers.get(case.topic)
     if reducer is None:
         raise WaitsBehindError("no view reads this topic any more", hint="drop it")
     return reducer.reading(case.record)
 
 
-def _after(later: Case, reading: Reading, case: Case) -> bool:
+def _after(later: Case, reading: RecordHeader, case: Case) -> bool:
     if reading.lsn >= case.seen_lsn > 0:
         return True
     return (

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cdc.errors import CdcError
-    from projections.changes.applier import Waiting
+    from projections.changes.applier import UnappliedRecord
     from projections.definition.views import Store
     from projections.errors import ProjectionError, ViewHaltedError
     from projections.planning.job_spec import LedgerAddress
@@ -168,7 +168,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetryResult:
     """What came of trying a record again.
 
     Attributes:
@@ -213,7 +213,10 @@ def connect(address: LedgerAddress) -> Connection:
 
 
 def write(
-    address: LedgerAddress, store: Store, waiting: Sequence[Waiting], swept: Mapping[str, int]
+    address: LedgerAddress,
+    store: Store,
+    waiting: Sequence[UnappliedRecord],
+    swept: Mapping[str, int],
 ) -> None:
     """Writes down what waits, and by view what it has swept; see `put` and `obsolete`.
 
@@ -246,7 +249,7 @@ def put(
     connection: Connection,
     source: str,
     store: Store,
-    waiting: Sequence[Waiting],
+    waiting: Sequence[UnappliedRecord],
     rows_max: int,
 ) -> None:
     """Writes down what waits; nothing happens if it is there.
@@ -310,7 +313,7 @@ def due(connection: Connection, source: str, store: Store, views: Iterable[str])
     ]
 
 
-def settle(connection: Connection, store: Store, verdicts: Iterable[Verdict]) -> None:
+def settle(connection: Connection, store: Store, verdicts: Iterable[RetryResult]) -> None:
     """Notes what came of trying records again."""
     done, superseded, failed = [], [], []
     for verdict in verdicts:
@@ -330,7 +333,7 @@ def settle(connection: Connection, store: Store, verdicts: Iterable[Verdict]) ->
                 cursor.executemany(statement, places)
 
 
-def _fields(waiting: Waiting) -> dict[str, Any]:
+def _fields(waiting: UnappliedRecord) -> dict[str, Any]:
     record = waiting.record
     return {
         **_place(waiting.view, waiting.topic, record),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from projections.definition.expectations.evaluator import TYPES, Condition, Type, fitted
+from projections.definition.expectations.evaluator import TYPES, BoundCondition, Type, fitted
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.errors import ConditionError
 
@@ -75,7 +75,7 @@ def _stronger(one: Expectation, other: Expectation) -> bool:
     return _STRENGTH.index(one.on_fail) > _STRENGTH.index(other.on_fail)
 
 
-def _fitted(view: str, expectation: Expectation, columns: Mapping[str, Type]) -> Condition:
+def _fitted(view: str, expectation: Expectation, columns: Mapping[str, Type]) -> BoundCondition:
     try:
         return fitted(expectation.parsed, columns)
     except ConditionError as error:

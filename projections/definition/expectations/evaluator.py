@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.table import ColumnKind
-from projections.definition.expectations.parser import Call, Literal, Name, Node, names
+from projections.definition.expectations.parser import CallExpression, Literal, Name, Node, names
 from projections.errors import ConditionError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class BoundCondition:
     """A condition that fits the columns of a view.
 
     Attributes:
@@ -86,7 +86,7 @@ class _Typed:
     evaluate: Evaluate
 
 
-def fitted(node: Node, columns: Mapping[str, Type]) -> Condition:
+def fitted(node: Node, columns: Mapping[str, Type]) -> BoundCondition:
     """Fits a condition to the columns of a view.
 
     Args:
@@ -100,7 +100,7 @@ def fitted(node: Node, columns: Mapping[str, Type]) -> Condition:
     found = _fit(node, columns)
     if found.type not in (Type.BOOLEAN, Type.NULL):
         raise ConditionError("a condition is neither true nor false", detail=f"a {found.type}")
-    return Condition(frozenset(_column(name, columns) for name in names(node)), found.evaluate)
+    return BoundCondition(frozenset(_column(name, columns) for name in names(node)), found.evaluate)
 
 
 def _column(name: Name, columns: Mapping[str, Type]) -> str:
@@ -142,7 +142,7 @@ def _type_of(value: object) -> Type:
     return Type.NUMBER if isinstance(value, Decimal) else Type.TEXT
 
 
-def _read_as_times(node: Call, parts: Sequence[_Typed]) -> list[_Typed]:
+def _read_as_times(node: CallExpression, parts: Sequence[_Typed]) -> list[_Typed]:
     """Literal texts beside dates and times are such."""
     wanted = next((part.type for part in parts if part.type in _PARSED), None)
     if wanted is None or node.operator not in (*_COMPARE, "IN", "COALESCE"):
@@ -185,7 +185,7 @@ _PARSED: Final[Mapping[Type, Callable[[str], object]]] = {
 }
 
 
-def _require(node: Call, parts: Sequence[_Typed], wanted: Type) -> None:
+def _require(node: CallExpression, parts: Sequence[_Typed], wanted: Type) -> None:
     for part in parts:
         if part.type not in (wanted, Type.NULL):
             raise ConditionError(
@@ -194,7 +194,7 @@ def _require(node: Call, parts: Sequence[_Typed], wanted: Type) -> None:
             )
 
 
-def _common(node: Call, parts: Sequence[_Typed]) -> Type:
+def _common(node: CallExpression, parts: Sequence[_Typed]) -> Type:
     """The one type of what is compared."""
     types = list(dict.fromkeys(part.type for part in parts if part.type is not Type.NULL))
     if len(types) > 1 or types == [Type.OTHER]:
@@ -224,13 +224,13 @@ def _compared(compare: Callable[[Any, Any], bool], number: bool) -> Callable[[An
     return of
 
 
-def _comparison(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _comparison(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     of = _compared(_COMPARE[node.operator], _common(node, parts) is Type.NUMBER)
     left, right = (part.evaluate for part in parts)
     return _Typed(Type.BOOLEAN, lambda row: of(left(row), right(row)))
 
 
-def _among(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _among(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     equal = _compared(operator.eq, _common(node, parts) is Type.NUMBER)
     value, *others = (part.evaluate for part in parts)
 
@@ -242,7 +242,7 @@ def _among(node: Call, parts: Sequence[_Typed]) -> _Typed:
     return _Typed(Type.BOOLEAN, evaluate)
 
 
-def _and(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _and(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     _require(node, parts, Type.BOOLEAN)
     left, right = (part.evaluate for part in parts)
 
@@ -255,7 +255,7 @@ def _and(node: Call, parts: Sequence[_Typed]) -> _Typed:
     return _Typed(Type.BOOLEAN, evaluate)
 
 
-def _or(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _or(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     _require(node, parts, Type.BOOLEAN)
     left, right = (part.evaluate for part in parts)
 
@@ -268,13 +268,13 @@ def _or(node: Call, parts: Sequence[_Typed]) -> _Typed:
     return _Typed(Type.BOOLEAN, evaluate)
 
 
-def _not(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _not(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     _require(node, parts, Type.BOOLEAN)
     one = parts[0].evaluate
     return _Typed(Type.BOOLEAN, lambda row: None if (found := one(row)) is None else not found)
 
 
-def _is(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _is(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     one = parts[0].evaluate
     wanted = {"IS NULL": None, "IS TRUE": True, "IS FALSE": False}[node.operator]
     if wanted is not None:
@@ -282,7 +282,7 @@ def _is(node: Call, parts: Sequence[_Typed]) -> _Typed:
     return _Typed(Type.BOOLEAN, lambda row: one(row) is wanted)
 
 
-def _arithmetic(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _arithmetic(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     _require(node, parts, Type.NUMBER)
     left, right = (part.evaluate for part in parts)
     exact = {"+": _EXACT.add, "-": _EXACT.subtract, "*": _EXACT.multiply}[node.operator]
@@ -299,7 +299,7 @@ def _arithmetic(node: Call, parts: Sequence[_Typed]) -> _Typed:
     return _Typed(Type.NUMBER, evaluate)
 
 
-def _like(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _like(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     _require(node, parts, Type.TEXT)
     pattern = node.parts[1]
     if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
@@ -314,8 +314,10 @@ def _like(node: Call, parts: Sequence[_Typed]) -> _Typed:
     )
 
 
-def _text(change: Callable[[str], Any], given: Type) -> Callable[[Call, Sequence[_Typed]], _Typed]:
-    def fit(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _text(
+    change: Callable[[str], Any], given: Type
+) -> Callable[[CallExpression, Sequence[_Typed]], _Typed]:
+    def fit(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
         _require(node, parts, Type.TEXT)
         one = parts[0].evaluate
         return _Typed(given, lambda row: None if (found := one(row)) is None else change(found))
@@ -323,7 +325,7 @@ def _text(change: Callable[[str], Any], given: Type) -> Callable[[Call, Sequence
     return fit
 
 
-def _abs(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _abs(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     _require(node, parts, Type.NUMBER)
     one = parts[0].evaluate
     # abs() of a decimal rounds to the context of the thread
@@ -339,7 +341,7 @@ def _abs(node: Call, parts: Sequence[_Typed]) -> _Typed:
     )
 
 
-def _coalesce(node: Call, parts: Sequence[_Typed]) -> _Typed:
+def _coalesce(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     given = _common(node, parts)
     evaluated = [part.evaluate for part in parts]
 
@@ -349,7 +351,7 @@ def _coalesce(node: Call, parts: Sequence[_Typed]) -> _Typed:
     return _Typed(given, evaluate)
 
 
-_FITS: Final[Mapping[str, Callable[[Call, Sequence[_Typed]], _Typed]]] = {
+_FITS: Final[Mapping[str, Callable[[CallExpression, Sequence[_Typed]], _Typed]]] = {
     **dict.fromkeys(_COMPARE, _comparison),
     **dict.fromkeys("+-*", _arithmetic),
     **dict.fromkeys(("IS NULL", "IS TRUE", "IS FALSE"), _is),

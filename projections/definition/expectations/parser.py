@@ -54,14 +54,14 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallExpression:
     """An operator or a function, and what it is applied to."""
 
     operator: str
     parts: tuple[Node, ...]
 
 
-Node: TypeAlias = Name | Literal | Call
+Node: TypeAlias = Name | Literal | CallExpression
 
 
 def parse(text: str) -> Node:
@@ -81,7 +81,7 @@ def names(node: Node) -> Iterator[Name]:
     """Returns the columns that a condition looks at."""
     if isinstance(node, Name):
         yield node
-    elif isinstance(node, Call):
+    elif isinstance(node, CallExpression):
         for part in node.parts:
             yield from names(part)
 
@@ -143,14 +143,14 @@ class _Parser:
             raise self._wrong("too many parentheses")
         found = self._both()
         while self._take("OR"):
-            found = Call("OR", (found, self._both()))
+            found = CallExpression("OR", (found, self._both()))
         self._depth -= 1
         return found
 
     def _both(self) -> Node:
         found = self._negated()
         while self._take("AND"):
-            found = Call("AND", (found, self._negated()))
+            found = CallExpression("AND", (found, self._negated()))
         return found
 
     def _negated(self) -> Node:
@@ -158,30 +158,34 @@ class _Parser:
         while self._take("NOT"):
             times += 1
         found = self._compared()
-        return Call("NOT", (found,)) if times % 2 else found
+        return CallExpression("NOT", (found,)) if times % 2 else found
 
     def _compared(self) -> Node:
         left = self._sum()
         sign = self._take(*_COMPARISONS)
         if sign is not None:
-            return Call("<>" if sign == "!=" else sign, (left, self._sum()))
+            return CallExpression("<>" if sign == "!=" else sign, (left, self._sum()))
         if self._take("IS"):
             negated = self._take("NOT")
             word = self._take("NULL", "TRUE", "FALSE")
             if word is None:
                 raise self._wrong("NULL, TRUE or FALSE is missing")
-            return _unless(negated, Call(f"IS {word}", (left,)))
+            return _unless(negated, CallExpression(f"IS {word}", (left,)))
         negated = self._take("NOT")
         if self._take("IN"):
-            return _unless(negated, Call("IN", (left, *self._listed())))
+            return _unless(negated, CallExpression("IN", (left, *self._listed())))
         if self._take("BETWEEN"):
             low = self._sum()
             self._require("AND")
             return _unless(
-                negated, Call("AND", (Call(">=", (left, low)), Call("<=", (left, self._sum()))))
+                negated,
+                CallExpression(
+                    "AND",
+                    (CallExpression(">=", (left, low)), CallExpression("<=", (left, self._sum()))),
+                ),
             )
         if self._take("LIKE"):
-            return _unless(negated, Call("LIKE", (left, self._sum())))
+            return _unless(negated, CallExpression("LIKE", (left, self._sum())))
         if negated:
             raise self._wrong("IN, BETWEEN or LIKE is missing")
         return left
@@ -189,18 +193,18 @@ class _Parser:
     def _sum(self) -> Node:
         found = self._product()
         while sign := self._take("+", "-"):
-            found = Call(sign, (found, self._product()))
+            found = CallExpression(sign, (found, self._product()))
         return found
 
     def _product(self) -> Node:
         found = self._one()
         while self._take("*"):
-            found = Call("*", (found, self._one()))
+            found = CallExpression("*", (found, self._one()))
         return found
 
     def _one(self) -> Node:
         if self._take("-"):
-            return Call("-", (Literal(Decimal(0)), self._one()))
+            return CallExpression("-", (Literal(Decimal(0)), self._one()))
         if self._take("("):
             found = self._either()
             self._require(")")
@@ -226,8 +230,8 @@ class _Parser:
             return Name(said)
         if self._tokens[self._place + 1 : self._place + 2] == [("sign", ")")]:
             self._place += 2
-            return Call(upper, ())
-        return Call(upper, self._listed())
+            return CallExpression(upper, ())
+        return CallExpression(upper, self._listed())
 
     def _listed(self) -> tuple[Node, ...]:
         self._require("(")
@@ -246,4 +250,4 @@ _READ: Final[Mapping[str, Callable[[str], Node]]] = {
 
 
 def _unless(negated: str | None, node: Node) -> Node:
-    return Call("NOT", (node,)) if negated else node
+    return CallExpression("NOT", (node,)) if negated else node

@@ -220,7 +220,7 @@ def matches(query: Query, document: Document) -> bool:
     return True
 
 
-class Reader:
+class QueryParser:
     """Reads queries and remembers them: the same ones are asked of every document.
 
     Args:

@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, Final
 from projections.incremental.analysis.path import (
     Changed,
     Derived,
-    Kept,
+    Filtered,
     Matched,
     Pair,
     Table,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from projections.incremental.analysis.path import Step
-    from projections.incremental.analysis.query_plan import Expression, Operator
+    from projections.incremental.analysis.query_plan import Expression, PlanNode
 
 PATHS_MAX: Final = 64
 """Paths of one use: each outer join on the way can double them, and each costs Spark planning."""
@@ -101,7 +101,7 @@ class Lineage:
         names: What a leaf's columns are called, by their numbers, for people.
     """
 
-    def __init__(self, plan: Operator, names: Mapping[int, str]) -> None:
+    def __init__(self, plan: PlanNode, names: Mapping[int, str]) -> None:
         self._plan = plan
         self._names = names
         self._found: dict[tuple[int, Columns, int | None], tuple[Step, ...] | str] = {}
@@ -123,7 +123,7 @@ class Lineage:
             return inner
         return f"{expression.kind.lower()}({inner})"
 
-    def _reach(self, node: Operator, columns: Columns, leaf: int | None) -> tuple[Step, ...]:
+    def _reach(self, node: PlanNode, columns: Columns, leaf: int | None) -> tuple[Step, ...]:
         """Paths to columns of an operator, from a leaf's changes, or without one from all rows."""
         place = (node.index, columns, leaf)
         if place not in self._found:
@@ -139,7 +139,7 @@ class Lineage:
             raise UnreachableError(answer)
         return answer
 
-    def _below(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
+    def _below(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
         kind = node.kind
         if not node.children:
             return [Table(node.index, columns) if leaf is None else Changed(node.index, columns)]
@@ -151,14 +151,14 @@ class Lineage:
         _refuse(f"the operator {kind} is in the way")
         return ()
 
-    def _filtered(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
+    def _filtered(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
         (condition,) = node.part("condition")
         if not node.children[0].children:  # right above a leaf: fewer rows, at no cost
             below = self._reach(node.children[0], columns | condition.reads, leaf)
-            return [Kept(step, condition.address) for step in below]
+            return [Filtered(step, condition.address) for step in below]
         return self._reach(node.children[0], columns, leaf)
 
-    def _projected(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
+    def _projected(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
         part = "projectList" if node.kind == "Project" else "aggregateExpressions"
         if leaf is None and node.kind == "Aggregate" and not node.part("groupingExpressions"):
             _refuse("an aggregate over all rows has a row even where there is none below")
@@ -170,7 +170,7 @@ class Lineage:
         return self._derived(node, [(item.number, item) for item in wanted], leaf)
 
     def _derived(
-        self, node: Operator, made: Sequence[tuple[int, Expression]], leaf: int | None
+        self, node: PlanNode, made: Sequence[tuple[int, Expression]], leaf: int | None
     ) -> list[Step]:
         """Paths to the child, and there columns made from it."""
         below = frozenset().union(*(item.reads for _, item in made))
@@ -183,7 +183,7 @@ class Lineage:
         shape = tuple(_output(node, number) for number, _ in made)
         return [Derived(step, columns, shape) for step in reached]
 
-    def _windowed(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
+    def _windowed(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
         made = {item.number for item in node.part("windowExpressions")}
         if columns & made:
             _refuse(f"{self._called(node, columns & made)} is the result of a window function")
@@ -198,7 +198,7 @@ class Lineage:
                 _refuse(f"a window is not partitioned by {called}")
         return self._reach(below, columns, leaf)
 
-    def _widened(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
+    def _widened(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
         """An operator that adds columns to each row, or repeats the row."""
         passed = columns & set(node.children[0].output)
         if passed == columns:
@@ -207,7 +207,7 @@ class Lineage:
         below = passed.union(*(item.reads for item in parts))
         return [Widened(step, node.index) for step in self._reach(node.children[0], below, leaf)]
 
-    def _united(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
+    def _united(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
         for child in node.children:
             if leaf is not None and leaf not in child.leaves:
                 continue
@@ -220,12 +220,12 @@ class Lineage:
             for step in self._reach(child, below, leaf):
                 yield Derived(step, outputs, shape)
 
-    def _expanded(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
+    def _expanded(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
         for projection in node.lists.get("projections", ()):
             made = dict(zip(node.output, projection, strict=True))
             yield from self._derived(node, [(n, made[n]) for n in sorted(columns)], leaf)
 
-    def _joined(self, node: Operator, columns: Columns, leaf: int | None) -> Iterable[Step]:
+    def _joined(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
         left, _ = node.children
         if node.join_type in _ONE_SIDED and not columns <= set(left.output):
             _refuse("the key depends on whether a row exists")
@@ -235,7 +235,7 @@ class Lineage:
             return self._changed_side(node, columns, leaf, mirrored=False)
         return self._changed_side(node, columns, leaf, mirrored=True)
 
-    def _all_rows(self, node: Operator, columns: Columns) -> list[Step]:
+    def _all_rows(self, node: PlanNode, columns: Columns) -> list[Step]:
         """Paths to all rows of an unchanged join, or more."""
         left, right = node.children
         theirs = columns - set(left.output)
@@ -253,7 +253,7 @@ class Lineage:
         return found
 
     def _changed_side(
-        self, node: Operator, columns: Columns, leaf: int, *, mirrored: bool
+        self, node: PlanNode, columns: Columns, leaf: int, *, mirrored: bool
     ) -> list[Step]:
         """Paths from a leaf on one side of a join, the left one unless it is mirrored."""
         side = node.children[1 if mirrored else 0]
@@ -272,7 +272,7 @@ class Lineage:
         return found
 
     def _pairs_of_rows(
-        self, node: Operator, columns: Columns, leaf: int | None, *, mirrored: bool
+        self, node: PlanNode, columns: Columns, leaf: int | None, *, mirrored: bool
     ) -> list[Step]:
         """Paths to the matching pairs, from one side of a join to the columns of both."""
         side, other = reversed(node.children) if mirrored else node.children
@@ -299,8 +299,8 @@ class Lineage:
 
     def _matched(
         self,
-        side: Operator,
-        other: Operator,
+        side: PlanNode,
+        other: PlanNode,
         wanted: tuple[Columns, Columns],
         leaf: int | None,
         equalities: Sequence[tuple[Expression, Expression, bool]],
@@ -322,7 +322,7 @@ class Lineage:
         few = leaf is not None
         return [Matched(one, two, tuple(pairs), few) for one in lefts for two in rights]
 
-    def _reaches(self, node: Operator, columns: Columns, leaf: int | None) -> bool:
+    def _reaches(self, node: PlanNode, columns: Columns, leaf: int | None) -> bool:
         try:
             self._reach(node, columns, leaf)
         except UnreachableError:
@@ -330,7 +330,7 @@ class Lineage:
         return True
 
     def _equalities(
-        self, node: Operator, ours: set[int], theirs: set[int]
+        self, node: PlanNode, ours: set[int], theirs: set[int]
     ) -> Iterable[tuple[Expression, Expression, bool]]:
         """The equalities of a join: our side, the other, whether NULL equals NULL."""
         for condition in node.part("condition"):
@@ -346,7 +346,7 @@ class Lineage:
                 elif two.reads <= ours and one.reads <= theirs:
                     yield two, one, null_safe
 
-    def _called(self, node: Operator, columns: Iterable[int]) -> str:
+    def _called(self, node: PlanNode, columns: Iterable[int]) -> str:
         known = {
             item.number: item.name
             for operator in node.within()
@@ -377,7 +377,7 @@ KNOWN: Final = _TRANSPARENT | _CONSTANT | set(_FOLLOWED) | {"LogicalRDD"}
 
 
 def _with_nulls(
-    node: Operator, reached: Iterable[Step], kept: Columns, nulls: Columns
+    node: PlanNode, reached: Iterable[Step], kept: Columns, nulls: Columns
 ) -> list[Step]:
     """Rows of one side of an outer join, with NULL in place of the other's columns."""
     if not nulls:
@@ -388,11 +388,11 @@ def _with_nulls(
     return [Derived(step, outputs, shape) for step in reached]
 
 
-def _output(node: Operator, number: int) -> Address:
+def _output(node: PlanNode, number: int) -> Address:
     return Address(node.index, "output", (node.output.index(number),))
 
 
-def _equal(node: Operator) -> dict[int, int]:
+def _equal(node: PlanNode) -> dict[int, int]:
     """Columns that are equal in every row of an operator, NULL to NULL: each by its class."""
     classes: dict[int, int] = {}
 
@@ -410,7 +410,7 @@ def _equal(node: Operator) -> dict[int, int]:
     return classes
 
 
-def _made_equal(node: Operator) -> Iterator[tuple[int, int]]:
+def _made_equal(node: PlanNode) -> Iterator[tuple[int, int]]:
     """Columns that this very operator makes equal."""
     for item in node.part("projectList"):
         if item.kind == "Alias" and item.children[0].bare:

@@ -57,7 +57,7 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Filtered:
     """Rows for which a condition holds."""
 
     child: Step
@@ -111,7 +111,7 @@ class Matched:
     few: bool
 
 
-Step = Changed | Table | Derived | Kept | Widened | Matched
+Step = Changed | Table | Derived | Filtered | Widened | Matched
 
 
 def steps(step: Step) -> Iterator[Step]:
@@ -119,7 +119,7 @@ def steps(step: Step) -> Iterator[Step]:
     if isinstance(step, Matched):
         yield from steps(step.left)
         yield from steps(step.right)
-    elif isinstance(step, Derived | Kept | Widened):
+    elif isinstance(step, Derived | Filtered | Widened):
         yield from steps(step.child)
     yield step
 

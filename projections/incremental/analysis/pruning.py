@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from projections.incremental.analysis.query_plan import Expression, Operator
+    from projections.incremental.analysis.query_plan import Expression, PlanNode
     from projections.incremental.analysis.strategy import AnalysedQuery, Keyed
 
 TIME: Final = "timestamp"
@@ -64,7 +64,7 @@ _EXACT: Final = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ColumnDistance:
     """How far a column of another input is from one of the anchor, in rows that are joined.
 
     Attributes:
@@ -98,7 +98,7 @@ class Anchor:
     name: str
     columns: Mapping[str, str]
     ordered: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[ColumnDistance, ...]
 
     def linked(self, column: str, names: Iterable[str]) -> bool:
         """Whether all these inputs are linked to a column; the anchor itself is."""
@@ -165,7 +165,7 @@ def columns_in_order(
     return tuple(f"{name}.{column}" for name, column in dict.fromkeys(found))
 
 
-def _way(node: Operator, leaf: int) -> Iterator[tuple[Operator, int]]:
+def _way(node: PlanNode, leaf: int) -> Iterator[tuple[PlanNode, int]]:
     """The operators from one down to a leaf, each with the place of the child on the way."""
     for place, child in enumerate(node.children):
         if leaf in child.leaves:
@@ -173,7 +173,7 @@ def _way(node: Operator, leaf: int) -> Iterator[tuple[Operator, int]]:
             yield from _way(child, leaf)
 
 
-def _keeps(node: Operator, place: int) -> bool:
+def _keeps(node: PlanNode, place: int) -> bool:
     """Whether an operator never has NULL in the place of a child's row."""
     if node.kind != "Join" or node.join_type in _BOTH_KEPT:
         return True
@@ -184,11 +184,11 @@ def _keeps(node: Operator, place: int) -> bool:
 
 def _links(
     query: AnalysedQuery,
-    way: Sequence[tuple[Operator, int]],
+    way: Sequence[tuple[PlanNode, int]],
     leaf: int,
     alone: Mapping[int, str],
     kinds: Mapping[str, Mapping[str, str]],
-) -> Iterator[Link]:
+) -> Iterator[ColumnDistance]:
     nodes = {node.index: node for node in query.plan.within()}
     for depth, (node, place) in enumerate(way):
         if node.kind != "Join" or any(
@@ -203,10 +203,10 @@ def _links(
         its = _columns(query, other, its_name, kinds[its_name])
         for (one, two), (least, most) in _bounds(node, mine, its).items():
             equal = (least, most) == (0, 0)
-            yield Link(mine[one][0], its_name, its[two][0], least, most, equal)
+            yield ColumnDistance(mine[one][0], its_name, its[two][0], least, most, equal)
 
 
-def _single(node: Operator) -> Operator | None:
+def _single(node: PlanNode) -> PlanNode | None:
     """The leaf whose rows an operator has, each by itself; None if it is not so."""
     while node.children:
         if node.kind not in _PASSED:
@@ -216,7 +216,7 @@ def _single(node: Operator) -> Operator | None:
 
 
 def _columns(
-    query: AnalysedQuery, leaf: Operator, name: str, kinds: Mapping[str, str]
+    query: AnalysedQuery, leaf: PlanNode, name: str, kinds: Mapping[str, str]
 ) -> dict[int, tuple[str, str]]:
     """Columns of a leaf whose values can be told: what they are called, and their types."""
     called = {number: query.names[number].removeprefix(f"{name}.") for number in leaf.output}
@@ -228,7 +228,7 @@ def _columns(
 
 
 def _bounds(
-    node: Operator,
+    node: PlanNode,
     mine: Mapping[int, tuple[str, str]],
     its: Mapping[int, tuple[str, str]],
 ) -> dict[tuple[int, int], tuple[int | None, int | None]]:

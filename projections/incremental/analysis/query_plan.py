@@ -93,7 +93,7 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class Operator:
+class PlanNode:
     """A node of the plan.
 
     Attributes:
@@ -108,7 +108,7 @@ class Operator:
 
     index: int
     kind: str
-    children: tuple[Operator, ...]
+    children: tuple[PlanNode, ...]
     parts: Mapping[str, tuple[Expression, ...]] = field(default_factory=dict)
     lists: Mapping[str, tuple[tuple[Expression, ...], ...]] = field(default_factory=dict)
     join_type: str = ""
@@ -125,7 +125,7 @@ class Operator:
         """The expressions of one part; none where it has none."""
         return self.parts.get(name, ())
 
-    def within(self) -> Iterator[Operator]:
+    def within(self) -> Iterator[PlanNode]:
         """Itself and all operators below."""
         yield self
         for child in self.children:
@@ -139,7 +139,7 @@ class Operator:
                 yield from item.within()
 
 
-def read_plan(text: str, outputs: Sequence[tuple[int, ...]]) -> Operator:
+def read_plan(text: str, outputs: Sequence[tuple[int, ...]]) -> PlanNode:
     """Reads a plan.
 
     Args:
@@ -169,10 +169,10 @@ def kinds_of(text: str) -> frozenset[str]:
 
 def _operator(
     nodes: Sequence[Mapping[str, Any]], outputs: Sequence[tuple[int, ...]], index: int
-) -> tuple[Operator, int]:
+) -> tuple[PlanNode, int]:
     node = nodes[index]
     after = index + 1
-    children: list[Operator] = []
+    children: list[PlanNode] = []
     for _ in range(node["num-children"]):
         child, after = _operator(nodes, outputs, after)
         children.append(child)
@@ -190,7 +190,7 @@ def _operator(
     join_type = node.get("joinType") or {}
     named = _short(join_type.get("object") or join_type.get("product-class") or "")
     kind = _short(node["class"])
-    return Operator(index, kind, tuple(children), parts, lists, named, outputs[index]), after
+    return PlanNode(index, kind, tuple(children), parts, lists, named, outputs[index]), after
 
 
 def _listed(

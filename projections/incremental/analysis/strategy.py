@@ -23,7 +23,7 @@ from projections.incremental.analysis.lineage import JOINS, KNOWN, Lineage, Unre
 from projections.incremental.analysis.path import (
     Changed,
     Derived,
-    Kept,
+    Filtered,
     Matched,
     Table,
     Widened,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from projections.incremental.analysis.path import Step
-    from projections.incremental.analysis.query_plan import Operator
+    from projections.incremental.analysis.query_plan import PlanNode
 
 _LIMITS: Final = {
     "GlobalLimit": "a LIMIT over all rows",
@@ -169,7 +169,7 @@ class AnalysedQuery:
         names: Columns of the inputs by their numbers, for people.
     """
 
-    plan: Operator
+    plan: PlanNode
     written: AbstractSet[str]
     leaves: Mapping[int, str]
     columns: Mapping[str, int]
@@ -257,7 +257,7 @@ def _obstacle(query: AnalysedQuery) -> str | None:
     return next((reason for reason in found if reason), None)
 
 
-def _obstacle_at(node: Operator, leaves: Mapping[int, str]) -> str | None:
+def _obstacle_at(node: PlanNode, leaves: Mapping[int, str]) -> str | None:
     if node.kind in _LIMITS:
         return _LIMITS[node.kind]
     if node.kind not in KNOWN or (node.kind == "Join" and node.join_type not in JOINS):
@@ -335,7 +335,7 @@ def _substitutes(
     yield from ((name,) for name in query.columns if name not in keys and reached(name))
 
 
-def own_columns(plan: Operator, path: Step) -> dict[int, int]:
+def own_columns(plan: PlanNode, path: Step) -> dict[int, int]:
     """Returns columns that a path takes over from its changed rows.
 
     Args:
@@ -351,7 +351,7 @@ def own_columns(plan: Operator, path: Step) -> dict[int, int]:
 def _owned(bare: Mapping[Address, int], path: Step) -> dict[int, int]:
     if isinstance(path, Changed):
         return {number: number for number in path.columns}
-    if isinstance(path, Kept | Widened):
+    if isinstance(path, Filtered | Widened):
         return _owned(bare, path.child)
     if not isinstance(path, Derived):
         return {}
@@ -364,7 +364,7 @@ def _owned(bare: Mapping[Address, int], path: Step) -> dict[int, int]:
     return {number: below[source] for number, source in made.items() if source in below}
 
 
-def _bare(plan: Operator) -> dict[Address, int]:
+def _bare(plan: PlanNode) -> dict[Address, int]:
     """The places in a plan where a column stands for itself."""
     found = {}
     for node in plan.within():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Rows:
+class MatchedRows:
     """The rows that were taken for some steps.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from projections.incremental.patterns.index import Effort
-from projections.incremental.patterns.search import Episode, matches
+from projections.incremental.patterns.search import GroupRows, matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,9 +154,9 @@ class _Columns:
         found: list[bool] = enough.tolist()
         return found
 
-    def episode(self, first: int, end: int) -> Episode:
+    def episode(self, first: int, end: int) -> GroupRows:
         """Returns the rows between two places."""
-        return Episode(
+        return GroupRows(
             self.at[first:end],
             [fits[first:end] for fits in self._fits],
             {name: column[first:end] for name, column in self._compared.items()},

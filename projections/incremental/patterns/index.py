@@ -78,7 +78,7 @@ class Comparison(NamedTuple):
     column: Sequence[Any]
 
 
-class Places:
+class RowIndex:
     """Places of rows, in order, of which those are found that comparisons hold of.
 
     Args:

@@ -17,8 +17,8 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from projections.definition.operators.windows import micros
-from projections.incremental.patterns.any_order import Rows
-from projections.incremental.patterns.index import Comparison, Places
+from projections.incremental.patterns.any_order import MatchedRows
+from projections.incremental.patterns.index import Comparison, RowIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from projections.incremental.patterns.index import Effort
 
 
-class Episode(NamedTuple):
+class GroupRows(NamedTuple):
     """Rows of a group in the order of their time: all of it, or as many as no match goes beyond.
 
     Attributes:
@@ -54,7 +54,7 @@ class Match(NamedTuple):
     due: int | None
 
 
-def matches(pattern: Pattern, episode: Episode, effort: Effort) -> Iterator[Match]:
+def matches(pattern: Pattern, episode: GroupRows, effort: Effort) -> Iterator[Match]:
     """Finds all matches in the rows of a group, in the order in which they begin.
 
     Args:
@@ -104,12 +104,12 @@ class _Search(Protocol):
 class _Stage:
     """A step with the rows that may be for it, and what must not be before it has all of them."""
 
-    def __init__(self, step: Step, number: int, episode: Episode, effort: Effort) -> None:
+    def __init__(self, step: Step, number: int, episode: GroupRows, effort: Effort) -> None:
         fits = episode.fits[number]
         self.step = step
         self.fitting = [place for place, fit in enumerate(fits) if fit]
         columns, conditions = episode.columns, step.conditions
-        self._places = Places(
+        self._places = RowIndex(
             self.fitting,
             [Comparison(each.compared, columns[each.column]) for each in conditions],
             effort,
@@ -145,7 +145,7 @@ class _Stage:
 class _InOrder:
     """Finds matches whose steps come one after the other."""
 
-    def __init__(self, pattern: Pattern, episode: Episode, effort: Effort) -> None:
+    def __init__(self, pattern: Pattern, episode: GroupRows, effort: Effort) -> None:
         self._strict, self._effort = pattern.strict, effort
         self._stages: list[_Stage] = []
         self._after: list[_Stage] = []  # absent, behind all that is there
@@ -188,7 +188,7 @@ class _AnyOrder:
     steps has to be looked at any more.
     """
 
-    def __init__(self, pattern: Pattern, episode: Episode, effort: Effort) -> None:
+    def __init__(self, pattern: Pattern, episode: GroupRows, effort: Effort) -> None:
         self._strict, self._effort = pattern.strict, effort
         self._names = [step.name for step in pattern.steps]
         self._times = [step.times for step in pattern.steps]
@@ -204,7 +204,7 @@ class _AnyOrder:
         return sorted(place for places in self._alike.values() for place in places)
 
     def beginning(self, start: int, end: int, last: int) -> Match | None:  # noqa: ARG002
-        total, rows = sum(self._times), Rows(self._times)
+        total, rows = sum(self._times), MatchedRows(self._times)
         self._effort.spend()
         if self._strict:
             end = min(end, start + total)
@@ -223,10 +223,10 @@ class _AnyOrder:
                 return False
         return True
 
-    def _each(self, rows: Rows, start: int, end: int) -> bool:
+    def _each(self, rows: MatchedRows, start: int, end: int) -> bool:
         return all(self._takes(rows, place, self._fits[place]) for place in range(start, end))
 
-    def _useful(self, rows: Rows, start: int, end: int) -> bool:
+    def _useful(self, rows: MatchedRows, start: int, end: int) -> bool:
         """Takes the rows that are of use, until there are enough."""
         waiting = []
         for fits, places in self._alike.items():
@@ -245,7 +245,7 @@ class _AnyOrder:
                 heappop(waiting)
         return False
 
-    def _takes(self, rows: Rows, place: int, fits: Sequence[bool]) -> bool:
+    def _takes(self, rows: MatchedRows, place: int, fits: Sequence[bool]) -> bool:
         before = rows.tried
         useful = rows.takes(place, fits)
         self._effort.spend(rows.tried - before)

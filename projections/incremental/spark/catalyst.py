@@ -15,7 +15,14 @@ import orjson
 from pyspark.sql import DataFrame
 
 from projections.errors import ViewQueryError
-from projections.incremental.analysis.path import Changed, Derived, Kept, Matched, Table, Widened
+from projections.incremental.analysis.path import (
+    Changed,
+    Derived,
+    Filtered,
+    Matched,
+    Table,
+    Widened,
+)
 from projections.incremental.spark.java_classes import DATASET, java_class, scala_object
 
 if TYPE_CHECKING:
@@ -119,7 +126,7 @@ class Catalyst:
         if isinstance(step, Table):
             rows = table(step.leaf)
             return self.nodes[step.leaf] if rows is None else self._leaf(step, rows)
-        if isinstance(step, Kept):
+        if isinstance(step, Filtered):
             below = self.run(step.child, changed, table)
             return self._operator("Filter")(self.expression(step.condition), below)
         if isinstance(step, Derived):

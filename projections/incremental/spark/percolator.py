@@ -27,7 +27,7 @@ from projections.definition.operators.measures import quoted
 from projections.definition.operators.standing_query import (
     Document,
     FieldKind,
-    Reader,
+    QueryParser,
     anchors,
     matches,
     needs,
@@ -166,7 +166,7 @@ def _seen(names: Sequence[str]) -> Callable[[Sequence[Any]], Document]:
 def _sought(
     fields: Mapping[str, FieldKind],
 ) -> Callable[[str | None], tuple[list[str], list[str], bool]]:
-    reader = _once(lambda: Reader(fields))
+    reader = _once(lambda: QueryParser(fields))
 
     def of(text: str | None) -> tuple[list[str], list[str], bool]:
         query = reader().query(text)
@@ -180,7 +180,7 @@ def _sought(
 
 
 def _refusing(fields: Mapping[str, FieldKind]) -> Callable[[str | None], str | None]:
-    reader = _once(lambda: Reader(fields))
+    reader = _once(lambda: QueryParser(fields))
     return lambda text: reader().refusal(text)
 
 
@@ -190,7 +190,7 @@ def _telling(names: Sequence[str]) -> Callable[..., list[str]]:
 
 
 def _matching(fields: Mapping[str, FieldKind]) -> Callable[..., bool]:
-    reader, seen = _once(lambda: Reader(fields)), _once(lambda: _seen(tuple(fields)))
+    reader, seen = _once(lambda: QueryParser(fields)), _once(lambda: _seen(tuple(fields)))
 
     def match(text: str | None, *columns: Any) -> bool:
         if text is None:  # to have the terms is enough

@@ -9,7 +9,7 @@ from pyspark.sql import functions as fn
 
 from projections.errors import DuplicateKeyError
 from projections.incremental.spark.full_diff import EQUAL, ROW, STORED, alike, pairs_of
-from projections.verification.report import Verdict
+from projections.verification.report import KeyVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ class Wrong(NamedTuple):
     """
 
     key: tuple[Any, ...]
-    verdict: Verdict
+    verdict: KeyVerdict
     columns: tuple[str, ...] = ()
 
 
@@ -97,16 +97,16 @@ def wrong(
     none = fn.array().cast("array<string>")
     twice = pairs.where(had & ~lacks).groupBy(*now).count().where("count > 1")
     kinds = {
-        Verdict.MISSING: (counts.missing, pairs.where(~had).select(*now, none.alias(EQUAL))),
-        Verdict.EXTRA: (
+        KeyVerdict.MISSING: (counts.missing, pairs.where(~had).select(*now, none.alias(EQUAL))),
+        KeyVerdict.EXTRA: (
             counts.extra - counts.duplicated,
             pairs.where(lacks).select(*was, none.alias(EQUAL)),
         ),
-        Verdict.DIFFERENT: (
+        KeyVerdict.DIFFERENT: (
             counts.different,
             pairs.where(had & ~lacks & ~fn.col(EQUAL)).select(*now, unlike.alias(EQUAL)),
         ),
-        Verdict.DUPLICATED: (counts.duplicated, twice.select(*keys, none.alias(EQUAL))),
+        KeyVerdict.DUPLICATED: (counts.duplicated, twice.select(*keys, none.alias(EQUAL))),
     }
     there = [verdict for verdict, (count, _) in kinds.items() if count]
     found: list[list[Wrong]] = []

@@ -20,7 +20,7 @@ from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.compare_derived import counted, wrong
 from projections.job.spark.session import session_beside
 from projections.publishing.published_versions import PublishedVersion, TableVersion
-from projections.verification.report import Finding
+from projections.verification.report import KeyFinding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ _WHY: Final = {each.code: each for each in (DuplicateKeyError, ViewHaltedError, 
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ReplayComparison:
     """What readers see of a view, beside what its query makes of former tables.
 
     Attributes:
@@ -49,7 +49,7 @@ class Compared:
     """
 
     counts: Counts | None
-    examples: tuple[Finding, ...] = ()
+    examples: tuple[KeyFinding, ...] = ()
     columns: tuple[str, ...] = ()
 
     @property
@@ -111,7 +111,9 @@ class DerivedReplay:
             self._known[view.name] = made
         return self._made(views[-1]).count()
 
-    def compare(self, view: DerivedView, tables: Path, place: str, version: int) -> Compared:
+    def compare(
+        self, view: DerivedView, tables: Path, place: str, version: int
+    ) -> ReplayComparison:
         """Compares a view that was made with one that is kept.
 
         Args:
@@ -151,21 +153,21 @@ def replay_beside(
     return DerivedReplay(session_beside(spec), root, places, epoch, lsn)
 
 
-def _compared(made: DataFrame, kept: DataFrame, keys: Sequence[str]) -> Compared:
+def _compared(made: DataFrame, kept: DataFrame, keys: Sequence[str]) -> ReplayComparison:
     types = [{f.name: f.dataType.simpleString() for f in each.schema} for each in (made, kept)]
     names = [*made.columns, *(name for name in kept.columns if name not in types[0])]
     unlike = tuple(name for name in names if types[0].get(name) != types[1].get(name))
     if unlike:
-        return Compared(None, columns=unlike)
+        return ReplayComparison(None, columns=unlike)
     counts = counted(made, kept, keys)
-    found = Compared(counts)
+    found = ReplayComparison(counts)
     if found.same:
         return found
     examples = wrong(made, kept, keys, counts, _NAMED)
-    return Compared(
+    return ReplayComparison(
         counts,
         tuple(
-            Finding(", ".join(_text(part) for part in each.key), each.verdict, 0, each.columns)
+            KeyFinding(", ".join(_text(part) for part in each.key), each.verdict, 0, each.columns)
             for each in examples
         ),
     )

@@ -18,7 +18,7 @@ from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.compare_derived import counted, require_unique, wrong
 from projections.job.spark.session import session_beside
 from projections.publishing.published_versions import Published
-from projections.verification.report import EXAMPLES, Finding, Uncompared, ViewReport
+from projections.verification.report import EXAMPLES, KeyFinding, Uncompared, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -119,7 +119,7 @@ def _report(keeper: DerivedKeeper, table: TableVersion, source: str) -> ViewRepo
     bad = counts.missing or counts.extra or counts.different
     found = wrong(result, stored, view.keys, counts, _NAMED) if bad else []
     text = _texts(keeper, table, source)
-    findings = tuple(Finding(text(each.key), each.verdict, 0, each.columns) for each in found)
+    findings = tuple(KeyFinding(text(each.key), each.verdict, 0, each.columns) for each in found)
     columns = {name for each in findings[:EXAMPLES] for name in each.columns}
     return ViewReport(
         view=view.name,

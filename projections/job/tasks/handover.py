@@ -36,7 +36,7 @@ from projections.job.record_columns import record_columns
 from projections.job.streaming_query import of_topics
 from projections.stores.factory import open_sink
 from projections.versions import handover
-from projections.versions.handover import Taken
+from projections.versions.handover import HandoverOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -246,11 +246,11 @@ class _JoiningVersion:
         return found, found == ends
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> HandoverOffsets:
         """What it has, and lacks to the topics' ends as they were last."""
         lacking = self._lacking(self._whole)
         left = sum(end - self._ends.get(place, 0) for place, end in lacking.items())
-        return Taken(sum(self._ends.values()), left)
+        return HandoverOffsets(sum(self._ends.values()), left)
 
     def has(self, ends: Offsets) -> bool:
         """Whether it has all records of its topics below some offsets."""

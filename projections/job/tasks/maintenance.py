@@ -19,7 +19,7 @@ from projections.changes import sweeps
 from projections.changes.quarantine import rereads
 from projections.changes.quarantine import table as quarantine_table
 from projections.changes.quarantine.retry import try_again
-from projections.changes.quarantine.table import Verdict
+from projections.changes.quarantine.table import RetryResult
 from projections.common.background_task import Attendant
 from projections.definition.views import Store
 from projections.errors import (
@@ -163,7 +163,7 @@ class Caretaker(Attendant):
         store: Store,
         cases: Sequence[Case],
         given_up: Mapping[str, int | None],
-    ) -> list[Verdict]:
+    ) -> list[RetryResult]:
         try:
             return try_again(plan, cases, lambda: self._sink(store), given_up)
         except ViewHaltedError as error:
@@ -174,7 +174,7 @@ class Caretaker(Attendant):
             for case in cases:
                 by_key[case.key].append(case)
             if len(by_key) == 1:
-                return [Verdict(case, error) for case in cases]
+                return [RetryResult(case, error) for case in cases]
             return [
                 verdict
                 for of_key in by_key.values()

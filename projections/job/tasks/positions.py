@@ -22,7 +22,7 @@ from projections.definition.views import Store
 from projections.errors import WriterFencedError
 from projections.planning import view_schemas
 from projections.publishing import positions
-from projections.publishing.boundary import Reach
+from projections.publishing.boundary import CompleteThrough
 from projections.publishing.frontier import Frontier
 from projections.publishing.published_versions import Published
 from projections.versions import registry
@@ -143,7 +143,7 @@ class Publisher(Attendant):
                 _log.warning("positions are not published", error=type(error).__name__)
                 self.rested(_INTERVAL_S[1])
 
-    def reach(self, ends: Offsets) -> Reach | None:
+    def reach(self, ends: Offsets) -> CompleteThrough | None:
         """Returns how far a batch of the tables, and those before it, have all there is.
 
         Args:
@@ -159,7 +159,7 @@ class Publisher(Attendant):
             if self._reached is None:
                 return None
             lsn = self._reached.value
-            return Reach(self._epoch, lsn, dict(self._whole))
+            return CompleteThrough(self._epoch, lsn, dict(self._whole))
 
     def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
         # the order of these is what the frontier rests on

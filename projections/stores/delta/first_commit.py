@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LATER: Final = f's."{BEGUN_COLUMN}" > coalesce(t."{BEGUN_COLUMN}", 0)'
 
 
-class Known(NamedTuple):
+class KeyState(NamedTuple):
     """What a table has of a key.
 
     Attributes:
@@ -40,7 +40,7 @@ class Known(NamedTuple):
     at_us: int
 
 
-NOTHING: Final = Known(0, 0, 0)
+NOTHING: Final = KeyState(0, 0, 0)
 
 
 def alone(change: RowChange) -> RowChange:
@@ -48,7 +48,7 @@ def alone(change: RowChange) -> RowChange:
     return structs.replace(change, version=0, row=None, kept=(), base=None)
 
 
-def known(changes: Sequence[RowChange], by: Sequence[Known]) -> list[RowChange]:
+def known(changes: Sequence[RowChange], by: Sequence[KeyState]) -> list[RowChange]:
     """Returns changes with what is known of their keys, where that is newer."""
     return [
         structs.replace(change, begun=each.begun, begun_at_us=each.at_us)
@@ -63,7 +63,7 @@ def leaves_out(change: RowChange) -> bool:
     return change.begun < change.version
 
 
-def each_known(table: pa.Table, at: str) -> Iterator[Known]:
+def each_known(table: pa.Table, at: str) -> Iterator[KeyState]:
     """Reads what a table has of its keys.
 
     Args:
@@ -73,7 +73,7 @@ def each_known(table: pa.Table, at: str) -> Iterator[Known]:
     numbers = (table.column(name).to_pylist() for name in (VERSION_COLUMN, BEGUN_COLUMN))
     times = table.column(at).cast(pa.int64()).to_pylist()
     for version, begun, at_us in zip(*numbers, times, strict=True):
-        yield Known(version, begun or 0, at_us or 0)
+        yield KeyState(version, begun or 0, at_us or 0)
 
 
 def as_rows(plan: ViewPlan, gone: pa.Table) -> pa.Table:

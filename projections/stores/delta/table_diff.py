@@ -85,7 +85,7 @@ class TableDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedVersion:
     """One of two versions that are compared.
 
     Attributes:
@@ -105,13 +105,13 @@ def compare(
     path: Path, earlier: int, later: int, keys: Sequence[str] = (), *, examples_max: int = 10
 ) -> TableDifference:
     """Compares two versions of a table; see `compare_sides`."""
-    sides = Side(path, earlier), Side(path, later)
+    sides = ComparedVersion(path, earlier), ComparedVersion(path, later)
     return compare_sides(*sides, keys, examples_max=examples_max)
 
 
 def compare_sides(
-    earlier: Side,
-    later: Side,
+    earlier: ComparedVersion,
+    later: ComparedVersion,
     keys: Sequence[str] = (),
     *,
     examples_max: int = 10,
@@ -211,7 +211,7 @@ class _Comparison:
 class _Version:
     """One version of a table."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: ComparedVersion) -> None:
         self._side = side
         self._table = DeltaTable(str(side.path), version=side.version)
         self.columns = [each.name for each in self._table.schema().fields]

@@ -347,7 +347,7 @@ class TableSink:
 
     def _remembered(
         self, plan: ViewPlan, changes: Sequence[RowChange]
-    ) -> list[first_commit.Known | None]:
+    ) -> list[first_commit.KeyState | None]:
         """What is remembered of the keys of changes; None of one that was never deleted."""
         wanted = keys_table(plan, changes)
         found = _having(self._every_delete(plan), plan, wanted)
@@ -364,7 +364,7 @@ class TableSink:
         wanted = keys_table(plan, asked)
         names = [*plan.keys, VERSION_COLUMN, BEGUN_COLUMN, plan.inserted_at[0]]
         table = self._table(plan.name, table_schema(plan))
-        stored: dict[tuple[object, ...], first_commit.Known] = {}
+        stored: dict[tuple[object, ...], first_commit.KeyState] = {}
         for batch in table.to_pyarrow_dataset().to_batches(columns=names):
             found = _having(pa.Table.from_batches([batch]), plan, wanted)
             known = first_commit.each_known(found, plan.inserted_at[0])

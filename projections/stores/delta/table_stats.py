@@ -33,7 +33,7 @@ _TIMES: Final = (START, "match_start", "valid_from")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TableVersionStats:
     """The table of a view at one version.
 
     Attributes:
@@ -68,12 +68,12 @@ class ViewState:
 
     view: str
     way: str
-    kept: Kept
+    kept: TableVersionStats
     reads: Mapping[str, int]
     limit: str = ""
 
 
-def kept(tables: Path, place: str, version: int) -> Kept:
+def kept(tables: Path, place: str, version: int) -> TableVersionStats:
     """Tells what a version of a table has.
 
     Args:
@@ -87,7 +87,7 @@ def kept(tables: Path, place: str, version: int) -> Kept:
     actions = _actions(tables / place, version)
     bounds = [(_bound(actions, f"min.{name}", pc.min), name) for name in _TIMES]
     oldest, name = next((each for each in bounds if each[0] is not None), bounds[0])
-    return Kept(
+    return TableVersionStats(
         _sum(actions, "num_records"),
         actions.num_rows,
         _sum(actions, "size_bytes"),

@@ -45,7 +45,7 @@ _RANGES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class FieldCondition:
     """What must hold of a field.
 
     Attributes:
@@ -59,7 +59,7 @@ class Condition:
     value: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Condition:
+    def parse(cls, text: str) -> FieldCondition:
         """Reads a condition as it is written on a command line.
 
         Raises:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from projections.stores.opensearch.fields import SearchField
-    from projections.stores.opensearch.filter import Condition
+    from projections.stores.opensearch.filter import FieldCondition
 
 HITS_MAX: Final = 10_000
 """How deep the engine looks into its answer (`index.max_result_window`)."""
@@ -56,7 +56,7 @@ class SearchQuery:
     """
 
     text: str = ""
-    where: tuple[Condition, ...] = ()
+    where: tuple[FieldCondition, ...] = ()
     facets: tuple[str, ...] = ()
     sort: tuple[str, ...] = ()
     size: int = 10
@@ -152,7 +152,7 @@ def correction_body(query: SearchQuery, fields: Mapping[str, SearchField]) -> di
 
 
 def filters(
-    where: Iterable[Condition], fields: Mapping[str, SearchField], view: str
+    where: Iterable[FieldCondition], fields: Mapping[str, SearchField], view: str
 ) -> list[dict[str, Any]]:
     """Returns conditions in the engine's form."""
     return [condition.clause(fields, view) for condition in where]

@@ -13,7 +13,7 @@ from projections.definition.columns import DELETED_FIELD
 from projections.errors import NoIndexError, SearchQueryError, SinkUnavailableError
 from projections.stores.opensearch.client import NOT_FOUND, EngineRefusedError, SearchEngine
 from projections.stores.opensearch.fields import fields_of, listed
-from projections.stores.opensearch.filter import Condition
+from projections.stores.opensearch.filter import FieldCondition
 from projections.stores.opensearch.query import (
     SearchQuery,
     correction_body,
@@ -270,13 +270,13 @@ class Searcher:
         )
 
 
-def conditions(texts: Iterable[str]) -> tuple[Condition, ...]:
+def conditions(texts: Iterable[str]) -> tuple[FieldCondition, ...]:
     """Reads conditions such as `total>=10`.
 
     Raises:
         SearchQueryError: One has no field or no comparison.
     """
-    return tuple(map(Condition.parse, texts))
+    return tuple(map(FieldCondition.parse, texts))
 
 
 def _hit(hit: Mapping[str, Any]) -> SearchHit:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from projections.planning.view_plan import ViewPlan
-    from projections.stores.valkey.row import Link
+    from projections.stores.valkey.row import DeclaredIndex
 
 MISSING: Final = "missing"
 EXTRA: Final = "extra"
@@ -32,7 +32,7 @@ WORDS: Final = {LOOKUP: "lookup", COUNTER: "counter", LEADERBOARD: "leaderboard"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedIndex:
     """One lookup, counter or leaderboard that the cache has.
 
     Attributes:
@@ -71,7 +71,7 @@ class Suspect(NamedTuple):
         return f"{WORDS[self.kind]} {self.name} ({said})"
 
 
-class Beside:
+class ExpectedIndexes:
     """What the rows of one view come to beside them.
 
     Rows are added first; then all is compared, once. A column that only the view still has is not
@@ -84,9 +84,9 @@ class Beside:
     def __init__(self, plan: ViewPlan) -> None:
         self._form = CacheForm(plan)
         self._members: list[_Members] = []
-        self._counters: list[Link] = []
+        self._counters: list[DeclaredIndex] = []
         self._counts: dict[str, tuple[int, int | None]] = {}
-        self._unknown: list[Link] = []
+        self._unknown: list[DeclaredIndex] = []
         for link in self._form.declared:
             if plan.absent & {*link.pattern.columns, link.column}:
                 self._unknown.append(link)
@@ -105,7 +105,7 @@ class Beside:
             self._counts[name] = added(self._counts.get(name), amount)
 
     def compare(
-        self, places: Mapping[str, int], entries: Iterable[Entry]
+        self, places: Mapping[str, int], entries: Iterable[CachedIndex]
     ) -> Iterator[Suspect | None]:
         """Compares with all that the cache has; yields what differs, and None now and then.
 
@@ -171,18 +171,18 @@ class Beside:
         fitting = (link for link in self._form.declared if link.kind == suspect.kind)
         return any(link.pattern.fits(suspect.name) for link in fitting)
 
-    def _part(self, link: Link, fields: Mapping[str, Any]) -> tuple[str, str] | None:
+    def _part(self, link: DeclaredIndex, fields: Mapping[str, Any]) -> tuple[str, str] | None:
         try:
             return self._form.part(link, fields)
         except (UnholdableValueError, ValueError, ArithmeticError):
             return None  # the row waits in quarantine, and is told as missing
 
-    def _unsure(self, entry: Entry) -> bool:
+    def _unsure(self, entry: CachedIndex) -> bool:
         return any(
             link.kind == entry.kind and link.pattern.fits(entry.name) for link in self._unknown
         )
 
-    def _members_of(self, entry: Entry, places: Mapping[str, int]) -> Iterator[Suspect]:
+    def _members_of(self, entry: CachedIndex, places: Mapping[str, int]) -> Iterator[Suspect]:
         mark, extra = _mark(entry.name), set()
         candidates = [one for one in self._members if one.link.kind == entry.kind]
         for key, score in entry.members:
@@ -211,7 +211,7 @@ def texts(counts: tuple[int, int | None]) -> tuple[str | None, str | None]:
 class _Members:
     """The part of each row in one lookup, or on one leaderboard, in the row's place."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: DeclaredIndex) -> None:
         self.link = link
         self.missing = 0
         self._marks = array("q")  # of the names; 0 of a row that has no part

@@ -9,7 +9,7 @@ import redis
 from projections.definition.cache_options import CacheLayout
 from projections.definition.columns import VERSION_COLUMN
 from projections.stores.valkey.client import CacheServer, told_apart
-from projections.stores.valkey.index_check import WORDS, Entry
+from projections.stores.valkey.index_check import WORDS, CachedIndex
 from projections.stores.valkey.row import COUNTER, DIGITS, LEADERBOARD, LOOKUP, PREFIX
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _LOOKS_AT_ONCE: Final = 200
 _TYPES: Final = {LOOKUP: b"set", COUNTER: b"hash", LEADERBOARD: b"zset"}
 
 
-def entries(url: str, prefix: str, plan: ViewPlan) -> Iterator[Entry]:
+def entries(url: str, prefix: str, plan: ViewPlan) -> Iterator[CachedIndex]:
     """Reads all lookups, counters and leaderboards of a view, also those that nobody declared.
 
     Args:
@@ -94,9 +94,9 @@ class Memberships:
                 ]
         return found
 
-    def counts(self, name: str) -> Watched:
+    def counts(self, name: str) -> WatchedCounter:
         """Begins to watch a counter."""
-        return Watched(self._server.client, self._keys.beside(WORDS[COUNTER]) + name)
+        return WatchedCounter(self._server.client, self._keys.beside(WORDS[COUNTER]) + name)
 
     def foreign(self, suspect: Suspect) -> bool:
         """Tells whether something of another type lies where a lookup or such should."""
@@ -131,7 +131,7 @@ class Memberships:
         return known, 0.0 if member else None
 
 
-class Watched:
+class WatchedCounter:
     """A counter that is watched: whoever changes it meanwhile is noticed, whatever it is then.
 
     Args:
@@ -159,7 +159,7 @@ class Watched:
         return None if rows is None else _text(rows), None if total is None else _text(total)
 
 
-def _read(client: redis.Redis, named: Sequence[tuple[str, bytes, str]]) -> Iterator[Entry]:
+def _read(client: redis.Redis, named: Sequence[tuple[str, bytes, str]]) -> Iterator[CachedIndex]:
     with client.pipeline(transaction=False) as pipeline:
         for kind, key, _ in named:
             if kind == COUNTER:
@@ -169,14 +169,14 @@ def _read(client: redis.Redis, named: Sequence[tuple[str, bytes, str]]) -> Itera
         answers = pipeline.execute(raise_on_error=False)
     for (kind, key, name), answer in zip(named, answers, strict=True):
         if isinstance(answer, redis.ResponseError) and str(answer).startswith("WRONGTYPE"):
-            yield Entry(kind, name, foreign=True)
+            yield CachedIndex(kind, name, foreign=True)
         elif isinstance(answer, Exception):
             raise answer
         elif kind == COUNTER:
             rows, total = (None if count is None else _text(count) for count in answer)
-            yield Entry(kind, name, counts=(rows, total))
+            yield CachedIndex(kind, name, counts=(rows, total))
         else:
-            yield Entry(kind, name, _members(client, kind, key, answer))
+            yield CachedIndex(kind, name, _members(client, kind, key, answer))
 
 
 def _members(

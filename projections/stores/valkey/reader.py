@@ -18,7 +18,7 @@ import orjson
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import word_of
 from projections.changes.documents import key_text
-from projections.definition.cache_options import ROWS, CacheLayout, CacheOptions, Pattern
+from projections.definition.cache_options import ROWS, CacheLayout, CacheOptions, NameTemplate
 from projections.definition.views import Store
 from projections.errors import CacheUnknownError
 from projections.planning.view_plan import ViewPlan
@@ -243,7 +243,7 @@ class CacheReader:
         name: str,
         values: Mapping[str, Json],
     ) -> str:
-        pattern = Pattern.parse(self._pattern(patterns, name)) if patterns else None
+        pattern = NameTemplate.parse(self._pattern(patterns, name)) if patterns else None
         if pattern is None:
             raise CacheUnknownError(f"view {self._view} has no {what} in the cache")
         found = expanded(pattern, values) if values else name
@@ -256,7 +256,7 @@ class CacheReader:
     def _pattern(self, patterns: Sequence[str] | Mapping[str, str], name: str) -> str:
         """The pattern that a name is, or was made from."""
         for text in patterns:
-            if text == name or Pattern.parse(text).fits(name):
+            if text == name or NameTemplate.parse(text).fits(name):
                 return text
         raise CacheUnknownError(
             f"view {self._view} has nothing of that name in the cache",

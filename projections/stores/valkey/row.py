@@ -10,7 +10,7 @@ import orjson
 
 from cdc.table import ColumnKind
 from projections.changes.documents import key_part
-from projections.definition.cache_options import ROWS, CacheLayout, Pattern
+from projections.definition.cache_options import ROWS, CacheLayout, NameTemplate
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import UnholdableValueError
 
@@ -49,7 +49,7 @@ COUNTER: Final = "c"
 LEADERBOARD: Final = "b"
 
 
-class Link(NamedTuple):
+class DeclaredIndex(NamedTuple):
     """A lookup, counter or leaderboard as it was declared.
 
     Attributes:
@@ -59,7 +59,7 @@ class Link(NamedTuple):
     """
 
     kind: str
-    pattern: Pattern
+    pattern: NameTemplate
     column: str
 
 
@@ -80,9 +80,15 @@ class CacheForm:
         self._json = {c.name for c in plan.schema.columns if c.kind in _JSON_KINDS}
         self._by_name = plan.schema.by_name
         self.declared = (
-            *(Link(LOOKUP, Pattern.parse(text), "") for text in options.lookups),
-            *(Link(COUNTER, Pattern.parse(p), c) for p, c in options.counters.items()),
-            *(Link(LEADERBOARD, Pattern.parse(p), c) for p, c in options.leaderboards.items()),
+            *(DeclaredIndex(LOOKUP, NameTemplate.parse(text), "") for text in options.lookups),
+            *(
+                DeclaredIndex(COUNTER, NameTemplate.parse(p), c)
+                for p, c in options.counters.items()
+            ),
+            *(
+                DeclaredIndex(LEADERBOARD, NameTemplate.parse(p), c)
+                for p, c in options.leaderboards.items()
+            ),
         )
 
     def value(self, version: str, fields: Fields) -> str | list[str]:
@@ -124,7 +130,7 @@ class CacheForm:
         ]
         return _json_text(found) if found else ""
 
-    def part(self, link: Link, fields: Mapping[str, Json]) -> tuple[str, str] | None:
+    def part(self, link: DeclaredIndex, fields: Mapping[str, Json]) -> tuple[str, str] | None:
         """Returns the part that a row has in one of them: its name, and the score or amount.
 
         Raises:
@@ -191,7 +197,7 @@ def form_text(plan: ViewPlan) -> str:
     return _json_text({"options": plan.cache.form, "keys": plan.keys, "columns": columns})
 
 
-def expanded(pattern: Pattern, fields: Mapping[str, Any]) -> str | None:
+def expanded(pattern: NameTemplate, fields: Mapping[str, Any]) -> str | None:
     """Returns the name that a pattern comes to with the values of a row; None with a NULL."""
     parts = []
     for part, column in pattern.parts:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from projections.errors import SinkError
     from projections.stores.delta.history.arrow import HistoryForm, Place
     from projections.stores.delta.history.states import HistoryState
-    from projections.stores.delta.history.sweep import Sweep
+    from projections.stores.delta.history.sweep import HistorySweep
 
 _Row = tuple[int, "Mapping[str, object] | None", int]
 """Version, values and time of a row."""
@@ -50,7 +50,7 @@ class Marks(NamedTuple):
     version: int
     at_us: int
     commit: int
-    sweeps: tuple[Sweep, ...] = ()
+    sweeps: tuple[HistorySweep, ...] = ()
 
     def with_sweeps(self, changes: Sequence[HistoryChange]) -> list[HistoryChange]:
         """Returns the changes of a key with the sweeps that it went through."""
@@ -64,7 +64,7 @@ class Marks(NamedTuple):
         return self._replace(version=version, at_us=at_us, commit=commit)
 
 
-class Given(NamedTuple):
+class GivenChange(NamedTuple):
     """A change that was given.
 
     Attributes:
@@ -90,7 +90,7 @@ class Given(NamedTuple):
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredHistory:
     """What a store has of the keys of a batch.
 
     Attributes:
@@ -108,7 +108,7 @@ class Stored:
     known: Mapping[Place, list[HistoryChange]] = field(default_factory=dict)
 
 
-class Batch:
+class HistoryBatch:
     """Changes of one history, in the order of the log.
 
     Args:
@@ -127,7 +127,7 @@ class Batch:
         self.refused = list(refused)
         self._blocked = {each.change.key: each.change.version for each in self.refused}
         self.taken: dict[Place, list[HistoryChange]] = defaultdict(list)
-        self.by_place: dict[Place, list[Given]] = defaultdict(list)
+        self.by_place: dict[Place, list[GivenChange]] = defaultdict(list)
         self._lacking: set[Place | None] = set()
         self._recorded: dict[Place, dict[int, int]] = {}
         self._stale = 0
@@ -136,12 +136,12 @@ class Batch:
             self.by_place[given.place].append(given)
 
     @classmethod
-    def parted(cls, form: HistoryForm, changes: Sequence[RowChange]) -> Batch:
+    def parted(cls, form: HistoryForm, changes: Sequence[RowChange]) -> HistoryBatch:
         """Returns a batch of those changes that the tables can hold."""
         held, refused = _parted(form, changes)
         return cls(form, held, refused)
 
-    def asked(self, stored: Stored) -> set[Place]:
+    def asked(self, stored: StoredHistory) -> set[Place]:
         """Returns the keys of which more has to be known than their current state."""
         asked: set[Place] = set()
         for place, given in self.by_place.items():
@@ -150,7 +150,7 @@ class Batch:
                 asked.add(place)
         return asked
 
-    def complete(self, stored: Stored, kept_since: int) -> None:
+    def complete(self, stored: StoredHistory, kept_since: int) -> None:
         """Takes the changes that the store does not have, with all their values."""
         for given in self._given:
             change = given.change
@@ -191,14 +191,14 @@ class Batch:
         deleted = sum(change.row is None for change in taken)
         return Applied(len(taken) - deleted, deleted, self._stale, tuple(self.refused))
 
-    def _of(self, changes: Sequence[RowChange]) -> list[Given]:
+    def _of(self, changes: Sequence[RowChange]) -> list[GivenChange]:
         form, found = self._form, []
         places = form.places([change.key for change in changes])
         moved = [change for change in changes if change.base is not None]
         bases = dict(zip(map(id, moved), form.places([c.base or () for c in moved]), strict=True))
         for change, place in zip(changes, places, strict=True):
             at_us = change.committed_at_us or change.read_at_us
-            given = Given(change, place, bases.get(id(change)), at_us, None)
+            given = GivenChange(change, place, bases.get(id(change)), at_us, None)
             if form.sequence_by is not None and change.row is not None:
                 time: datetime | None = change.row[form.sequence_by]  # type: ignore[assignment]
                 if time is None:
@@ -208,7 +208,9 @@ class Batch:
             found.append(given)
         return found
 
-    def _joins(self, given: Sequence[Given], current: HistoryState | None, marks: Marks) -> bool:
+    def _joins(
+        self, given: Sequence[GivenChange], current: HistoryState | None, marks: Marks
+    ) -> bool:
         """Whether changes come after all else of their key, and need nothing but its state."""
         made = [each.made(each.change.version, each.change.row) for each in given]
         moved = any(each.base is not None for each in given)
@@ -229,7 +231,7 @@ class Batch:
             return False
         return follows(current.last_at_us, later, rule)
 
-    def _has(self, stored: Stored, given: Given) -> bool:
+    def _has(self, stored: StoredHistory, given: GivenChange) -> bool:
         known = self._recorded.get(given.place)
         if known is None:
             known = self._recorded[given.place] = {}
@@ -240,7 +242,7 @@ class Batch:
         return any(each in known and known[each] <= given.at_us for each in own)
 
     def _before(
-        self, stored: Stored, given: Given, kept_since: int
+        self, stored: StoredHistory, given: GivenChange, kept_since: int
     ) -> tuple[int, Mapping[str, object] | None] | None:
         """Version and values of the row that has the kept values of a change."""
         key = given.change.key if given.base is None else given.change.base
@@ -267,7 +269,11 @@ class Batch:
 
     @staticmethod
     def _logged_instead(
-        older: Sequence[_Row], read_row: _Row, given: Given, truncates: Sequence[int], since: int
+        older: Sequence[_Row],
+        read_row: _Row,
+        given: GivenChange,
+        truncates: Sequence[int],
+        since: int,
     ) -> _Row:
         """The row that the log had before one that was read, if that may be of after the change.
 
@@ -285,7 +291,7 @@ class Batch:
         same = all(row[name] == read_values[name] for name in given.change.kept)
         return last if same or read_row[2] >= given.at_us else read_row
 
-    def _left(self, known: Iterable[HistoryChange], given: Given) -> bool:
+    def _left(self, known: Iterable[HistoryChange], given: GivenChange) -> bool:
         """Whether the row's leave of its old key has come, and with it all that was before."""
         version = given.change.moved_at
         here = (each.change for each in self.by_place.get(given.base or (), ()))
@@ -293,7 +299,7 @@ class Batch:
             change.version == version and change.row is None for change in here
         )
 
-    def _refuse(self, given: Given, error: SinkError | WaitsBehindError) -> None:
+    def _refuse(self, given: GivenChange, error: SinkError | WaitsBehindError) -> None:
         self.refused.append(Refused(given.change, error))
         self._blocked.setdefault(given.change.key, given.change.version)
 

@@ -17,10 +17,10 @@ from projections.definition.columns import VERSION_COLUMN
 from projections.errors import UnholdableValueError
 from projections.stores.delta.arrow import keys_table
 from projections.stores.delta.history.arrow import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
-from projections.stores.delta.history.batch import Batch, Marks, Stored
+from projections.stores.delta.history.batch import HistoryBatch, Marks, StoredHistory
 from projections.stores.delta.history.check import HistoryCheck
 from projections.stores.delta.history.states import history
-from projections.stores.delta.history.sweep import Sweep, ended
+from projections.stores.delta.history.sweep import HistorySweep, ended
 from projections.stores.delta.history.tables import (
     ANEW,
     AT_MARK,
@@ -163,7 +163,7 @@ class HistorySink(TableSink):
     def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
         form = HistoryForm(plan)
         encode = encoder(form.plan.schema)
-        places = Batch.parted(form, [RowChange(key, 0, None, 0) for key in keys]).by_place
+        places = HistoryBatch.parted(form, [RowChange(key, 0, None, 0) for key in keys]).by_place
         by_key = {given.change.key: place for place, found in places.items() for given in found}
         known = self._known(form, places.keys())
         swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
@@ -188,21 +188,21 @@ class HistorySink(TableSink):
 
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         form = HistoryForm(plan)
-        truncates = [Sweep(c.version, c.committed_at_us) for c in changes if not c.key]
+        truncates = [HistorySweep(c.version, c.committed_at_us) for c in changes if not c.key]
         given = [change for change in changes if change.key]
         self._note(form, truncates)
         try:
-            batch = Batch(form, given)
+            batch = HistoryBatch(form, given)
             self._take(form, batch, plan.kept_since)
         except UnholdableValueError:  # all is converted before anything is written
-            batch = Batch.parted(form, given)
+            batch = HistoryBatch.parted(form, given)
             self._take(form, batch, plan.kept_since)
         self._end(form)
         return batch.applied() + Applied(deleted=len(truncates))
 
     def _versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         form = HistoryForm(plan)
-        batch = Batch.parted(form, changes)
+        batch = HistoryBatch.parted(form, changes)
         known = self._known(form, batch.by_place.keys())
         newest = {
             given.change.key: max((change.version for change in known.get(place, ())), default=0)
@@ -219,28 +219,28 @@ class HistorySink(TableSink):
         self._note(
             form,
             [
-                Sweep(each.version - 1, each.at_us, each.until_us)
+                HistorySweep(each.version - 1, each.at_us, each.until_us)
                 for each in reads
                 if first < each.version <= below_version
             ],
         )
         return self._end(form)
 
-    def _take(self, form: HistoryForm, batch: Batch, kept_since: int) -> None:
+    def _take(self, form: HistoryForm, batch: HistoryBatch, kept_since: int) -> None:
         """Takes changes in two commits: the changes themselves, then what their keys were."""
         marks = self._marks(form)
         left = self._left_behind(form, marks)
         if not batch.by_place and not left:
             return
         current = self._current(form, {*batch.by_place, *left})
-        stored = Stored(marks, current, left)
+        stored = StoredHistory(marks, current, left)
         stored.asked = left | batch.asked(stored)
         stored.known = self._known(form, stored.asked)
         batch.complete(stored, kept_since)
         self._log(form, batch)
         self._settle(form, stored, batch)
 
-    def _log(self, form: HistoryForm, batch: Batch) -> None:
+    def _log(self, form: HistoryForm, batch: HistoryBatch) -> None:
         taken = [(place, change) for place, found in batch.taken.items() for change in found]
         if not taken:
             return
@@ -256,7 +256,7 @@ class HistorySink(TableSink):
         )
         maintain(table, self._root, f"{form.plan.name}.changes")
 
-    def _settle(self, form: HistoryForm, stored: Stored, batch: Batch) -> None:
+    def _settle(self, form: HistoryForm, stored: StoredHistory, batch: HistoryBatch) -> None:
         """Writes the states of all keys that have changed."""
         anew = stored.left | (batch.taken.keys() & stored.asked)
         former = self._identities(form, {place for place in anew if stored.known.get(place)})
@@ -345,18 +345,18 @@ class HistorySink(TableSink):
         held = self._current(form, anew).keys()
         if anew:
             anew |= self._left_behind(form, marks)  # what is written says that it is all
-            stored = Stored(marks, {}, anew, anew, self._known(form, anew))
-            self._settle(form, stored, Batch(form, ()))
+            stored = StoredHistory(marks, {}, anew, anew, self._known(form, anew))
+            self._settle(form, stored, HistoryBatch(form, ()))
         _set(self._states(form), {OPEN_SWEEPS: ""})
         return len(held - self._current(form, held).keys())
 
     def _marks(self, form: HistoryForm) -> Marks:
         return marks_of(self._states(form))
 
-    def _sweeps(self, form: HistoryForm) -> tuple[Sweep, ...]:
+    def _sweeps(self, form: HistoryForm) -> tuple[HistorySweep, ...]:
         return sweeps_of(self._states(form))
 
-    def _note(self, form: HistoryForm, sweeps: Iterable[Sweep]) -> None:
+    def _note(self, form: HistoryForm, sweeps: Iterable[HistorySweep]) -> None:
         """Notes sweeps for good: whatever older comes later is ended by them as well."""
         states = self._states(form)
         known = {each.version: each for each in sweeps_of(states)}

@@ -43,7 +43,7 @@ _EVEN: Final = ~1
 was completed and its own copy: so the last bit is free to carry what a change says."""
 
 
-class Sweep(NamedTuple):
+class HistorySweep(NamedTuple):
     """What ended all rows of a table at once, or what a read has found gone.
 
     Attributes:
@@ -67,7 +67,7 @@ class Sweep(NamedTuple):
         return self.version >> _LSN_BITS
 
 
-def ends(changes: Sequence[HistoryChange], sweeps: Sequence[Sweep]) -> list[HistoryChange]:
+def ends(changes: Sequence[HistoryChange], sweeps: Sequence[HistorySweep]) -> list[HistoryChange]:
     """Returns the deletes that sweeps are to one key.
 
     Args:
@@ -79,7 +79,7 @@ def ends(changes: Sequence[HistoryChange], sweeps: Sequence[Sweep]) -> list[Hist
     ordered = sorted(changes, key=lambda change: change.version)
     versions = [change.version for change in ordered]
     found: list[HistoryChange] = []
-    truncate: Sweep | None = None
+    truncate: HistorySweep | None = None
     for sweep in reversed(sweeps):
         place = bisect_right(versions, sweep.version)
         if not place:
@@ -94,7 +94,7 @@ def ends(changes: Sequence[HistoryChange], sweeps: Sequence[Sweep]) -> list[Hist
 
 
 def reopened(
-    changes: Sequence[HistoryChange], current: HistoryState | None, sweeps: Sequence[Sweep]
+    changes: Sequence[HistoryChange], current: HistoryState | None, sweeps: Sequence[HistorySweep]
 ) -> bool:
     """Tells whether newer changes of a key say more of what was before than that it ended.
 
@@ -119,7 +119,7 @@ def reopened(
 
 
 def ended(
-    form: HistoryForm, changes: DeltaTable, sweep: Sweep, sweeps: Sequence[Sweep]
+    form: HistoryForm, changes: DeltaTable, sweep: HistorySweep, sweeps: Sequence[HistorySweep]
 ) -> set[Place]:
     """Returns the keys that had a row until a sweep, as `ends` would tell of each.
 
@@ -156,18 +156,20 @@ def ended(
     return set(form.places_in(known.filter(gone)))
 
 
-def _truncate_after(sweep: Sweep, sweeps: Sequence[Sweep]) -> Sweep | None:
+def _truncate_after(sweep: HistorySweep, sweeps: Sequence[HistorySweep]) -> HistorySweep | None:
     """The first TRUNCATE after a read's position, in its incarnation of the source."""
     later = (s for s in sweeps if s.logged and s.epoch == sweep.epoch and s.version > sweep.version)
     return min(later, default=None)
 
 
-def _amid(sweep: Sweep, truncate: Sweep | None) -> bool:
+def _amid(sweep: HistorySweep, truncate: HistorySweep | None) -> bool:
     """Whether rows were truncated that the read had not come to."""
     return truncate is not None and truncate.at_us <= sweep.until_us
 
 
-def _gone(sweep: Sweep, later: Sequence[HistoryChange], truncate: Sweep | None) -> bool:
+def _gone(
+    sweep: HistorySweep, later: Sequence[HistoryChange], truncate: HistorySweep | None
+) -> bool:
     for change in later:
         if change.version >> _LSN_BITS != sweep.epoch:
             break
@@ -179,7 +181,7 @@ def _gone(sweep: Sweep, later: Sequence[HistoryChange], truncate: Sweep | None) 
     return not found and not _amid(sweep, truncate)
 
 
-def _said(rows: pa.Table, sweep: Sweep) -> pa.Table:
+def _said(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
     """What each change says of its key: as the last before a sweep, the first after it, or read."""
     version, none = rows.column(VERSION_COLUMN), pa.scalar(None, pa.int64())
     older = pc.less_equal(version, sweep.version)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from projections.stores.delta.history.arrow import CURRENT
 from projections.stores.delta.history.batch import Marks
-from projections.stores.delta.history.sweep import Sweep
+from projections.stores.delta.history.sweep import HistorySweep
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -49,10 +49,10 @@ def marks_of(states: DeltaTable) -> Marks:
     )
 
 
-def sweeps_of(states: DeltaTable) -> tuple[Sweep, ...]:
+def sweeps_of(states: DeltaTable) -> tuple[HistorySweep, ...]:
     """Returns what has ended all rows of a history at once, as the table of its states says."""
     text = states.metadata().configuration.get(SWEEPS) or ""
-    return tuple(Sweep(*map(int, each.split(":"))) for each in text.split(",") if each)
+    return tuple(HistorySweep(*map(int, each.split(":"))) for each in text.split(",") if each)
 
 
 def open_sweeps(states: DeltaTable) -> frozenset[int]:

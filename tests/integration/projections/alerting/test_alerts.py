@@ -277,15 +277,15 @@ def test_what_is_noted_is_noted_with_the_messages_that_tell_it(
 ) -> None:
     view.publish({"id": 2, "amount": 500}, {"id": 3, "amount": 500})
     noted: list[int] = []
-    note = alerting_tables.Noting.note
+    note = alerting_tables.AlertRecorder.note
 
-    def killed_at_the_second(self: alerting_tables.Noting, *given: Any) -> None:
+    def killed_at_the_second(self: alerting_tables.AlertRecorder, *given: Any) -> None:
         note(self, *given)
         noted.append(1)
         if len(noted) == 2:
             raise SystemExit
 
-    monkeypatch.setattr(alerting_tables.Noting, "note", killed_at_the_second)
+    monkeypatch.setattr(alerting_tables.AlertRecorder, "note", killed_at_the_second)
     with pytest.raises(SystemExit):
         looked(spec, connection)
     assert [] == list(alerting_tables.standing(connection, SOURCE))

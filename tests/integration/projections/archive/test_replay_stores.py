@@ -13,8 +13,8 @@ from fix_archive import archived, compacted
 from fix_log import KEYS, PLAN, TOPIC, Source, numbered
 
 from projections.archive import replay
-from projections.archive.task import ReplayOptions, ReplayState, Target
-from projections.changes.applier import Delivery
+from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.changes.applier import TaskApplier
 from projections.planning.view_plan import HistoryPlan
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.opensearch.sink import SearchSink
@@ -55,7 +55,7 @@ def carry_on(source: Source, order: Random) -> None:
 
 def live(plan: ViewPlan, records: Sequence[Record], open_sink: Callable[[], Sink]) -> list[str]:
     with closing(open_sink()) as sink:
-        delivery = Delivery([plan], lambda: sink)
+        delivery = TaskApplier([plan], lambda: sink)
         with closing(delivery):
             delivery.take(TOPIC, records)
             delivery.finish()
@@ -108,7 +108,7 @@ def check_goes_on(open_sink: Callable[[], Sink], archive: Path) -> None:
 
     found = replay.replay(
         archive,
-        [Target((plan,), open_sink)],
+        [ReplayTarget((plan,), open_sink)],
         ReplayOptions(through={(TOPIC, 0): part}, note=noted.append),
     )
 
@@ -122,7 +122,9 @@ def check_goes_on(open_sink: Callable[[], Sink], archive: Path) -> None:
     assert source.rows == rows_of(plan, open_sink)
     # a replay that comes over it again, from any part of it on, brings nothing old back
     for state in (None, noted[len(noted) // 2]):
-        again = replay.replay(archive, [Target((plan,), open_sink)], ReplayOptions(resume=state))
+        again = replay.replay(
+            archive, [ReplayTarget((plan,), open_sink)], ReplayOptions(resume=state)
+        )
         assert [[]] == again.waiting
         assert source.rows == rows_of(plan, open_sink)
 
@@ -131,7 +133,7 @@ def test_a_replayed_history_has_the_states_that_live_delivery_gives_it(tmp_path:
     source, archive = a_source(60, seed=9), tmp_path / "archive"
     records = numbered(source.topic)
     archived(archive, TOPIC, records)
-    replay.replay(archive, [Target((HISTORY,), lambda: WarehouseSink(tmp_path / "replayed"))])
+    replay.replay(archive, [ReplayTarget((HISTORY,), lambda: WarehouseSink(tmp_path / "replayed"))])
 
     for start in range(0, len(records), 40):
         part = records[start : start + 40]

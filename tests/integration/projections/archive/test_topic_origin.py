@@ -29,7 +29,7 @@ from projections.stores.valkey.reader import CacheReader
 from projections.versions import fill_from_topic, rebuild, registry
 from projections.versions.fill import Filling
 from projections.versions.fill_from_topic import remove_left
-from projections.versions.version import Replayed
+from projections.versions.version import FillProgress
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def test_copies_that_were_left_go_with_a_version_or_with_the_next_rebuild(place:
     rebuild.drop(place.connection, place.spec, place.again())
 
     assert not mine.archive.exists()
-    assert Replayed({}).from_topic is False
+    assert FillProgress({}).from_topic is False
 
 
 def _source(place: Place) -> str:

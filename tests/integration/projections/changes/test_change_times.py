@@ -15,10 +15,10 @@ from fix_log import PLAN, TOPIC, Source, envelope, numbered
 
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.serialization.registry import EventTypes
-from projections.changes.applier import Delivery, Held
+from projections.changes.applier import Held, TaskApplier
 from projections.changes.record import Record
 from projections.definition import codec
-from projections.definition.diff import ChangeKind, difference
+from projections.definition.diff import DefinitionChangeKind, difference
 from projections.definition.event_rows import ENVELOPE, KEY
 from projections.definition.mirror import events, mirror, source
 from projections.definition.views import (
@@ -64,7 +64,7 @@ def sent(records: Iterable[Record], first: int = 5_000_000) -> list[Record]:
 
 def kept(root: Path, plan: ViewPlan, records: list[Record]) -> dict[int, Mapping[str, Any]]:
     """What a table has once it was given records."""
-    delivery = Delivery([plan], lambda: TableSink(root), {plan.name: Held()})
+    delivery = TaskApplier([plan], lambda: TableSink(root), {plan.name: Held()})
     TableSink(root).prepare(plan)
     delivery.take(TOPIC, records)
     delivery.finish()
@@ -133,7 +133,7 @@ def test_an_event_has_the_times_at_which_it_first_came_whatever_moves_it_in_what
     for number, order in enumerate(permutations(came, 3)):
         root, written = tmp_path / str(number), []
         TableSink(root).prepare(plan)
-        delivery = Delivery([plan], partial(TableSink, root), {plan.name: Held()})
+        delivery = TaskApplier([plan], partial(TableSink, root), {plan.name: Held()})
         for topic, lsn, op in order:
             delivery.take(topic, [stored_event(op, lsn)])
             delivery.finish()
@@ -153,7 +153,7 @@ def test_a_deleted_event_comes_back_by_nothing_that_is_older(tmp_path: Path) -> 
     for number, order in enumerate(permutations([(log, 100, "c"), (archived, 400, "c")])):
         root = tmp_path / str(number)
         TableSink(root).prepare(plan)
-        delivery = Delivery([plan], partial(TableSink, root), {plan.name: Held()})
+        delivery = TaskApplier([plan], partial(TableSink, root), {plan.name: Held()})
         for topic, lsn, op in (order[0], (archived, 600, "d"), order[1]):
             delivery.take(topic, [stored_event(op, lsn)])
             delivery.finish()
@@ -215,7 +215,10 @@ def test_a_view_of_events_without_times_is_the_one_that_it_was() -> None:
     assert "a0196204a929b1a5" == codec.digest(plain)  # as earlier versions noted it
     assert codec.digest(plain) != codec.digest(noted())
     change = difference(plain, noted(), gone=lambda _: False)
-    assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
+    assert (DefinitionChangeKind.REBUILD, {name for name, _ in TIMES}) == (
+        change.kind,
+        change.columns,
+    )
 
 
 def test_another_time_asks_for_another_version_of_the_view() -> None:
@@ -224,7 +227,10 @@ def test_another_time_asks_for_another_version_of_the_view() -> None:
 
     change = difference(plain, timed, gone=lambda _: False)
 
-    assert (ChangeKind.REBUILD, {name for name, _ in TIMES}) == (change.kind, change.columns)
+    assert (DefinitionChangeKind.REBUILD, {name for name, _ in TIMES}) == (
+        change.kind,
+        change.columns,
+    )
     assert timed == codec.decoded(codec.encoded(timed))
 
 

@@ -22,8 +22,8 @@ from cdc.change_event import ChangeEvent
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.serialization.registry import EventTypes
 from projections.archive import replay
-from projections.archive.task import Target
-from projections.changes.applier import Delivery, Held
+from projections.archive.task import ReplayTarget
+from projections.changes.applier import Held, TaskApplier
 from projections.changes.record import Record
 from projections.definition import codec
 from projections.definition.columns import BEGUN_COLUMN
@@ -82,7 +82,7 @@ class Table:
         TableSink(root).prepare(plan)
 
     def take(self, records: Iterable[Record]) -> None:
-        delivery = Delivery([self._plan], partial(TableSink, self._root), {"things": Held()})
+        delivery = TaskApplier([self._plan], partial(TableSink, self._root), {"things": Held()})
         delivery.take(TOPIC, list(records))
         delivery.finish()
         assert [] == delivery.waiting
@@ -194,7 +194,9 @@ def test_a_view_that_follows_and_one_that_is_rebuilt_say_what_the_log_says(
     rebuilt = Table(root / "rebuilt")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "PART_RECORDS", data.draw(st.integers(1, 9)))
-        replay.replay(root / "archive", [Target((FIRST,), partial(TableSink, root / "rebuilt"))])
+        replay.replay(
+            root / "archive", [ReplayTarget((FIRST,), partial(TableSink, root / "rebuilt"))]
+        )
 
     assert {key: row["came_at"] for key, row in live.rows.items()} == of_log(log, live.rows)
     assert live.rows == rebuilt.rows
@@ -282,7 +284,7 @@ def test_a_change_that_waits_brings_its_insert_when_it_is_tried_again(tmp_path: 
     inserted, updated = Told("c", 8).record, Told("u", 16).record
     spoilt = updated._replace(value=(updated.value or b"").replace(b'"note":"u"', b'"note":7'))
     TableSink(tmp_path).prepare(FIRST)
-    delivery = Delivery([FIRST], partial(TableSink, tmp_path), {"things": Held()})
+    delivery = TaskApplier([FIRST], partial(TableSink, tmp_path), {"things": Held()})
 
     delivery.take(TOPIC, numbered([inserted, spoilt]))
     delivery.finish()

@@ -9,11 +9,11 @@ import pytest
 
 from cdc.errors import EnvelopeError
 from cdc.postgres import own_schema
-from projections.changes.applier import Waiting
+from projections.changes.applier import UnappliedRecord
 from projections.changes.quarantine import admin as quarantine_admin
 from projections.changes.quarantine import table as quarantine_table
 from projections.changes.quarantine.admin import Picked
-from projections.changes.quarantine.table import Verdict
+from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import Record
 from projections.definition.views import Store
 from projections.errors import NoStoredRowError, QuarantineFullError, WaitsBehindError
@@ -38,10 +38,10 @@ def waiting(
     *,
     value: bytes = b"{",
     version: int | None = None,
-) -> Waiting:
+) -> UnappliedRecord:
     text = f'{{"id":{key}}}'
     record = Record(text.encode(), value, "1", 0, offset)
-    return Waiting("orders", text, "shop.public.orders", record, version, error)
+    return UnappliedRecord("orders", text, "shop.public.orders", record, version, error)
 
 
 class Ledger:
@@ -50,7 +50,7 @@ class Ledger:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
 
-    def put(self, *entries: Waiting, rows_max: int = 100) -> None:
+    def put(self, *entries: UnappliedRecord, rows_max: int = 100) -> None:
         quarantine_table.put(self.connection, "shop", Store.CACHE, entries, rows_max)
 
     def due(self) -> list[int]:
@@ -59,7 +59,7 @@ class Ledger:
 
     def settle(self, **errors: ProjectionError | None) -> None:
         cases = quarantine_table.due(self.connection, "shop", Store.CACHE, ["orders"])
-        verdicts = [Verdict(case, errors.get(f"at_{case.record.offset}")) for case in cases]
+        verdicts = [RetryResult(case, errors.get(f"at_{case.record.offset}")) for case in cases]
         quarantine_table.settle(self.connection, Store.CACHE, verdicts)
 
     def records(self) -> dict[int, tuple[str, str, int]]:
@@ -149,7 +149,7 @@ def test_what_could_not_be_read_is_remembered_once_it_is_superseded(shop: Ledger
     (case,) = quarantine_table.due(shop.connection, "shop", Store.CACHE, ["orders"])
     assert case.seen_lsn > 0
 
-    quarantine_table.settle(shop.connection, Store.CACHE, [Verdict(case, superseded=True)])
+    quarantine_table.settle(shop.connection, Store.CACHE, [RetryResult(case, superseded=True)])
     shop.put(waiting(5))
 
     assert ({}, None) == (shop.records(), shop.held())

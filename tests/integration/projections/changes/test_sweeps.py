@@ -18,7 +18,7 @@ from cdc.postgres import own_schema
 from cdc.snapshot import reads
 from cdc.snapshot.progress import SnapshotProgress
 from projections.changes import sweeps
-from projections.changes.applier import Delivery, Held
+from projections.changes.applier import Held, TaskApplier
 from projections.changes.quarantine.write_guard import StoreGuard
 from projections.definition.views import Store
 from projections.job.tasks.maintenance import Caretaker
@@ -140,7 +140,7 @@ def _done(connection: psycopg.Connection[tuple[object, ...]], at: Lsn, ends: Off
 
 
 def _deliver(sink: WarehouseSink, records: Sequence[Record]) -> None:
-    delivery = Delivery([HISTORY], lambda: sink, {HISTORY.name: Held()})
+    delivery = TaskApplier([HISTORY], lambda: sink, {HISTORY.name: Held()})
     delivery.take(TOPIC, records)
     delivery.finish()
     delivery.close()

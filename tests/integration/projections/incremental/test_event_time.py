@@ -27,7 +27,7 @@ from projections.definition.operators.windows import (
 )
 from projections.errors import ProjectionError
 from projections.incremental.patterns.index import Effort
-from projections.incremental.patterns.search import Episode, matches
+from projections.incremental.patterns.search import GroupRows, matches
 from tests.oracles.event_rows import ABSURD, DDL, EPOCH, NIGHT, Kept, Row, World, declared, utc
 
 if TYPE_CHECKING:
@@ -492,7 +492,7 @@ def found(rows: Iterable[Row]) -> set[Any]:
             fits = [size is not None and fit(size) for fit in FITS]
             events.append((at, [not fit for fit in fits], row, fits))
         events.sort(key=lambda each: (each[0], each[1], _ordered(each[2])))
-        seen = Episode(
+        seen = GroupRows(
             [at for at, *_ in events],
             list(zip(*(fits for *_, fits in events), strict=True)),
             {

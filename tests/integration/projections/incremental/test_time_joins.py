@@ -16,7 +16,7 @@ from fix_log import KEYS, PLAN, TOPIC, Source, numbered
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.reading import sql
-from projections.changes.applier import Delivery, Held
+from projections.changes.applier import Held, TaskApplier
 from projections.changes.row_change import RowChange
 from projections.definition.registry import load
 from projections.definition.views import Store
@@ -107,7 +107,7 @@ class Web:
 
     def deliver(self, records: Sequence[Record]) -> None:
         """Takes records of the log as the job does."""
-        delivery = Delivery([self.plan], lambda: self.history, {self.plan.name: Held()})
+        delivery = TaskApplier([self.plan], lambda: self.history, {self.plan.name: Held()})
         delivery.take(TOPIC, records)
         delivery.finish()
         assert [] == delivery.waiting

@@ -17,7 +17,7 @@ from projections.job.schema_watch import TableWatch
 from projections.planning.binding import bind
 from projections.planning.job_spec import JobSpec
 from projections.versions import registry
-from projections.versions.version import Replayed, VersionState
+from projections.versions.version import FillProgress, VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def joined(source: psycopg.Connection[Any]) -> str:
     number = registry.add(source, "shop", replace(VIEW, left_out=("b",)))
     version = registry.of_view(source, "shop", "v")[number - 1]
     bind(source, "shop", [version.declared()], decides=True)
-    registry.note_replayed(source, "shop", version.place, Replayed(ENDS))
+    registry.note_replayed(source, "shop", version.place, FillProgress(ENDS))
     moved(source, version.place, VersionState.JOINING)
     return version.place
 

@@ -17,7 +17,7 @@ from projections.errors import PlanError, ViewPausedError
 from projections.planning import view_schemas
 from projections.planning.binding import bind
 from projections.planning.impact import Foreseen, foresee
-from projections.planning.schema_policy import Outcome
+from projections.planning.schema_policy import SchemaOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def kept(source: psycopg.Connection[Any]) -> tuple[Any, ...]:
     return shapes, view_schemas.outcomes(source), len(reads.of_source(source, "shop", 1))
 
 
-def told(found: Foreseen) -> dict[str, tuple[Outcome, bool]]:
+def told(found: Foreseen) -> dict[str, tuple[SchemaOutcome, bool]]:
     return {each.view: (each.outcome, each.reads) for each in found.views}
 
 
@@ -79,13 +79,13 @@ def test_what_a_migration_would_do_is_what_it_does(
 
     assert before == kept(source)
     assert {
-        "orders": (Outcome.PAUSED, False),
-        "follows": (Outcome.FOLLOWED, True),
-        "keeps": (Outcome.PAUSED, False),
-        "waits": (Outcome.WAITING, False),
-        "narrow": (Outcome.FOLLOWED, True),
-        "past": (Outcome.PAUSED, False),
-        "items": (Outcome.FOLLOWED, False),
+        "orders": (SchemaOutcome.PAUSED, False),
+        "follows": (SchemaOutcome.FOLLOWED, True),
+        "keeps": (SchemaOutcome.PAUSED, False),
+        "waits": (SchemaOutcome.WAITING, False),
+        "narrow": (SchemaOutcome.FOLLOWED, True),
+        "past": (SchemaOutcome.PAUSED, False),
+        "items": (SchemaOutcome.FOLLOWED, False),
     } == told(found)
     (orders,) = (each for each in found.views if each.view == "orders")
     assert ("column retyped: note (text to integer)",) == orders.changes
@@ -111,7 +111,7 @@ def test_a_view_that_stands_still_is_told_until_it_goes_on(
     source.execute("ALTER TABLE orders RENAME TO purchases")
     bind(source, "shop", VIEWS[:1], decides=True)
     (one,) = foresee(source, "shop", VIEWS[:1]).views
-    assert ("orders", Outcome.PAUSED, ()) == (one.view, one.outcome, one.changes)
+    assert ("orders", SchemaOutcome.PAUSED, ()) == (one.view, one.outcome, one.changes)
     assert one.fault is not None
     assert "declare the table by its new name" in (one.fault.hint or "")
 
@@ -122,7 +122,7 @@ def test_what_the_source_does_not_note_by_itself_is_seen(
     source.execute("ALTER EVENT TRIGGER headwater_ddl DISABLE")
     source.execute("ALTER TABLE items ADD n int")
     notes = history.latest_id(source)
-    assert {"items": (Outcome.FOLLOWED, True)} == told(foresee(source, "shop", VIEWS))
+    assert {"items": (SchemaOutcome.FOLLOWED, True)} == told(foresee(source, "shop", VIEWS))
     assert notes == history.latest_id(source)
 
 
@@ -134,7 +134,9 @@ def test_a_new_view_that_would_not_fit_is_told_beside_all_others(
         bind(source, "shop", [unfit])
     tried = try_migration(database, TABLES, "DROP TABLE items")
     found = foresee(source, "shop", (unfit, *VIEWS), tried)
-    assert {"unfit": (Outcome.PAUSED, False), "items": (Outcome.PAUSED, False)} == told(found)
+    assert {"unfit": (SchemaOutcome.PAUSED, False), "items": (SchemaOutcome.PAUSED, False)} == told(
+        found
+    )
     assert {plan.name for plan in found.plans} == {view.name for view in VIEWS} - {"items"}
     tried = try_migration(database, TABLES, "ALTER TABLE orders ADD status text")
     assert "unfit" not in told(foresee(source, "shop", (unfit, *VIEWS), tried))

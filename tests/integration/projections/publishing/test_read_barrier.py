@@ -22,7 +22,13 @@ from cdc.postgres import captures, committed, own_schema
 from cdc.postgres.captures import Capture
 from projections.definition.views import Store
 from projections.publishing import positions, read_barrier
-from projections.publishing.read_barrier import BehindError, Lateness, ReadBarrier, Seen, Stage
+from projections.publishing.read_barrier import (
+    BehindError,
+    ChangeStage,
+    Lateness,
+    ReadBarrier,
+    Seen,
+)
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -242,26 +248,26 @@ def test_who_is_behind_is_told_with_the_stage_and_by_how_much(
     token = committed.everything(source, "shop")
 
     unread = behind(TOTALS, source, token)
-    assert (Stage.CAPTURE, None) == (unread.stage, unread.applied_through)
+    assert (ChangeStage.CAPTURE, None) == (unread.stage, unread.applied_through)
     assert "no connector reads the log" in unread.cause
 
     source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (SLOT,))
     source.execute("SELECT pg_drop_replication_slot(%s)", (SLOT,))
     assert f"there is no slot {SLOT}" == behind(TOTALS, source, token).cause
     source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
-    assert Stage.BATCH == behind(TOTALS, source, token).stage
+    assert ChangeStage.BATCH == behind(TOTALS, source, token).stage
 
     applied(source, token.lsn, ("orders", Store.TABLE))
     half = behind(TOTALS, source, token)
-    assert (Stage.BATCH, "payments not there either") == (half.stage, half.cause)
+    assert (ChangeStage.BATCH, "payments not there either") == (half.stage, half.cause)
 
     applied(source, token.lsn, ("payments", Store.TABLE))
-    assert Stage.DERIVATION == behind(TOTALS, source, token).stage
+    assert ChangeStage.DERIVATION == behind(TOTALS, source, token).stage
 
     applied(source, token.lsn, ("totals", Store.TABLE))
     applied(source, Lsn(token.lsn.value - 100), ("totals", Store.CACHE))
     last = behind(TOTALS, source, token)
-    assert (Stage.DELIVERY, 100) == (last.stage, last.behind_bytes)
+    assert (ChangeStage.DELIVERY, 100) == (last.stage, last.behind_bytes)
     assert last.still_s is not None
     assert 0 <= last.still_s < 60
     assert str(last).startswith("totals in cache: delivery, 100 bytes of the log behind, its")
@@ -275,11 +281,14 @@ def test_a_paused_view_and_a_lost_capture_are_told(source: psycopg.Connection[An
     token = committed.everything(source, "shop")
     pause(source, "payments")
     paused = behind(TOTALS, source, token)
-    assert (Stage.PAUSED, "HW-P051") == (paused.stage, paused.cause)
+    assert (ChangeStage.PAUSED, "HW-P051") == (paused.stage, paused.cause)
 
     source.execute("UPDATE headwater.captures SET lost = 'HW-C062'")
     lost = behind(ORDERS, source, token)
-    assert (Stage.CAPTURE, "the capture has lost changes, HW-C062") == (lost.stage, lost.cause)
+    assert (ChangeStage.CAPTURE, "the capture has lost changes, HW-C062") == (
+        lost.stage,
+        lost.cause,
+    )
 
 
 class Clock:
@@ -320,9 +329,9 @@ def test_lag_is_told_of_each_store_and_of_who_is_behind(
     }
 
     stages = {place: each.late.stage for place, each in found.items() if each.late is not None}
-    assert dict.fromkeys((("totals", Store.CACHE), ("totals", Store.SEARCH)), Stage.DELIVERY) == (
-        stages
-    )
+    assert dict.fromkeys(
+        (("totals", Store.CACHE), ("totals", Store.SEARCH)), ChangeStage.DELIVERY
+    ) == (stages)
     assert [True] * 2 == [found[place].seconds is None for place in stages]
     late = found["totals", Store.CACHE].late
     assert late is not None
@@ -344,5 +353,5 @@ def test_lag_does_not_wait_for_what_waits_for_somebody(source: psycopg.Connectio
         source, token, (ORDERS,), timeout_s=90.0
     )  # more than the test may take
 
-    assert {Stage.PAUSED} == {each.late.stage for each in found if each.late is not None}
+    assert {ChangeStage.PAUSED} == {each.late.stage for each in found if each.late is not None}
     assert 3 == len(found)

@@ -34,7 +34,7 @@ from projections.planning.view_plan import ViewPlan
 from projections.publishing.published_versions import Published
 from projections.stores.delta.derived_table import DerivedTable
 from projections.stores.memory import latest
-from projections.stores.valkey.index_check import Beside
+from projections.stores.valkey.index_check import ExpectedIndexes
 from projections.stores.valkey.index_scan import MEMBERS_AT_ONCE, entries
 from projections.stores.valkey.sink import CacheSink
 from projections.verification.verify import verify
@@ -112,7 +112,7 @@ def compare(cache_url: str) -> Callable[[ViewPlan, Sequence[Row]], Found]:
     """Compares what lies beside a view with what rows come to."""
 
     def compared(plan: ViewPlan, rows: Sequence[Row]) -> Found:
-        form, beside = DocumentForm(plan), Beside(plan)
+        form, beside = DocumentForm(plan), ExpectedIndexes(plan)
         documents = [form.fields(row) for row in rows]
         for document in documents:
             beside.add(document)

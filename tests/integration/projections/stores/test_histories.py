@@ -23,7 +23,7 @@ from cdc.lsn import Lsn
 from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, TableShape
 from cdc.table import Column, ColumnKind, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
-from projections.changes.applier import Delivery, Held
+from projections.changes.applier import Held, TaskApplier
 from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import Case
 from projections.changes.record import key_text
@@ -84,9 +84,9 @@ def expected(
     }
 
 
-def deliver(sink: HistorySink, plan: ViewPlan, records: Sequence[Record]) -> Delivery:
+def deliver(sink: HistorySink, plan: ViewPlan, records: Sequence[Record]) -> TaskApplier:
     """Takes records as the job does."""
-    delivery = Delivery([plan], lambda: sink, {plan.name: Held()})
+    delivery = TaskApplier([plan], lambda: sink, {plan.name: Held()})
     delivery.take(TOPIC, records)
     delivery.finish()
     return delivery
@@ -498,7 +498,7 @@ def test_what_lacks_values_is_left_out_once_its_row_was_read(tmp_path: Path) -> 
     kept = numbered([*source.topic[1:], source.read_now(1)])  # the first change was lost
     waiting = deliver(sink, plan, kept[:2]).waiting
     behind = Held(frozenset(each.key for each in waiting))
-    later = Delivery([plan], lambda: sink, {plan.name: behind})
+    later = TaskApplier([plan], lambda: sink, {plan.name: behind})
     later.take(TOPIC, kept[2:])
     later.finish()
     cases = [

@@ -20,7 +20,7 @@ from projections.publishing.published_versions import Published
 from projections.stores.opensearch.client import SearchEngine
 from projections.verification.background import BackgroundVerification
 from projections.verification.repair import repair
-from projections.verification.report import Verdict
+from projections.verification.report import KeyVerdict
 from projections.verification.requests import Checks, Renewals
 from projections.verification.verify import verify
 
@@ -100,10 +100,10 @@ def test_damage_of_a_view_made_from_others_is_named_and_repaired_by_the_job(
 
     tampered = found[by_status, Store.TABLE]
     assert {
-        ("status 1", Verdict.DIFFERENT, ("orders",)),
-        ("status 2", Verdict.MISSING, ()),
-        ("status 3", Verdict.DUPLICATED, ()),
-        ("status 99", Verdict.EXTRA, ()),
+        ("status 1", KeyVerdict.DIFFERENT, ("orders",)),
+        ("status 2", KeyVerdict.MISSING, ()),
+        ("status 3", KeyVerdict.DUPLICATED, ()),
+        ("status 99", KeyVerdict.EXTRA, ()),
     } == {(each.key, each.verdict, each.columns) for each in tampered.findings}
     counts = tampered.missing, tampered.extra, tampered.different, tampered.duplicated
     assert (1, 2, 1, 1) == counts
@@ -111,7 +111,7 @@ def test_damage_of_a_view_made_from_others_is_named_and_repaired_by_the_job(
     assert ("orders",) == tampered.columns
     beside = found[by_status, Store.CACHE]
     assert any("most" in example for example in beside.examples)
-    assert {("1", Verdict.DIFFERENT), ("2", Verdict.MISSING), ("99", Verdict.EXTRA)} == {
+    assert {("1", KeyVerdict.DIFFERENT), ("2", KeyVerdict.MISSING), ("99", KeyVerdict.EXTRA)} == {
         (each.key, each.verdict) for each in found[by_kind, Store.SEARCH].findings
     }
 

@@ -32,8 +32,8 @@ from projections.stores.opensearch.sink import index_name
 from projections.verification import results_table, truth
 from projections.verification.background import BackgroundVerification
 from projections.verification.repair import repair
-from projections.verification.report import Verdict
-from projections.verification.verify import Verification, verify
+from projections.verification.report import KeyVerdict
+from projections.verification.verify import JobVerification, verify
 from tests.fix_capture import reading
 
 if TYPE_CHECKING:
@@ -139,22 +139,22 @@ def test_constant_writes_raise_no_alarm_and_what_is_wrong_is_found_and_repaired(
         }
         assert named == {
             Store.CACHE: {
-                ("101", Verdict.DIFFERENT, ("name",)),
-                ("102", Verdict.MISSING, ()),
-                ("103", Verdict.DIFFERENT, ("name", "total")),
-                ("70001", Verdict.EXTRA, ()),
+                ("101", KeyVerdict.DIFFERENT, ("name",)),
+                ("102", KeyVerdict.MISSING, ()),
+                ("103", KeyVerdict.DIFFERENT, ("name", "total")),
+                ("70001", KeyVerdict.EXTRA, ()),
             },
             Store.SEARCH: {
-                ("101", Verdict.DIFFERENT, ("name",)),
-                ("102", Verdict.MISSING, ()),
-                ("70001", Verdict.EXTRA, ()),
+                ("101", KeyVerdict.DIFFERENT, ("name",)),
+                ("102", KeyVerdict.MISSING, ()),
+                ("70001", KeyVerdict.EXTRA, ()),
             },
             Store.TABLE: {
-                ("101", Verdict.DIFFERENT, ("name",)),
-                ("102", Verdict.MISSING, ()),
-                ("104", Verdict.DUPLICATED, ()),
-                ("105", Verdict.DUPLICATED, ()),
-                ("70001", Verdict.EXTRA, ()),
+                ("101", KeyVerdict.DIFFERENT, ("name",)),
+                ("102", KeyVerdict.MISSING, ()),
+                ("104", KeyVerdict.DUPLICATED, ()),
+                ("105", KeyVerdict.DUPLICATED, ()),
+                ("70001", KeyVerdict.EXTRA, ()),
             },
         }
         table = found["things", Store.TABLE]
@@ -263,7 +263,7 @@ def test_a_view_that_does_not_come_further_is_named_where_it_differs(
         positions.publish(connection, kept.spec.source, places, Lsn(2**60))
     found = wrong(verify(kept.spec, stores=[Store.CACHE]))  # now it says it has what it has not
     (report,) = found.values()
-    assert [("7", Verdict.DIFFERENT, ("name",))] == [
+    assert [("7", KeyVerdict.DIFFERENT, ("name",))] == [
         (each.key, each.verdict, each.columns) for each in report.findings
     ]
 
@@ -420,7 +420,7 @@ def test_a_store_that_ends_amid_a_comparison_is_left_out_from_there_on(
             sink.apply(things, [RowChange((300,), 1 << 60, None, 1)])
     left_out: list[Uncompared] = []
     reports: list[ViewReport] = []
-    verification = Verification(spec, Throttle(), uncompared=left_out.append)
+    verification = JobVerification(spec, Throttle(), uncompared=left_out.append)
     steps = verification.steps(things, sorted(Store), reports)
     with pytest.MonkeyPatch.context() as patch:
         settle = truth.SourceTruth.settle

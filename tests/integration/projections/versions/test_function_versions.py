@@ -16,7 +16,7 @@ from headwater.project.project import open_project
 from projections.definition.codec import encoded
 from projections.definition.derived.function_source import digest_of
 from projections.definition.derived.view_function import ViewFunction, part_told
-from projections.definition.diff import ChangeKind
+from projections.definition.diff import DefinitionChangeKind
 from projections.definition.registry import load
 from projections.versions import derived as versions_derived
 from projections.versions import function_store, registry
@@ -125,7 +125,7 @@ def test_what_an_earlier_release_has_noted_is_noted_anew_where_its_module_is_the
             (Jsonb(document), place),
         )
     (current, *_) = registry.read(source, "shop")
-    assert ChangeKind.NONE is registry.changed(source, current, view).kind
+    assert DefinitionChangeKind.NONE is registry.changed(source, current, view).kind
 
     assert {} == noted(source, view, folder)
 
@@ -159,7 +159,7 @@ def test_a_function_that_cannot_be_kept_is_followed_in_place(
     second = declared(tmp_path, 2, imports)
     (version,) = registry.read(source, "shop")
     change = registry.changed(source, version, second)
-    assert (ChangeKind.IN_PLACE, True) == (change.kind, change.rows)
+    assert (DefinitionChangeKind.IN_PLACE, True) == (change.kind, change.rows)
 
     assert {} == noted(source, second, folder)
     assert not folder.exists()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from projections.versions.version import Replayed, ViewVersion
+    from projections.versions.version import FillProgress, ViewVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -75,7 +75,7 @@ class Place:
         planned = rebuild.plan_rebuild(self.connection, self.spec, view, "archive")
         return rebuild.begin(self.connection, self.spec, view, planned, 0)
 
-    def fill(self, version: ViewVersion) -> Replayed:
+    def fill(self, version: ViewVersion) -> FillProgress:
         """Fills it, or goes on with it, as a process of its own would."""
         found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
         plan = rebuild.bind(self.connection, self.spec, version)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from projections.archive.progress import ReplayProgress
     from projections.definition.views import View
     from projections.planning.job_spec import JobSpec
-    from projections.versions.version import Replayed, ViewVersion
+    from projections.versions.version import FillProgress, ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 
@@ -155,14 +155,14 @@ def paused(
     connection: Connection,
     spec: JobSpec,
     version: ViewVersion,
-    when: Callable[[Replayed], bool],
-) -> Replayed:
+    when: Callable[[FillProgress], bool],
+) -> FillProgress:
     """Fills a version until it notes that it is somewhere."""
     filling, note = Filling(), registry.note_replayed
 
     def noted(*given: Any) -> None:
         note(*given)
-        replayed: Replayed = given[-1]
+        replayed: FillProgress = given[-1]
         if when(replayed):
             filling.stopped.set()
 
@@ -175,11 +175,11 @@ def paused(
     return found
 
 
-def _of_the_archive(noted: Replayed) -> bool:
+def _of_the_archive(noted: FillProgress) -> bool:
     return "part" in (noted.progress or {}) and noted.archive is None
 
 
-def _of_a_lap(noted: Replayed) -> bool:
+def _of_a_lap(noted: FillProgress) -> bool:
     return (noted.progress or {}).get("part") == 2 and noted.archive is not None
 
 
@@ -187,7 +187,7 @@ def goes_on(
     connection: Connection,
     spec: JobSpec,
     version: ViewVersion,
-    noted: Replayed,
+    noted: FillProgress,
     told: list[str],
 ) -> None:
     """Fills it to the end; it begins within the lap in which it was paused."""

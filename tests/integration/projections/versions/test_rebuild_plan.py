@@ -37,8 +37,8 @@ from projections.stores.valkey.sink import CacheSink
 from projections.versions import handover, partial_rebuild, rebuild, registry
 from projections.versions.compare import compare_versions
 from projections.versions.fill import Filling
-from projections.versions.handover import Taken
-from projections.versions.version import Replayed
+from projections.versions.handover import HandoverOffsets
+from projections.versions.version import FillProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,7 +196,7 @@ def test_a_plan_reckons_with_the_last_rebuild_of_the_view_and_the_share_that_it_
     connection.execute("ANALYZE")
     planned = rebuild.plan_rebuild(connection, spec, PLACED, "source")
     begun = rebuild.begin(connection, spec, PLACED, planned, 0)
-    replayed = Replayed({}, None, 6000, 2.0, 0.5)
+    replayed = FillProgress({}, None, 6000, 2.0, 0.5)
     registry.note_replayed(connection, spec.source, begun.place, replayed)
 
     again = rebuild.plan_rebuild(connection, spec, PLACED, "source")
@@ -268,7 +268,7 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
         """The job takes records for three seconds, and then the same ones again and again."""
         asked.append(time.monotonic())
         many = min(len(asked), 15)
-        handover.note(spec, begun.place, {Store.CACHE: Taken(many, 1015 - many)})
+        handover.note(spec, begun.place, {Store.CACHE: HandoverOffsets(many, 1015 - many)})
         return True
 
     with pytest.raises(RebuildStoppedError) as ended:
@@ -300,9 +300,9 @@ def test_what_is_written_to_a_version_where_it_is_brings_it_no_nearer_elsewhere(
     assert moved(set(), 2)  # a query has gone back for it
     assert moved({Store.CACHE}, 3)
     assert not moved({Store.CACHE}, 4)
-    handover.note(spec, "orders.v3", {Store.SEARCH: Taken(9, 1)})
+    handover.note(spec, "orders.v3", {Store.SEARCH: HandoverOffsets(9, 1)})
     assert not moved({Store.CACHE}, 5)
-    handover.note(spec, "orders.v2", {Store.SEARCH: Taken(9, 1)})
+    handover.note(spec, "orders.v2", {Store.SEARCH: HandoverOffsets(9, 1)})
     assert moved({Store.CACHE}, 5)
 
 

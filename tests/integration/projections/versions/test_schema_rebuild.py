@@ -14,7 +14,7 @@ from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.errors import VersionBehindError
 from projections.planning import binding
 from projections.planning.impact import foresee
-from projections.planning.schema_policy import Outcome
+from projections.planning.schema_policy import SchemaOutcome
 from projections.stores.valkey.reader import CacheReader
 from projections.versions import cutover, rebuild, registry
 from tests.fix_capture import reading
@@ -96,7 +96,7 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
         tried = try_migration(database, [PEOPLE, OTHERS], MIGRATION)
         foreseen = foresee(connection, spec.source, views, tried)
         stands = {each.view: each.outcome for each in foreseen.views}
-        assert {people.name: Outcome.PAUSED, past.name: Outcome.PAUSED} == stands
+        assert {people.name: SchemaOutcome.PAUSED, past.name: SchemaOutcome.PAUSED} == stands
 
         connection.execute(f"BEGIN; {MIGRATION} COMMIT".encode())
         captured.execute("UPDATE people SET score = 7, first = 'new' WHERE id = 3")

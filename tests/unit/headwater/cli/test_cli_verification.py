@@ -15,7 +15,7 @@ from projections.definition.registry import load
 from projections.definition.views import Store
 from projections.planning.job_spec import PausedView
 from projections.verification.repair import Repaired
-from projections.verification.report import Finding, Verdict
+from projections.verification.report import KeyFinding, KeyVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ def test_a_repair_exits_3_if_any_row_is_left(
     capsys: pytest.CaptureFixture[str], left: int, code: int | None
 ) -> None:
     # keys of a table are named as far as they were looked at
-    named = (Finding("1", Verdict.DIFFERENT, 0, ("sum",)),)[:left]
+    named = (KeyFinding("1", KeyVerdict.DIFFERENT, 0, ("sum",)),)[:left]
     done = Repaired("totals", Store.TABLE, 20, 20 - left, named)
 
     ended = None

@@ -8,7 +8,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.alerting.episode import Episode, Patience, State, due_at, steps
+from projections.alerting.episode import Episode, EpisodeState, Patience, due_at, steps
 from projections.definition.alert import Event
 
 BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
@@ -80,7 +80,7 @@ def test_looking_when_something_is_due_is_enough(
 
 def test_rows_do_not_mind_each_other() -> None:
     patience = Patience(timedelta(0), timedelta(0))
-    known = {"a": Episode(State.OPEN, BEGIN), "b": Episode(State.OPEN, BEGIN)}
+    known = {"a": Episode(EpisodeState.OPEN, BEGIN), "b": Episode(EpisodeState.OPEN, BEGIN)}
 
     found = list(steps(known, {"b": None, "c": None}, BEGIN, patience))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from projections.archive.table import Archive, Retention, record_key, record_value
+from projections.archive.table import Archive, ArchiveRetention, record_key, record_value
 from projections.errors import SinkUnavailableError
 
 if TYPE_CHECKING:
@@ -155,12 +155,12 @@ def test_upkeep_makes_one_file_of_many_and_removes_days_that_are_not_kept(tmp_pa
         archive.append([one], {(TOPIC, 0): number + 1}, names)
     today = datetime.now(UTC).date()
 
-    archive.maintain(Retention(), today)
+    archive.maintain(ArchiveRetention(), today)
     table = DeltaTable(tmp_path / "shop")
     assert (1, 6) == (len(table.file_uris()), len(read(tmp_path / "shop")))
-    archive.maintain(Retention(days=3), today + timedelta(days=3))
+    archive.maintain(ArchiveRetention(days=3), today + timedelta(days=3))
     assert 6 == len(read(tmp_path / "shop"))
-    archive.maintain(Retention(days=3), today + timedelta(days=4))
+    archive.maintain(ArchiveRetention(days=3), today + timedelta(days=4))
     assert [] == read(tmp_path / "shop")
     assert {(TOPIC, 0): 6} == archive.ends({(TOPIC, 0): IDENTITY}), "it would take them again"
     assert 0 == archive.append([one], {(TOPIC, 0): 6}, names)

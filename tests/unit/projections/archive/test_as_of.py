@@ -26,7 +26,7 @@ from cdc.snapshot.reads import Read
 from cdc.table import TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER
 from projections.archive import replay
-from projections.archive.as_of import Known, former
+from projections.archive.as_of import KnownReads, former
 from projections.archive.commits import Moment
 from projections.changes.record import Record
 from projections.definition.columns import ROW_ID_COLUMN
@@ -259,15 +259,15 @@ def test_what_a_read_has_not_found_is_gone_in_a_history_once_the_read_was_at_its
         log.at_us += 10 * SECOND_US
         log.together([[("put", 2, "later")]], FirstFirst())
     archive = log.archive(tmp_path / "shop")
-    known = Known([a_read(read_lsn, log.at_us)])
+    known = KnownReads([a_read(read_lsn, log.at_us)])
     before, after = log.commits[1][0], log.commits[-2][0]
 
-    def current(commit: int, known: Known, name: str) -> set[int]:
+    def current(commit: int, known: KnownReads, name: str) -> set[int]:
         made = former(archive, [HISTORY], Moment(lsn=Lsn(commit)), tmp_path / name, known)
         return {key for key, *_, ended in states_of(made.tables) if ended is None}
 
     assert {0, 2} == current(after, known, "after")
-    assert {0, 1, 2} == current(after, Known(), "unknown")
+    assert {0, 1, 2} == current(after, KnownReads(), "unknown")
     with pytest.raises(MomentUnreadableError, match="cannot tell"):
         current(before, known, "before")
 
@@ -277,7 +277,7 @@ def test_a_later_read_that_found_nothing_takes_no_row_of_before(tmp_path: Path) 
     commit, _, rows = log.commits[2]
     log.rows.clear()  # in a gap of the log
     log.at_us += 10 * SECOND_US
-    known = Known([a_read(log.lsn - 1, log.at_us)])
+    known = KnownReads([a_read(log.lsn - 1, log.at_us)])
     for _ in range(2):
         log.at_us += 10 * SECOND_US
         log.together([[("put", 7, "later")]], FirstFirst())
@@ -285,7 +285,7 @@ def test_a_later_read_that_found_nothing_takes_no_row_of_before(tmp_path: Path) 
 
     with pytest.raises(MomentUnreadableError, match="cannot tell"):  # no read was at its end
         former(archive, [PLAN], Moment(lsn=Lsn(commit)), tmp_path / "known", known)
-    early = Known([a_read(0x1000 - 1, 0), *known.reads])
+    early = KnownReads([a_read(0x1000 - 1, 0), *known.reads])
     before = former(archive, [PLAN], Moment(lsn=Lsn(commit)), tmp_path / "before", early)
     assert rows == rows_of(before.tables)
     after = former(archive, [PLAN], Moment(lsn=Lsn(log.commits[-2][0])), tmp_path / "after", early)
@@ -312,7 +312,7 @@ def test_rows_without_a_key_are_those_of_the_last_read_that_was_at_its_end_and_o
 
     for number in (2, 3, 4, 5, 6):
         commit, _, rows = log.commits[number]
-        known = Known(reads)
+        known = KnownReads(reads)
         made = former(archive, [KEYLESS], Moment(lsn=Lsn(commit)), tmp_path / f"at{number}", known)
         found = DeltaTable(made.tables / "things").to_pyarrow_table().to_pylist()
         assert sorted(rows) == sorted(row["id"] for row in found), number

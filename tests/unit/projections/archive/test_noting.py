@@ -11,11 +11,11 @@ from headwater.cli.version import compared, line_of, row_of, show_difference
 from headwater.operations.versions import _differs
 from projections.archive import progress_note
 from projections.archive.progress import ReplayProgress
-from projections.archive.progress_note import Noting, figures_of
+from projections.archive.progress_note import ProgressWriter, figures_of
 from projections.archive.task import Had, ReplayState
 from projections.stores.delta.table_diff import TableDifference
 from projections.versions.compare import VersionDifference
-from projections.versions.version import Replayed, VersionState, ViewVersion
+from projections.versions.version import FillProgress, VersionState, ViewVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,31 +29,31 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def version(progress: Mapping[str, Any] | None, state: VersionState) -> ViewVersion:
-    return ViewVersion("orders", 2, "orders.v2", state, None, replayed=Replayed({}, progress))
+    return ViewVersion("orders", 2, "orders.v2", state, None, replayed=FillProgress({}, progress))
 
 
 def test_figures_are_noted_beside_what_a_replay_goes_on_with() -> None:
     written: list[Mapping[str, Any]] = []
     told: list[ReplayProgress] = []
-    made = Noting(None, written.append, told.append)
+    made = ProgressWriter(None, written.append, told.append)
     assert made.resumes is None
 
     looked = ReplayProgress(looked_at=500, rows=6000)
     made.told(looked)
     assert (500, 6000, None, None, 0) == figures_of(written[-1])
-    assert Noting(written[-1], written.append, told.append).resumes is None
+    assert ProgressWriter(written[-1], written.append, told.append).resumes is None
 
     made.note(STATE)
     now = ReplayProgress(6000, 6000, 1500, 4000, seconds_left=12.34)
     made.told(now)
     assert (7500, 10_000, 0.75, 12.3, 0) == figures_of(written[-1])
-    assert STATE == Noting(written[-1], written.append, told.append).resumes
+    assert STATE == ProgressWriter(written[-1], written.append, told.append).resumes
     assert [looked, now] == told
 
     # one that goes on looks through the archive anew, and is not forgotten meanwhile
-    again = Noting(written[-1], written.append, told.append)
+    again = ProgressWriter(written[-1], written.append, told.append)
     again.told(looked)
-    assert STATE == Noting(written[-1], written.append, told.append).resumes
+    assert STATE == ProgressWriter(written[-1], written.append, told.append).resumes
 
 
 def test_a_lap_is_noted_with_what_was_there_before_it() -> None:
@@ -61,13 +61,13 @@ def test_a_lap_is_noted_with_what_was_there_before_it() -> None:
     told: list[ReplayProgress] = []
     had = Had([("shop.public.orders", 0, 9_000)], (4, "files"))
     state = ReplayState(7, [("shop.public.orders", 0, 12_000)], had=had)
-    made = Noting(None, written.append, told.append, lap=2)
+    made = ProgressWriter(None, written.append, told.append, lap=2)
 
     made.note(state)
     made.told(ReplayProgress(6000, 6000, 1500, 4000, seconds_left=12.34))
 
     noted = orjson.loads(orjson.dumps(written[-1]))
-    assert state == Noting(noted, written.append, told.append).resumes
+    assert state == ProgressWriter(noted, written.append, told.append).resumes
     assert (7500, 10_000, 0.75, 12.3, 2) == figures_of(noted)
     assert [2] == [each.lap for each in told]
     shown = line_of(version(noted, VersionState.BUILDING))["progress"]

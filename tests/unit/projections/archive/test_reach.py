@@ -18,7 +18,7 @@ from projections.archive import completeness
 from projections.archive.coverage import instead, reach
 from projections.archive.event_compatibility import gaps
 from projections.archive.scan import ArchiveScan
-from projections.archive.survey import Survey, Taken
+from projections.archive.survey import ArchiveSurvey, RecordFilter
 from projections.changes.record import Record
 from projections.definition.views import EventsRef, EventsView, HistoryColumns, MirrorView, Store
 from projections.errors import ArchiveIncompleteError
@@ -59,7 +59,7 @@ def a_read(rows: int) -> Read:
 def replays(archive: Path, had: Offsets, whole: dict[str, Read]) -> bool:
     """Whether a replay would take the archive."""
     scan = ArchiveScan(archive, [TOPIC])
-    survey = Survey(scan, [(TOPIC, 0)], Taken())
+    survey = ArchiveSurvey(scan, [(TOPIC, 0)], RecordFilter())
     survey.run()
     try:
         completeness.check(scan, TOPIC, survey.topics[TOPIC], had, whole)

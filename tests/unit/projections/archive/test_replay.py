@@ -29,8 +29,8 @@ from cdc.lsn import Lsn
 from cdc.snapshot.reads import Read
 from cdc.table import TableSchema
 from projections.archive import ordered, replay, scan
-from projections.archive.task import ReplayOptions, ReplayState, Target
-from projections.changes.applier import Delivery, Held
+from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.changes.applier import Held, TaskApplier
 from projections.changes.record import Record
 from projections.changes.row_change import _LENT, Applied
 from projections.common.table_pins import pinned, pinned_versions
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from projections.archive.progress import ReplayProgress
-    from projections.changes.applier import Waiting
+    from projections.changes.applier import UnappliedRecord
     from projections.changes.row_change import RowChange
     from projections.planning.view_plan import ViewPlan
 
@@ -130,7 +130,7 @@ def fill(folder: Path, records: Sequence[Record], data: st.DataObject) -> None:
 
 def live(plan: ViewPlan, records: Sequence[Record], sink: MemorySink) -> set[str]:
     """Takes records as the job does, all in one batch; returns the keys that wait."""
-    delivery = Delivery([plan], lambda: sink)
+    delivery = TaskApplier([plan], lambda: sink)
     with closing(delivery):
         delivery.take(TOPIC, records)
         delivery.finish()
@@ -162,7 +162,7 @@ def test_a_mirror_ends_as_its_source(source: Source, data: st.DataObject) -> Non
     sink = MemorySink()
     with tempfile.TemporaryDirectory() as place:
         fill(Path(place) / "shop", records, data)
-        found = replay.replay(Path(place) / "shop", [Target((PLAN,), lambda: sink)])
+        found = replay.replay(Path(place) / "shop", [ReplayTarget((PLAN,), lambda: sink)])
 
     assert {(TOPIC, 0): len(records)} == found.ends
     read_again(source, records, {each.key for each in found.waiting[0]}, sink)
@@ -179,7 +179,7 @@ def test_a_mirror_comes_to_what_live_delivery_makes_of_the_same_records(
     waits = live(plan, records, expected)
     with tempfile.TemporaryDirectory() as place:
         fill(Path(place) / "shop", records, data)
-        found = replay.replay(Path(place) / "shop", [Target((plan,), lambda: sink)])
+        found = replay.replay(Path(place) / "shop", [ReplayTarget((plan,), lambda: sink)])
 
     waits |= {each.key for each in found.waiting[0]}
     assert state_of(expected, plan, waits) == state_of(sink, plan, waits)
@@ -199,7 +199,7 @@ def test_a_history_is_given_every_change_and_a_table_without_a_key_every_row(
         patch.setattr(replay, "PART_RECORDS", 1000)
         live(plan, records, expected)
         fill(Path(place) / "shop", [*records, unread(len(records))], data)
-        replay.replay(Path(place) / "shop", [Target((plan,), lambda: sink)])
+        replay.replay(Path(place) / "shop", [ReplayTarget((plan,), lambda: sink)])
 
     assert expected.given == sink.given
 
@@ -213,13 +213,13 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_ends_the_same(
     sink = MemorySink()
     lacking: set[str] = set()
 
-    def set_aside(waiting: Sequence[Waiting], _: Mapping[str, int]) -> None:
+    def set_aside(waiting: Sequence[UnappliedRecord], _: Mapping[str, int]) -> None:
         lacking.update(each.key for each in waiting)
 
-    def target() -> Target:
+    def target() -> ReplayTarget:
         # who goes on knows what waits: an older row must lend it no values
         held = {PLAN.name: Held(frozenset(lacking))}
-        return Target((PLAN,), lambda: sink, held, set_aside)
+        return ReplayTarget((PLAN,), lambda: sink, held, set_aside)
 
     with tempfile.TemporaryDirectory() as place:
         archive = Path(place) / "shop"
@@ -296,7 +296,7 @@ def test_files_that_compaction_put_in_another_order_are_read_in_that_of_the_topi
     compacted(archive)  # the largest file comes first
     sink = Order()
 
-    replay.replay(archive, [Target((HISTORY,), lambda: sink)])
+    replay.replay(archive, [ReplayTarget((HISTORY,), lambda: sink)])
 
     rows = DeltaTable(archive).to_pyarrow_table().column("offset").to_pylist()
     assert rows != sorted(rows)
@@ -327,7 +327,7 @@ def test_a_version_that_is_read_outlives_upkeep(tmp_path: Path, monkeypatch: Any
         compacted(archive)
         compacted(archive)
 
-    replay.replay(archive, [Target((PLAN,), lambda: sink)], ReplayOptions(note=upkeep))
+    replay.replay(archive, [ReplayTarget((PLAN,), lambda: sink)], ReplayOptions(note=upkeep))
 
     assert 7 == len(rows_of(sink))
     kept = set(archive.rglob("*.parquet"))
@@ -353,7 +353,7 @@ def test_records_beyond_the_offsets_that_are_wanted_are_not_taken(tmp_path: Path
 
     found = replay.replay(
         tmp_path / "shop",
-        [Target((PLAN,), lambda: sink)],
+        [ReplayTarget((PLAN,), lambda: sink)],
         ReplayOptions(through={(TOPIC, 0): 9}),
     )
 
@@ -365,14 +365,14 @@ def test_an_archive_without_the_first_records_is_refused(tmp_path: Path) -> None
     archived(tmp_path / "shop", TOPIC, orders(20)[3:])
 
     with pytest.raises(ArchiveIncompleteError, match="lacks the first records") as refused:
-        replay.replay(tmp_path / "shop", [Target((PLAN,), MemorySink)])
+        replay.replay(tmp_path / "shop", [ReplayTarget((PLAN,), MemorySink)])
 
     assert "partition 0 begins at 3" == refused.value.detail
     archived(tmp_path / "other", TOPIC, orders(5))
     with pytest.raises(ArchiveIncompleteError) as refused:
         replay.replay(
             tmp_path / "other",
-            [Target((PLAN,), MemorySink)],
+            [ReplayTarget((PLAN,), MemorySink)],
             ReplayOptions(archived={(TOPIC, 0): 5, (TOPIC, 1): 7}),
         )
     assert "partition 1 has nothing before 7" == refused.value.detail
@@ -393,7 +393,7 @@ def test_an_archive_is_complete_since_a_whole_read_that_it_has_all_rows_of(
     read = whole_read(source.states[began][0] - 1, rows=3, ends=ends)
 
     found = replay.replay(
-        tmp_path / "shop", [Target((PLAN,), lambda: sink)], ReplayOptions(whole={TOPIC: read})
+        tmp_path / "shop", [ReplayTarget((PLAN,), lambda: sink)], ReplayOptions(whole={TOPIC: read})
     )
 
     assert late.offset == 0
@@ -402,7 +402,9 @@ def test_an_archive_is_complete_since_a_whole_read_that_it_has_all_rows_of(
     lacking = replace(read, rows_read=4)
     with pytest.raises(ArchiveIncompleteError):
         replay.replay(
-            tmp_path / "shop", [Target((PLAN,), MemorySink)], ReplayOptions(whole={TOPIC: lacking})
+            tmp_path / "shop",
+            [ReplayTarget((PLAN,), MemorySink)],
+            ReplayOptions(whole={TOPIC: lacking}),
         )
 
 
@@ -413,7 +415,7 @@ def test_a_replay_that_is_told_to_stop_stops(tmp_path: Path) -> None:
 
     with pytest.raises(ReplayStoppedError):
         replay.replay(
-            tmp_path / "shop", [Target((PLAN,), MemorySink)], ReplayOptions(stopped=stopped)
+            tmp_path / "shop", [ReplayTarget((PLAN,), MemorySink)], ReplayOptions(stopped=stopped)
         )
 
 
@@ -422,7 +424,7 @@ def test_progress_is_told_and_ends_at_the_whole(tmp_path: Path) -> None:
     told: list[ReplayProgress] = []
 
     replay.replay(
-        tmp_path / "shop", [Target((PLAN,), MemorySink)], ReplayOptions(progress=told.append)
+        tmp_path / "shop", [ReplayTarget((PLAN,), MemorySink)], ReplayOptions(progress=told.append)
     )
 
     last = told[-1]
@@ -451,8 +453,8 @@ def test_several_stores_are_filled_from_one_pass(tmp_path: Path) -> None:
     archived(tmp_path / "shop", TOPIC, orders(20))
     one, other = MemorySink(), MemorySink()
     targets = [
-        Target((PLAN, replace(LEAN, name="lean")), lambda: one),
-        Target((PLAN,), lambda: other),
+        ReplayTarget((PLAN, replace(LEAN, name="lean")), lambda: one),
+        ReplayTarget((PLAN,), lambda: other),
     ]
 
     found = replay.replay(tmp_path / "shop", targets)

@@ -25,9 +25,9 @@ from projections.archive import scan as archive_scan
 from projections.archive.bounds import Bounds
 from projections.archive.scan import ArchiveScan
 from projections.archive.selection import count, select
-from projections.archive.survey import Taken
-from projections.archive.task import ReplayOptions, Target
-from projections.changes.applier import Delivery
+from projections.archive.survey import RecordFilter
+from projections.archive.task import ReplayOptions, ReplayTarget
+from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
 from projections.definition.columns import ROW_ID_COLUMN
 from projections.errors import BoundsError
@@ -68,7 +68,7 @@ def orders(count: int) -> list[Record]:
 
 def deliver(records: Sequence[Record], sink: MemorySink) -> set[str]:
     """Takes records as the job does; returns the keys that wait."""
-    delivery = Delivery([PLAN], lambda: sink)
+    delivery = TaskApplier([PLAN], lambda: sink)
     delivery.take(TOPIC, records)
     delivery.finish()
     return {each.key for each in delivery.waiting}
@@ -81,7 +81,7 @@ def rows_of(sink: MemorySink) -> dict[Any, Any]:
 def mended(archive: Path, sink: MemorySink, bounds: Bounds, through: int) -> set[str]:
     """Replays what is within bounds; returns the keys that wait."""
     options = ReplayOptions(bounds=bounds, through={(TOPIC, 0): through})
-    found = replay.replay(archive, [Target((PLAN,), lambda: sink)], options)
+    found = replay.replay(archive, [ReplayTarget((PLAN,), lambda: sink)], options)
     assert found.chosen is not None
     return {each.key for each in found.waiting[0]}
 
@@ -131,7 +131,7 @@ def test_rows_that_a_store_has_lost_are_again_what_they_were_and_all_others_stay
 
 
 def _chosen(archive: Path, bounds: Bounds, through: int) -> list[str]:
-    scan, taken = ArchiveScan(archive, {TOPIC}), Taken({(TOPIC, 0): through})
+    scan, taken = ArchiveScan(archive, {TOPIC}), RecordFilter({(TOPIC, 0): through})
     found: list[str] = select(scan, PLAN, bounds, taken).keys.to_pylist()
     return found
 
@@ -185,11 +185,11 @@ def test_records_of_chosen_rows_are_counted(tmp_path: Path) -> None:
     archived(tmp_path / "shop", TOPIC, orders(20))
     scan = ArchiveScan(tmp_path / "shop", {TOPIC})
 
-    found = select(scan, PLAN, Bounds(keys=texts(3, 77)), Taken())
+    found = select(scan, PLAN, Bounds(keys=texts(3, 77)), RecordFilter())
 
     assert (20, ['{"id":3}', '{"id":77}']) == (found.records, sorted(found.keys.to_pylist()))
-    assert 3 == count(scan, PLAN, found.keys, Taken())
-    assert 2 == count(scan, PLAN, found.keys, Taken({(TOPIC, 0): 17}))
+    assert 3 == count(scan, PLAN, found.keys, RecordFilter())
+    assert 2 == count(scan, PLAN, found.keys, RecordFilter({(TOPIC, 0): 17}))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from projections.archive import ordered, replay
 from projections.archive import scan as archive_scan
-from projections.archive.task import Had, ReplayOptions, ReplayState, Target
-from projections.changes.applier import Delivery, Held
+from projections.archive.task import Had, ReplayOptions, ReplayState, ReplayTarget
+from projections.changes.applier import Held, TaskApplier
 from projections.changes.record import Record
 from projections.errors import ArchiveIncompleteError
 from projections.stores.delta.sink import WarehouseSink
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from projections.archive.scan import Block
-    from projections.archive.task import Replayed
-    from projections.changes.applier import Waiting
+    from projections.archive.task import ReplayResult
+    from projections.changes.applier import UnappliedRecord
     from projections.changes.sink import Sink
     from projections.planning.view_plan import ViewPlan
 
@@ -68,17 +68,17 @@ class Filled:
         self._plan = plan
         self._open_sink = open_sink
 
-    def lap(self, **options: Any) -> Replayed:
+    def lap(self, **options: Any) -> ReplayResult:
         """Takes what the archive has got since the last one."""
         # who waits is known to the next lap: an older row must lend it no values
         held = {self._plan.name: Held(frozenset(self.lacking))}
-        target = Target((self._plan,), self._open_sink, held, self._set_aside)
+        target = ReplayTarget((self._plan,), self._open_sink, held, self._set_aside)
         found = replay.replay(self._archive, [target], ReplayOptions(had=self.had, **options))
         ends = [(topic, number, end) for (topic, number), end in found.ends.items()]
         self.had = Had(ends, tuple(found.archive))
         return found
 
-    def _set_aside(self, waiting: Sequence[Waiting], _: Mapping[str, int]) -> None:
+    def _set_aside(self, waiting: Sequence[UnappliedRecord], _: Mapping[str, int]) -> None:
         self.lacking.update(each.key for each in waiting)
 
 
@@ -129,7 +129,7 @@ def test_laps_come_to_what_one_replay_and_live_delivery_of_the_same_batches_come
             waits |= live_behind(plan, records[begin:end], batched, waits)
             begin = end
         if records:
-            found = replay.replay(archive, [Target((plan,), lambda: once)])
+            found = replay.replay(archive, [ReplayTarget((plan,), lambda: once)])
             waits |= {each.key for each in found.waiting[0]} | filled.lacking
 
     assert state_of(batched, plan, waits) == state_of(sink, plan, waits)
@@ -141,7 +141,7 @@ def live_behind(
 ) -> set[str]:
     """Takes one batch, as the job does, behind what waits."""
     held = {plan.name: Held(frozenset(waits))}
-    with closing(Delivery([plan], lambda: sink, held)) as delivery:
+    with closing(TaskApplier([plan], lambda: sink, held)) as delivery:
         delivery.take(TOPIC, records)
         delivery.finish()
     return {each.key for each in delivery.waiting}

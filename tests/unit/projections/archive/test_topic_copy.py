@@ -29,16 +29,16 @@ from cdc.snapshot.reads import Read
 from projections.archive import replay, scan
 from projections.archive.scan import ArchiveScan
 from projections.archive.table import Archive
-from projections.archive.task import ReplayOptions, Target
+from projections.archive.task import ReplayOptions, ReplayTarget
 from projections.archive.topic_copy import Copied, superseded
-from projections.archive.topic_coverage import KEEPS_MIN_S, Known, lacks, unfit
-from projections.changes.applier import Delivery, Held
+from projections.archive.topic_coverage import KEEPS_MIN_S, TopicFacts, lacks, unfit
+from projections.changes.applier import Held, TaskApplier
 from projections.changes.record import Record
 from projections.definition.views import ChangeTime, HistoryColumns, MirrorView, Store
 from projections.planning.job_spec import JobSpec
 from projections.stores.memory import MemorySink
 from projections.versions import handover
-from projections.versions.version import Replayed, VersionState, ViewVersion
+from projections.versions.version import FillProgress, VersionState, ViewVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,7 +136,7 @@ def test_a_mirror_filled_while_its_topic_is_compacted_ends_as_its_source(
     with tempfile.TemporaryDirectory() as place:
         copy = copied(Path(place) / "records", log, cleanable, end, order)
         options = ReplayOptions(copied=copy.offsets, taken=copy.taken())
-        target = Target((plan,), lambda: sink)
+        target = ReplayTarget((plan,), lambda: sink)
         found = replay.replay(Path(place) / "records", [target], options)
 
     assert {(TOPIC, 0): end} == found.ends
@@ -154,7 +154,7 @@ def delivered(
 ) -> set[str]:
     """Takes what comes after the copy; returns the keys that wait."""
     held = {plan.name: Held(frozenset(waiting))}
-    with closing(Delivery([plan], lambda: sink, held)) as delivery:
+    with closing(TaskApplier([plan], lambda: sink, held)) as delivery:
         delivery.take(TOPIC, records)
         delivery.finish()
     return {each.key for each in delivery.waiting}
@@ -173,7 +173,7 @@ def filled(tmp_path: Path, records: list[Record], left: list[int], end: int) -> 
     gone = superseded(ArchiveScan(tmp_path / "records", [TOPIC]), look)
     copy, sink = Copied(TOPIC, "first", {0: end}, len(records), gone), MemorySink()
     options = ReplayOptions(copied=copy.offsets, taken=copy.taken())
-    found = replay.replay(tmp_path / "records", [Target((PLAN,), lambda: sink)], options)
+    found = replay.replay(tmp_path / "records", [ReplayTarget((PLAN,), lambda: sink)], options)
     return [r["big"] for r in sink.documents(PLAN)], [each.key for each in found.waiting[0]]
 
 
@@ -229,7 +229,7 @@ def a_read(number: int = 1, **said: Any) -> Read:
 
 
 def test_a_topic_that_only_compaction_took_records_out_of_is_whole() -> None:
-    assert lacks(TOPIC_NOW, Known(NOTED, [a_read()], {}), NOW) is None
+    assert lacks(TOPIC_NOW, TopicFacts(NOTED, [a_read()], {}), NOW) is None
 
 
 OLD, NEW = (NOW - timedelta(hours=hours) for hours in (12, 8))
@@ -281,7 +281,7 @@ PART = {"predicate": "id < 5"}
 def test_a_topic_that_may_lack_the_newest_record_of_a_key_is_not(
     topic: dict[str, Any], noted: Incarnation, reads: list[Read], first_at: Any, said: str
 ) -> None:
-    found = lacks(dataclasses.replace(TOPIC_NOW, **topic), Known(noted, reads, first_at), NOW)
+    found = lacks(dataclasses.replace(TOPIC_NOW, **topic), TopicFacts(noted, reads, first_at), NOW)
 
     assert said in (found or "")
 
@@ -289,7 +289,7 @@ def test_a_topic_that_may_lack_the_newest_record_of_a_key_is_not(
 def test_a_topic_that_was_cut_off_before_the_last_whole_read_began_is_whole() -> None:
     topic = dataclasses.replace(TOPIC_NOW, **CUT)  # type: ignore[arg-type]
     given_up = a_read(1, state="failed")  # what it has sent is older than the next whole read's
-    found = lacks(topic, Known(NOTED, [given_up, a_read(2)], {0: OLD.timestamp()}), NOW)
+    found = lacks(topic, TopicFacts(NOTED, [given_up, a_read(2)], {0: OLD.timestamp()}), NOW)
 
     assert found is None
 
@@ -307,7 +307,7 @@ def test_what_the_newest_record_of_a_key_does_not_tell_is_not_made_from_it() -> 
 def test_a_version_is_not_taken_over_once_changes_that_it_lacks_may_be_compacted() -> None:
     def version(place: str, until: float | None) -> ViewVersion:
         return ViewVersion(
-            place, 2, place, VersionState.JOINING, {}, replayed=Replayed({}, until=until)
+            place, 2, place, VersionState.JOINING, {}, replayed=FillProgress({}, until=until)
         )
 
     versions = [version("in_time", 101.0), version("late", 99.0), version("archived", None)]

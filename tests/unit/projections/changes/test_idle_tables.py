@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from cdc.lsn import Lsn
 from projections.changes import applier
-from projections.changes.applier import Delivery
+from projections.changes.applier import TaskApplier
 from projections.publishing.frontier import Frontier
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.testing import make_plan, make_row, upsert
@@ -55,7 +55,7 @@ def test_a_topic_without_records_costs_a_batch_no_reader(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(applier, "reducer", noted)
     plan = make_plan()
-    idle = Delivery([plan], lambda: None)
+    idle = TaskApplier([plan], lambda: None)
     idle.finish()
     assert [] == made
 

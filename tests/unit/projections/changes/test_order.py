@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
-from projections.changes.applier import Delivery, Held, Waiting
+from projections.changes.applier import Held, TaskApplier, UnappliedRecord
 from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, Case
 from projections.definition.expectations.expectation import expect
@@ -49,12 +49,12 @@ class Job:
         self.sink = MemorySink()
         self.changes_per_write = changes_per_write
         self.seen_lsn = 1 << 50  # where the log ends when something is set apart
-        self.waiting: dict[int, Waiting] = {}
+        self.waiting: dict[int, UnappliedRecord] = {}
 
     def take(self, records: Sequence[Record], *, forgetful: bool = False) -> None:
         """Takes a batch; a forgetful job is killed before it can write down what waits."""
         held = Held(frozenset(each.key for each in self.waiting.values()))
-        delivery = Delivery(
+        delivery = TaskApplier(
             [self.plan],
             lambda: self.sink,
             {PLAN.name: held},
@@ -313,7 +313,7 @@ def test_what_becomes_of_a_column_that_is_left_out_never_matters(
 def test_views_of_one_table_leave_out_each_what_it_says() -> None:
     source, plans, sink = Source(), [PLAN, replace(LEAN, name="lean")], MemorySink()
     source.together([[("insert", 1), ("note", 1)]], Random(1))  # noqa: S311
-    delivery = Delivery(plans, lambda: sink)
+    delivery = TaskApplier(plans, lambda: sink)
 
     delivery.take(TOPIC, numbered(source.topic))
     delivery.finish()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from projections.definition.cache_options import CacheOptions, Pattern
+from projections.definition.cache_options import CacheOptions, NameTemplate
 from projections.definition.mirror import mirror, source
 from projections.errors import DeclarationError, PlanError
 from projections.stores.valkey.row import expanded, number
@@ -71,7 +71,7 @@ def test_options_need_a_view_that_lives_in_the_cache() -> None:
 
 
 def test_two_rows_share_a_name_only_if_they_share_its_values() -> None:
-    pattern = Pattern.parse("a:{status}:{id}")
+    pattern = NameTemplate.parse("a:{status}:{id}")
     rows = [{"status": "x:y", "id": 1}, {"status": "x\\", "id": "y:1"}, {"status": "x", "id": "y"}]
 
     names = [expanded(pattern, row) for row in rows]

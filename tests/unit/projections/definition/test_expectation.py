@@ -13,7 +13,7 @@ from fix_log import KEYS, PLAN, TABLE, TOPIC, Source, numbered
 
 from cdc.table import TableName
 from headwater import expect, source, view
-from projections.changes.applier import Delivery
+from projections.changes.applier import TaskApplier
 from projections.definition.expectations.checker import Inspection
 from projections.definition.expectations.evaluator import Type, fitted
 from projections.definition.expectations.expectation import deletes
@@ -210,7 +210,7 @@ def test_a_row_that_halts_its_view_is_named_by_its_place_alone() -> None:
     table = Source(whole_rows=True)
     table.together([[("copy", *KEYS)]], _First())
     sink, halting = MemorySink(), expect("low", "id < 3", on_fail="fail")
-    delivery = Delivery([_with(halting)], lambda: sink)
+    delivery = TaskApplier([_with(halting)], lambda: sink)
 
     delivery.take(TOPIC, numbered(table.topic))
     with pytest.raises(ViewHaltedError) as caught:
@@ -226,7 +226,7 @@ def test_what_fails_is_counted_by_expectation() -> None:
     table = Source(whole_rows=True)
     table.together([[("copy", *KEYS)]], _First())
     said = expect("low", "id < 3", on_fail="drop"), expect("high", "id > 3")
-    delivery = Delivery([_with(*said)], MemorySink)
+    delivery = TaskApplier([_with(*said)], MemorySink)
 
     delivery.take(TOPIC, numbered(table.topic))
     delivery.finish()

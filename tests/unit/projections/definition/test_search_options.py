@@ -12,7 +12,7 @@ from headwater import Keyword, SearchOptions, Stored, Text
 from projections.definition.mirror import mirror, source
 from projections.errors import DeclarationError, PlanError, SearchQueryError
 from projections.planning.view_plan import plan_views
-from projections.stores.opensearch.filter import Condition, Operator
+from projections.stores.opensearch.filter import FieldCondition, Operator
 from projections.stores.opensearch.mapping import index_body
 from projections.stores.opensearch.reindex import changes
 
@@ -112,18 +112,18 @@ def test_what_counts_more_or_comes_on_top_needs_no_new_index() -> None:
 @pytest.mark.parametrize(
     ("text", "condition"),
     [
-        ("total>=10", Condition("total", Operator.AT_LEAST, "10")),
-        (" a b != c=d", Condition("a b", Operator.OTHER, "c=d")),
-        ("note=", Condition("note", Operator.EQUAL, "")),
-        ("note IS NULL", Condition("note", Operator.MISSING)),
-        ("note is not null", Condition("note", Operator.PRESENT)),
+        ("total>=10", FieldCondition("total", Operator.AT_LEAST, "10")),
+        (" a b != c=d", FieldCondition("a b", Operator.OTHER, "c=d")),
+        ("note=", FieldCondition("note", Operator.EQUAL, "")),
+        ("note IS NULL", FieldCondition("note", Operator.MISSING)),
+        ("note is not null", FieldCondition("note", Operator.PRESENT)),
     ],
 )
-def test_a_condition_is_read_as_it_is_written(text: str, condition: Condition) -> None:
-    assert condition == Condition.parse(text)
+def test_a_condition_is_read_as_it_is_written(text: str, condition: FieldCondition) -> None:
+    assert condition == FieldCondition.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "total", "=3", "is null"])
 def test_a_condition_without_field_or_comparison_is_refused(text: str) -> None:
     with pytest.raises(SearchQueryError):
-        Condition.parse(text)
+        FieldCondition.parse(text)

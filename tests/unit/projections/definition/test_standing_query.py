@@ -20,7 +20,7 @@ from projections.definition.operators.standing_query import (
     FieldKind,
     Joined,
     Negated,
-    Reader,
+    QueryParser,
     Words,
     anchors,
     matches,
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_says_why(text: str, said: str) -> None:
 
     assert said in f"{refused.value.message} {refused.value.detail}"
     assert refused.value.hint
-    reader = Reader(FIELDS)
+    reader = QueryParser(FIELDS)
     assert (None, True) == (reader.query(text), said in str(reader.refusal(text)))
 
 
@@ -200,7 +200,7 @@ def test_a_document_that_matches_shares_a_term_with_the_query(
 
 @given(st.text(max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    reader = Reader(FIELDS)
+    reader = QueryParser(FIELDS)
 
     assert (reader.query(text) is None) == (reader.refusal(text) is not None)
 

@@ -17,7 +17,7 @@ from eventstore.serialization.registry import EventTypes
 from projections.definition.cache_options import CacheOptions
 from projections.definition.codec import decoded, digest, encoded
 from projections.definition.derived.view_function import part_told, told_of
-from projections.definition.diff import ChangeKind, difference
+from projections.definition.diff import DefinitionChangeKind, difference
 from projections.definition.expectations.expectation import Expectation, OnFail, deletes
 from projections.definition.operators.pattern import Pattern, PatternQuery, Step
 from projections.definition.operators.standing_query import Percolation
@@ -85,7 +85,7 @@ def view(**said: object) -> MirrorView:
     return MirrorView("orders", "shop", ORDERS, **given)  # type: ignore[arg-type]
 
 
-def changed(old: MirrorView, new: MirrorView, *, gone: bool = False) -> ChangeKind:
+def changed(old: MirrorView, new: MirrorView, *, gone: bool = False) -> DefinitionChangeKind:
     return difference(old, new, gone=lambda _: gone).kind
 
 
@@ -95,7 +95,7 @@ def test_a_definition_is_the_same_after_it_was_kept_as_json(declared: MirrorView
 
     assert encoded(declared) == encoded(kept)
     assert digest(declared) == digest(kept)
-    assert ChangeKind.NONE is difference(declared, kept, gone=lambda _: False).kind
+    assert DefinitionChangeKind.NONE is difference(declared, kept, gone=lambda _: False).kind
 
 
 @given(views, views)
@@ -106,30 +106,30 @@ def test_definitions_have_one_digest_if_and_only_if_nothing_differs(
 
     assert same == (digest(one) == digest(other))
     if same:
-        assert ChangeKind.NONE is difference(one, other, gone=lambda _: False).kind
+        assert DefinitionChangeKind.NONE is difference(one, other, gone=lambda _: False).kind
 
 
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [
-        (view(), view(left_out=("note",)), ChangeKind.REBUILD),
-        (view(), view(expectations=(deletes("a > 1"),)), ChangeKind.REBUILD),
-        (view(), view(history=HistoryColumns()), ChangeKind.REBUILD),
-        (view(), view(cache=CacheOptions(layout="hash")), ChangeKind.REBUILD),
-        (view(), view(cache=CacheOptions(ttl=timedelta(hours=1))), ChangeKind.IN_PLACE),
-        (view(), view(to=frozenset({Store.TABLE})), ChangeKind.IN_PLACE),
-        (view(), view(search=SearchOptions(analyzer="english")), ChangeKind.IN_PLACE),
-        (view(), view(on_schema_change=SchemaPolicy.PAUSE), ChangeKind.IN_PLACE),
+        (view(), view(left_out=("note",)), DefinitionChangeKind.REBUILD),
+        (view(), view(expectations=(deletes("a > 1"),)), DefinitionChangeKind.REBUILD),
+        (view(), view(history=HistoryColumns()), DefinitionChangeKind.REBUILD),
+        (view(), view(cache=CacheOptions(layout="hash")), DefinitionChangeKind.REBUILD),
+        (view(), view(cache=CacheOptions(ttl=timedelta(hours=1))), DefinitionChangeKind.IN_PLACE),
+        (view(), view(to=frozenset({Store.TABLE})), DefinitionChangeKind.IN_PLACE),
+        (view(), view(search=SearchOptions(analyzer="english")), DefinitionChangeKind.IN_PLACE),
+        (view(), view(on_schema_change=SchemaPolicy.PAUSE), DefinitionChangeKind.IN_PLACE),
         (
             view(),
             view(expectations=(Expectation("a", "a > 1", OnFail.WARN),)),
-            ChangeKind.IN_PLACE,
+            DefinitionChangeKind.IN_PLACE,
         ),
     ],
-    ids=lambda each: each.value if isinstance(each, ChangeKind) else "",
+    ids=lambda each: each.value if isinstance(each, DefinitionChangeKind) else "",
 )
 def test_only_what_makes_other_rows_asks_for_a_rebuild(
-    old: MirrorView, new: MirrorView, kind: ChangeKind
+    old: MirrorView, new: MirrorView, kind: DefinitionChangeKind
 ) -> None:
     assert kind is changed(old, new)
     assert kind is changed(new, old)
@@ -165,57 +165,67 @@ def part(text: str, **said: object) -> DerivedView:
 @pytest.mark.parametrize(
     ("old", "new", "kind", "said"),
     [
-        (derived(), derived(), ChangeKind.NONE, ()),
-        (derived(), derived(sql="SELECT 2"), ChangeKind.REBUILD, ("its query",)),
+        (derived(), derived(), DefinitionChangeKind.NONE, ()),
+        (derived(), derived(sql="SELECT 2"), DefinitionChangeKind.REBUILD, ("its query",)),
         (
             derived(),
             derived(keys=("status", "a")),
-            ChangeKind.REBUILD,
+            DefinitionChangeKind.REBUILD,
             ("keys: status -> status, a",),
         ),
-        (derived(), derived(inputs=("items",)), ChangeKind.REBUILD, ("reads: orders -> items",)),
-        (derived(), derived(to=frozenset({Store.TABLE})), ChangeKind.IN_PLACE, None),
-        (derived(), derived(search=SearchOptions(analyzer="english")), ChangeKind.IN_PLACE, None),
-        (derived(), derived(cache=CacheOptions(layout="hash")), ChangeKind.REBUILD, None),
+        (
+            derived(),
+            derived(inputs=("items",)),
+            DefinitionChangeKind.REBUILD,
+            ("reads: orders -> items",),
+        ),
+        (derived(), derived(to=frozenset({Store.TABLE})), DefinitionChangeKind.IN_PLACE, None),
+        (
+            derived(),
+            derived(search=SearchOptions(analyzer="english")),
+            DefinitionChangeKind.IN_PLACE,
+            None,
+        ),
+        (derived(), derived(cache=CacheOptions(layout="hash")), DefinitionChangeKind.REBUILD, None),
         (
             derived(),
             derived(expectations=(Expectation("a", "a > 1", OnFail.DROP),)),
-            ChangeKind.REBUILD,
+            DefinitionChangeKind.REBUILD,
             ("expects a: a > 1 (else drop)",),
         ),
-        (derived(), function("1"), ChangeKind.REBUILD, ("it is made in another way",)),
-        (function("1"), function("1"), ChangeKind.NONE, ()),
-        (function("1"), function("2"), ChangeKind.IN_PLACE, None),
-        (function("1"), function("2", keys=("a",)), ChangeKind.IN_PLACE, None),
-        (function("1"), derived(), ChangeKind.IN_PLACE, None),
-        (part("1"), part("1"), ChangeKind.NONE, ()),
-        (part("1"), part("2"), ChangeKind.REBUILD, ("its function",)),
-        (part("1"), function("1"), ChangeKind.REBUILD, (SAID,)),
-        (function("1"), part("1"), ChangeKind.IN_PLACE, (SAID,)),
-        (part("1"), part("1", keys=("a",)), ChangeKind.REBUILD, ("keys: status -> a",)),
-        (part("1"), derived(), ChangeKind.REBUILD, ("it is made in another way",)),
+        (derived(), function("1"), DefinitionChangeKind.REBUILD, ("it is made in another way",)),
+        (function("1"), function("1"), DefinitionChangeKind.NONE, ()),
+        (function("1"), function("2"), DefinitionChangeKind.IN_PLACE, None),
+        (function("1"), function("2", keys=("a",)), DefinitionChangeKind.IN_PLACE, None),
+        (function("1"), derived(), DefinitionChangeKind.IN_PLACE, None),
+        (part("1"), part("1"), DefinitionChangeKind.NONE, ()),
+        (part("1"), part("2"), DefinitionChangeKind.REBUILD, ("its function",)),
+        (part("1"), function("1"), DefinitionChangeKind.REBUILD, (SAID,)),
+        (function("1"), part("1"), DefinitionChangeKind.IN_PLACE, (SAID,)),
+        (part("1"), part("1", keys=("a",)), DefinitionChangeKind.REBUILD, ("keys: status -> a",)),
+        (part("1"), derived(), DefinitionChangeKind.REBUILD, ("it is made in another way",)),
         (
             derived(sql=None, pattern=LOOKED_FOR, text="1"),
             derived(sql=None, pattern=LOOKED_FOR, text="said otherwise"),
-            ChangeKind.NONE,
+            DefinitionChangeKind.NONE,
             (),
         ),
         (
             derived(sql=None, pattern=LOOKED_FOR),
             derived(sql=None, pattern=dataclasses.replace(LOOKED_FOR, where="n > 1")),
-            ChangeKind.REBUILD,
+            DefinitionChangeKind.REBUILD,
             ("its query",),
         ),
         (
             derived(sql=None, percolation=PERCOLATED),
             derived(sql=None, percolation=dataclasses.replace(PERCOLATED, keep=("price",))),
-            ChangeKind.REBUILD,
+            DefinitionChangeKind.REBUILD,
             ("its query",),
         ),
     ],
 )
 def test_a_view_made_from_others_is_made_anew_beside_itself_for_another_query(
-    old: DerivedView, new: DerivedView, kind: ChangeKind, said: tuple[str, ...] | None
+    old: DerivedView, new: DerivedView, kind: DefinitionChangeKind, said: tuple[str, ...] | None
 ) -> None:
     kept = decoded(orjson.loads(orjson.dumps(encoded(old))))
     assert encoded(old) == encoded(kept)
@@ -262,10 +272,12 @@ def test_what_an_earlier_release_noted_of_a_function_is_the_same_in_the_same_mod
     made_by = dataclasses.replace(declared, function=None, text=whole).fingerprint
     edited = by_function(tmp_path, "# of no account\n")
 
-    assert ChangeKind.NONE is difference(decoded(noted), declared, gone=lambda _: False).kind
+    assert (
+        DefinitionChangeKind.NONE is difference(decoded(noted), declared, gone=lambda _: False).kind
+    )
     assert {made_by, declared.fingerprint} == declared.fingerprints
     found = difference(decoded(noted), edited, gone=lambda _: False)
-    assert (ChangeKind.IN_PLACE, (SAID,)) == (found.kind, found.said)
+    assert (DefinitionChangeKind.IN_PLACE, (SAID,)) == (found.kind, found.said)
     assert declared.text == edited.text
     assert made_by not in edited.fingerprints
 
@@ -286,8 +298,8 @@ def by_function(folder: Path, first: str) -> DerivedView:
 def test_another_table_asks_for_a_rebuild_unless_it_is_the_same_by_a_new_name() -> None:
     other = MirrorView("orders", "shop", TableName("public", "sales"), (), frozenset(Store))
 
-    assert ChangeKind.REBUILD is changed(view(), other)
-    assert ChangeKind.IN_PLACE is changed(view(), other, gone=True)
+    assert DefinitionChangeKind.REBUILD is changed(view(), other)
+    assert DefinitionChangeKind.IN_PLACE is changed(view(), other, gone=True)
 
 
 def test_a_difference_names_the_columns_that_it_explains() -> None:
@@ -329,21 +341,24 @@ def test_another_version_of_an_event_asks_for_another_version_of_the_view() -> N
     new = events(("total", int), ("channel", str), version=2)
 
     found = difference(decoded(kept), new, gone=lambda _: False)
-    assert ChangeKind.REBUILD is found.kind
+    assert DefinitionChangeKind.REBUILD is found.kind
     assert ("event order.placed: version 1 -> 2",) == found.said
     assert {"note", "channel"} == found.columns
     assert digest(old) != digest(new)
 
     again = difference(decoded(kept), old, gone=lambda _: False)
-    assert ChangeKind.NONE is again.kind
+    assert DefinitionChangeKind.NONE is again.kind
     meaning = events(("total", int), ("note", str), version=2)
-    assert ChangeKind.REBUILD is difference(old, meaning, gone=lambda _: False).kind
+    assert DefinitionChangeKind.REBUILD is difference(old, meaning, gone=lambda _: False).kind
 
 
 def test_fields_that_came_without_a_version_ask_for_it_too() -> None:
     old, new = events(("total", int)), events(("total", int), ("note", str | None))
     found = difference(old, new, gone=lambda _: False)
-    assert (ChangeKind.REBUILD, ("fields of its events: note",)) == (found.kind, found.said)
+    assert (DefinitionChangeKind.REBUILD, ("fields of its events: note",)) == (
+        found.kind,
+        found.said,
+    )
 
 
 def test_a_definition_from_before_versions_were_noted_is_taken_for_the_declared_one() -> None:

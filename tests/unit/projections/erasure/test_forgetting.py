@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cdc.lsn import Lsn
 from headwater.operations.erase_rows import not_searched
 from projections.archive import replay
-from projections.archive.task import Target
+from projections.archive.task import ReplayTarget
 from projections.common.table_pins import pinned
 from projections.definition.views import Store
 from projections.erasure import file_search
@@ -177,7 +177,7 @@ def test_an_archive_without_a_key_is_replayed_into_all_others(
     assert found.records == erased
     assert [] == list(topic.rows(found.texts, through))
     sink = MemorySink()
-    filled = replay.replay(archive, [Target((PLAN,), lambda: sink)])
+    filled = replay.replay(archive, [ReplayTarget((PLAN,), lambda: sink)])
     rows = {row["id"]: row for row in sink.documents(PLAN)}
     # a key that a row came from, and what was made from that, is read again with it
     lacking = {each.key for each in filled.waiting[0]} | found.former
@@ -239,7 +239,7 @@ def test_a_store_is_asked_for_rows_that_should_be_gone(tmp_path: Path) -> None:
     spec = replace(JobSpec.of_tables("shop", tmp_path, ()), plans=(plan,))
     sink = WarehouseSink(spec.addresses.tables)
     sink.prepare(plan)
-    replay.replay(spec.archive, [Target((plan,), lambda: sink)])
+    replay.replay(spec.archive, [ReplayTarget((plan,), lambda: sink)])
     there = [{"id": 1}, {"id": 2}, {"id": 77}]
     texts = [orjson.dumps(key).decode() for key in there]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from projections.definition.operators.pattern import Pattern, Step
 from projections.errors import ProjectionError
-from projections.incremental.patterns.index import Comparison, Effort, Places
-from projections.incremental.patterns.search import Episode, Match
+from projections.incremental.patterns.index import Comparison, Effort, RowIndex
+from projections.incremental.patterns.search import GroupRows, Match
 from projections.incremental.patterns.search import matches as searched
 from tests.oracles.pattern_searches import MINUTE, operators, patterns, rows_for, values
 from tests.oracles.walked_pattern import Event, episode, holds, walked
@@ -56,7 +56,7 @@ def test_places_are_those_of_which_all_comparisons_hold(data: st.DataObject) -> 
     ]
     start, end, count = (data.draw(st.integers(0, 30)) for _ in range(3))
     wanted = [data.draw(held) for _ in comparisons]
-    places = Places(range(len(columns)), comparisons, Effort(10_000, REFUSED))
+    places = RowIndex(range(len(columns)), comparisons, Effort(10_000, REFUSED))
 
     found = places.take(start, end, count + 1, wanted)
 
@@ -73,7 +73,7 @@ def test_places_are_those_of_which_all_comparisons_hold(data: st.DataObject) -> 
 
 def test_a_million_rows_of_one_group_cost_a_few_lookups_each() -> None:
     """All of them lie within the time of the first, and none is from another country."""
-    rows_of_it = Episode(
+    rows_of_it = GroupRows(
         range(MILLION), [[True] * MILLION] * 2, {"country": ["SE"] * (MILLION - 1) + [None]}
     )
     effort = Effort(3 * MILLION, REFUSED)
@@ -129,7 +129,7 @@ FALLING = {"v": range(MANY, 0, -1)}
 def test_many_rows_within_one_time_cost_a_few_lookups_each(
     pattern: Pattern, fits: list[list[bool]], columns: dict[str, Sequence[int]], count: int
 ) -> None:
-    rows_of_it = Episode(range(MANY), fits, columns)
+    rows_of_it = GroupRows(range(MANY), fits, columns)
 
     assert count == len(list(searched(pattern, rows_of_it, Effort(5 * MANY, REFUSED))))
 
@@ -138,7 +138,7 @@ def test_what_no_index_finds_is_bounded() -> None:
     """Of the rows behind, each is above in both or below in both: none has what is looked for."""
     steps = [Step("a", ""), Step("b", "", beside=["u > a.u", "v < a.v"])]
     sizes = [1] * 100 + [2, 0] * 450
-    rows_of_it = Episode(range(1_000), [[True] * 1_000] * 2, {"u": sizes, "v": sizes})
+    rows_of_it = GroupRows(range(1_000), [[True] * 1_000] * 2, {"u": sizes, "v": sizes})
 
     with pytest.raises(ProjectionError, match="too much") as refused:
         list(searched(Pattern(steps, "1 day"), rows_of_it, Effort(10_000, REFUSED)))

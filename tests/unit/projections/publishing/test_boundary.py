@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.changes.record import Record
-from projections.publishing.boundary import Ahead, Place, Reach, divide, place_of
+from projections.publishing.boundary import Ahead, CompleteThrough, RecordPosition, divide, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,7 +99,7 @@ def test_at_a_boundary_the_tables_have_every_transaction_before_it_and_none_afte
     ahead, applied = Ahead(), set[tuple[str, bytes | None]]()
     waiting: list[Run] = []
     for batch, reached in in_batches(log, chance):
-        reach = None if reached is None else Reach(1, reached)
+        reach = None if reached is None else CompleteThrough(1, reached)
         given = sum(len(records) for _, records in waiting)
         division = divide([*waiting, *runs(batch)], frozenset(TOPICS), reach, ahead)
         applied |= {(t, each[1]) for t, records in division.within for each in records}
@@ -117,7 +117,9 @@ def test_at_a_boundary_the_tables_have_every_transaction_before_it_and_none_afte
     # with one more heartbeat behind all of it, the tables are where the log ends
     end = max(one.commit for one in log)
     beat = record(10**6, end, end + 20)
-    final = divide([*waiting, (BEAT, [beat])], frozenset(TOPICS), Reach(1, end + 5), ahead)
+    final = divide(
+        [*waiting, (BEAT, [beat])], frozenset(TOPICS), CompleteThrough(1, end + 5), ahead
+    )
     applied |= {(t, each[1]) for t, records in final.within for each in records}
     assert (end + 5, rows.keys()) == (final.boundary, applied)
 
@@ -129,7 +131,7 @@ def test_a_batch_that_is_taken_again_publishes_nothing_it_does_not_stand_at(
     """Killed between the parts or after them, the batch comes again."""
     ahead, applied = Ahead(), set[int]()
     for batch, reached in in_batches(a_log(chance), chance):
-        reach = None if reached is None else Reach(1, reached)
+        reach = None if reached is None else CompleteThrough(1, reached)
         by_place = {(one.topic, one.record.offset): one.commit for one in batch}
         for _ in range(chance.randint(0, 2)):
             killed = divide(runs(batch), frozenset(TOPICS), reach, ahead)
@@ -152,7 +154,7 @@ def test_tables_whose_rows_wait_come_to_a_boundary_with_every_batch_however_far_
     for number in range(2, 30):  # a transaction every 100 bytes, known three later
         batch = [("shop.a", [record(number, 100 * (number - 1), 100 * number - 50)])]
         division = divide(
-            [*waiting, *batch], frozenset(TOPICS), Reach(1, 100 * number - 300), ahead
+            [*waiting, *batch], frozenset(TOPICS), CompleteThrough(1, 100 * number - 300), ahead
         )
         waiting, ahead = division.beyond, division.settled
         found.append(division.boundary)
@@ -163,11 +165,13 @@ def test_tables_whose_rows_wait_come_to_a_boundary_with_every_batch_however_far_
 def test_a_row_that_was_read_later_lies_beyond_until_the_log_has_come_there() -> None:
     read = record(0, None, 500, op="r")
     beat = record(0, 300, 310)
-    first = divide([("shop.a", [read]), (BEAT, [beat])], frozenset(TOPICS), Reach(1, 400), Ahead())
+    first = divide(
+        [("shop.a", [read]), (BEAT, [beat])], frozenset(TOPICS), CompleteThrough(1, 400), Ahead()
+    )
     assert (400, [read]) == (first.boundary, list(first.beyond[0][1]))
 
-    second = divide([(BEAT, [beat])], frozenset(TOPICS), Reach(1, 450), first.ahead)
-    third = divide([(BEAT, [beat])], frozenset(TOPICS), Reach(1, 500), second.ahead)
+    second = divide([(BEAT, [beat])], frozenset(TOPICS), CompleteThrough(1, 450), first.ahead)
+    third = divide([(BEAT, [beat])], frozenset(TOPICS), CompleteThrough(1, 500), second.ahead)
 
     assert (None, 500) == (second.boundary, third.boundary)
 
@@ -176,8 +180,8 @@ def test_another_epoch_begins_anew_and_what_is_left_of_the_old_one_counts_no_mor
     old, new = record(0, 900, 910), record(1, 100, 120, epoch=2)
     ahead = Ahead(1, after_commit=900, commit=900)
 
-    division = divide([("shop.a", [old, new])], frozenset(TOPICS), Reach(2, 110), ahead)
-    early = divide([("shop.a", [old, new])], frozenset(TOPICS), Reach(1, 910), ahead)
+    division = divide([("shop.a", [old, new])], frozenset(TOPICS), CompleteThrough(2, 110), ahead)
+    early = divide([("shop.a", [old, new])], frozenset(TOPICS), CompleteThrough(1, 910), ahead)
 
     assert ([old], [new]) == (division.within[0][1], division.beyond[0][1])
     assert (100, Ahead(2, 100, 0, 100)) == (division.boundary, division.ahead)
@@ -199,5 +203,5 @@ def test_what_does_not_tell_its_place_is_applied_as_it_comes(damaged: bytes | No
     assert place_of(Record(None, damaged, "1", 0, 0)) is None
     assert place_of(record(0, 5, 6)._replace(epoch=None)) is None
     assert place_of(record(0, 5, 6)._replace(epoch="one")) is None
-    assert Place(1, 5, 0) == place_of(record(0, 5, 6))
-    assert Place(1, 0, 0) == place_of(record(0, None, 6))
+    assert RecordPosition(1, 5, 0) == place_of(record(0, 5, 6))
+    assert RecordPosition(1, 0, 0) == place_of(record(0, None, 6))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from cdc.schema_change.difference import ChangeKind, SchemaChange
 from projections.definition.views import SchemaPolicy
-from projections.planning.schema_policy import Outcome, decide
+from projections.planning.schema_policy import SchemaOutcome, decide
 from projections.stores.delta.history.states import (
     HistoryChange,
     HistoryState,
@@ -168,5 +168,5 @@ def test_a_history_is_paused_by_another_key_and_follows_other_changes() -> None:
     rekeyed = SchemaChange(ChangeKind.KEY_CHANGED, "id", compatible=True)
     policy = SchemaPolicy.EVOLVE
 
-    assert Outcome.FOLLOWED is decide(policy, [rekeyed], keyless=False).outcome
-    assert Outcome.PAUSED is decide(policy, [rekeyed], keyless=False, history=True).outcome
+    assert SchemaOutcome.FOLLOWED is decide(policy, [rekeyed], keyless=False).outcome
+    assert SchemaOutcome.PAUSED is decide(policy, [rekeyed], keyless=False, history=True).outcome

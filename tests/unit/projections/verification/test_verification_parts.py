@@ -31,10 +31,10 @@ from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.stores.delta.sink import WarehouseSink
 from projections.verification.compared_stores import ComparedStores
-from projections.verification.key_filter import Side, differing
+from projections.verification.key_filter import ComparedRows, differing
 from projections.verification.recheck import KEYS_AT_ONCE, Rounds
 from projections.verification.repair import refuse
-from projections.verification.report import Finding, Verdict, ViewReport
+from projections.verification.report import KeyFinding, KeyVerdict, ViewReport
 from projections.verification.staleness import with_staleness
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_the_sieve_lets_pass_what_is_equal_once_on_both_sides(
     source: dict[str, int], store: dict[str, int], doubled: list[str]
 ) -> None:
     twice = [key for key in doubled if key in store]
-    with closing(Side(("id",))) as one, closing(Side(("id",))) as other:
+    with closing(ComparedRows(("id",))) as one, closing(ComparedRows(("id",))) as other:
         for side, rows in ((one, source), (other, store)):
             for some in batches(rows.items()):
                 side.add(RowPart(("id", "value"), some))
@@ -105,7 +105,7 @@ def test_the_sieve_has_more_rows_than_it_keeps_in_memory_and_no_file_by_a_name(
 ) -> None:
     """Its keys are those of people: a verification that is killed leaves none of them."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with closing(Side(("id",))) as one, closing(Side(("id",))) as other:
+    with closing(ComparedRows(("id",))) as one, closing(ComparedRows(("id",))) as other:
         for side in (one, other):
             rows = [
                 (f"key-{number:060d}", number if number != 119_999 else id(side))
@@ -201,10 +201,10 @@ def test_rounds_judge_what_holds_still_and_give_up_what_does_not() -> None:
 
     said = {each.key: each.verdict for outcome in found for each in outcome.findings}
     assert said == {
-        "2": Verdict.DIFFERENT,
-        "3": Verdict.MISSING,
-        "4": Verdict.EXTRA,
-        "5": Verdict.QUARANTINED,
+        "2": KeyVerdict.DIFFERENT,
+        "3": KeyVerdict.MISSING,
+        "4": KeyVerdict.EXTRA,
+        "5": KeyVerdict.QUARANTINED,
     }
     assert {"1"} == set().union(*(outcome.moving for outcome in found))
 
@@ -251,7 +251,7 @@ def test_a_row_of_which_the_log_has_a_newer_change_is_stale(
         made = DeltaTable(str(spec.archive)).update({"op": "NULL"}, predicate="lsn = 800")
         assert 2 == made["num_updated_rows"]
     findings = tuple(
-        Finding(str(key), Verdict.DIFFERENT, (1 << 56) + 800, ("a",)) for key in (1, 2, 3)
+        KeyFinding(str(key), KeyVerdict.DIFFERENT, (1 << 56) + 800, ("a",)) for key in (1, 2, 3)
     )
     report = ViewReport("orders", Store.CACHE, 9, 0, 0, 4, None, findings=findings)
 

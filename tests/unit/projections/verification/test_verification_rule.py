@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from projections.changes.sink import Holding
 from projections.verification.recheck import judge
-from projections.verification.report import Verdict
+from projections.verification.report import KeyVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,7 +114,7 @@ def _damage(world: World, damage: str) -> None:
     del row
 
 
-def _judged(world: World, parts: tuple[list[str], ...], *, settles: bool = True) -> Verdict:
+def _judged(world: World, parts: tuple[list[str], ...], *, settles: bool = True) -> KeyVerdict:
     """Carries out the steps of the rule, with anything happening in between."""
     first = world.held()
     _happen(world, parts[0])
@@ -139,7 +139,7 @@ def test_a_view_that_is_right_is_never_told_as_wrong(
     verdict = _judged(world, parts, settles=settles)
 
     event(verdict)
-    assert verdict in {Verdict.EQUAL, Verdict.MOVING}
+    assert verdict in {KeyVerdict.EQUAL, KeyVerdict.MOVING}
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -158,14 +158,14 @@ def test_a_view_that_is_wrong_is_told_as_such_once_its_row_holds_still(
 
     wrong = world.view[1] != right
     event(f"{damage}: {verdict}")
-    assert wrong == (verdict not in {Verdict.EQUAL, Verdict.MOVING})
+    assert wrong == (verdict not in {KeyVerdict.EQUAL, KeyVerdict.MOVING})
     if wrong:
         expected = (
-            Verdict.EXTRA
+            KeyVerdict.EXTRA
             if right is None
-            else Verdict.MISSING
+            else KeyVerdict.MISSING
             if world.view[1] is None
-            else Verdict.DIFFERENT
+            else KeyVerdict.DIFFERENT
         )
         assert expected == verdict
 
@@ -191,7 +191,7 @@ def test_what_is_told_as_equal_was_equal_to_the_source_at_the_snapshot(
 
     shown = {document(row) and document(row)["row"]}
     had = {(held.documents[0]["row"] if held.documents else None) for held in (first, second)}
-    assert (verdict is not Verdict.EQUAL) or bool(shown & had)
+    assert (verdict is not KeyVerdict.EQUAL) or bool(shown & had)
 
 
 def test_without_waiting_for_open_transactions_an_early_view_would_raise_an_alarm() -> None:
@@ -201,14 +201,14 @@ def test_without_waiting_for_open_transactions_an_early_view_would_raise_an_alar
     world.apply()
     first = world.held()
 
-    assert judge(first, document(world.row()), world.held()) is Verdict.EXTRA
-    assert judge(first, document(world.row()), world.held(), seen=False) is Verdict.MOVING
+    assert judge(first, document(world.row()), world.held()) is KeyVerdict.EXTRA
+    assert judge(first, document(world.row()), world.held(), seen=False) is KeyVerdict.MOVING
 
 
 def test_two_rows_of_one_key_are_told_apart_from_one() -> None:
     row = {"row": 1}
     doubled = Holding(8, (row, row))
 
-    assert judge(doubled, row, doubled) is Verdict.DUPLICATED
-    assert judge(doubled, None, doubled) is Verdict.EXTRA
-    assert judge(Holding(8, (row,)), row, Holding(8, (row,))) is Verdict.EQUAL
+    assert judge(doubled, row, doubled) is KeyVerdict.DUPLICATED
+    assert judge(doubled, None, doubled) is KeyVerdict.EXTRA
+    assert judge(Holding(8, (row,)), row, Holding(8, (row,))) is KeyVerdict.EQUAL

@@ -12,7 +12,7 @@ from cdc.table import TableName
 from projections.definition import codec
 from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.versions.rate_estimate import rate_of, share_of
-from projections.versions.version import Replayed, VersionState, ViewVersion
+from projections.versions.version import FillProgress, VersionState, ViewVersion
 
 if TYPE_CHECKING:
     from projections.definition.views import AnyView
@@ -33,7 +33,7 @@ def made(
         f"{view.name}.v{number}",
         VersionState.HELD,
         codec.encoded(view),
-        replayed=Replayed({}, None, per_s * 10, 10.0, share),
+        replayed=FillProgress({}, None, per_s * 10, 10.0, share),
         made_at=datetime(2026, 11, day, tzinfo=UTC),
     )
 
@@ -64,8 +64,8 @@ def test_the_newest_rebuild_of_the_same_view_counts_and_else_the_newest_of_its_k
 
 
 def test_what_was_not_replayed_to_its_end_or_too_quickly_tells_nothing() -> None:
-    begun = replace(KNOWN[0], replayed=Replayed({}, {"at": 1}, 10, 100.0, 1.0))
-    quick = replace(KNOWN[0], replayed=Replayed({}, None, 10, 0.2, 1.0))
+    begun = replace(KNOWN[0], replayed=FillProgress({}, {"at": 1}, 10, 100.0, 1.0))
+    quick = replace(KNOWN[0], replayed=FillProgress({}, None, 10, 0.2, 1.0))
     torn = replace(KNOWN[0], definition={"kind": "of nobody"})
 
     assert ASSUMED == rate_of([begun, quick, torn], ORDERS).per_s
@@ -81,6 +81,6 @@ def test_a_rate_is_that_of_the_share_that_is_asked_for() -> None:
 
 
 def test_the_share_of_a_rebuild_that_was_paused_is_that_of_all_its_time() -> None:
-    assert share_of(Replayed({}), 3.0, 0.25) == 0.25
-    assert share_of(Replayed({}, {}, 1, 10.0, 0.5), 30.0, 0.1) == 0.2
-    assert share_of(Replayed({}, {}, 1, 10.0), 30.0, 0.1) is None
+    assert share_of(FillProgress({}), 3.0, 0.25) == 0.25
+    assert share_of(FillProgress({}, {}, 1, 10.0, 0.5), 30.0, 0.1) == 0.2
+    assert share_of(FillProgress({}, {}, 1, 10.0), 30.0, 0.1) is None

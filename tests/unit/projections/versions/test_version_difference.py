@@ -18,7 +18,7 @@ from eventstore.serialization.registry import EventTypes
 from projections.changes.row_change import RowChange
 from projections.common import store_lock
 from projections.definition.columns import ROW_ID_COLUMN
-from projections.definition.diff import ChangeKind, DefinitionChange
+from projections.definition.diff import DefinitionChange, DefinitionChangeKind
 from projections.definition.event_rows import KEY, EventForm
 from projections.definition.expectations.expectation import Expectation, OnFail, deletes
 from projections.definition.views import EVENTS, Store
@@ -50,8 +50,8 @@ OLD = ViewPlan(
 )
 NEW = replace(OLD, name="orders.v2", shown=False)
 PLACED = (deletes("status = 'cancelled'"),)
-ROWS = DefinitionChange(ChangeKind.REBUILD, ("rows",), rows=True)
-NOTHING = DefinitionChange(ChangeKind.NONE)
+ROWS = DefinitionChange(DefinitionChangeKind.REBUILD, ("rows",), rows=True)
+NOTHING = DefinitionChange(DefinitionChangeKind.NONE)
 EARLIER = "earlier states, which its definition makes otherwise"
 HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current", "recorded_from", "recorded_to")
 
@@ -244,7 +244,7 @@ def test_rows_that_nothing_identifies_are_matched_as_often_as_they_are_there(
     given = [RowChange((str(n),), n, row(1), n) for n in (1, 2, 3)]
     stored.write(old, given)
     stored.write(new, given[:2])
-    change = DefinitionChange(ChangeKind.REBUILD, ("left out",), frozenset({"weight"}))
+    change = DefinitionChange(DefinitionChangeKind.REBUILD, ("left out",), frozenset({"weight"}))
 
     found = stored.compared(old, new, change)
     assert (0, 1) == (found.found.appeared, found.found.gone)
@@ -305,7 +305,7 @@ def test_a_field_that_has_another_type_is_not_compared(stored: Stored, store: St
     new = event_plan("orders.v2", event_types(str), ("order.placed",), store)
     stored.write(old, event_rows(old, ["order.placed"] * 3, 5))
     stored.write(new, event_rows(new, ["order.placed"] * 3, "5"))
-    change = DefinitionChange(ChangeKind.REBUILD, ("version",), frozenset({"total"}))
+    change = DefinitionChange(DefinitionChangeKind.REBUILD, ("version",), frozenset({"total"}))
 
     found = stored.compared(old, new, change)
     assert (True, {"column total: bigint to text": 1}) == (found.same, found.explained)
