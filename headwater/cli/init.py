@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headwater.project.scaffold import Draft
-    from headwater.project.survey import Choice, Survey
+    from headwater.project.survey import Choice, DatabaseSurvey
 
 _SHOWN_MAX: Final = 24
 """Tables that are shown, the largest first; the preview shows all."""
@@ -100,7 +100,7 @@ def _listed(words: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(part for word in words or () for part in word.split(",") if part)
 
 
-def _show(found: Survey, *, everything: bool) -> None:
+def _show(found: DatabaseSurvey, *, everything: bool) -> None:
     largest = sorted(found.mirrored, key=lambda choice: -choice.size_bytes)
     listed = found.mirrored if everything else largest[:_SHOWN_MAX]
     print_rows([_row(choice) for choice in listed], as_json=False, title="", empty="")
@@ -136,7 +136,7 @@ def _show_left_out(reason: str, choices: Sequence[Choice], *, everything: bool) 
         stderr.print(f"  [dim]repair[/] {escape(shown(repair))}", soft_wrap=True)
 
 
-def _show_load(found: Survey) -> None:
+def _show_load(found: DatabaseSurvey) -> None:
     rows = sum(choice.rows for choice in found.mirrored)
     size = _size(sum(choice.size_bytes for choice in found.mirrored))
     disk = _size(sum(choice.disk_bytes for choice in found.mirrored))
@@ -147,7 +147,7 @@ def _show_load(found: Survey) -> None:
     )
 
 
-def _load_s(found: Survey) -> float:
+def _load_s(found: DatabaseSurvey) -> float:
     return _START_S + sum(choice.load_s for choice in found.mirrored)
 
 

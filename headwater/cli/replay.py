@@ -16,7 +16,7 @@ from headwater.project.project import open_project, settings_file
 from headwater.reading.replay import replay_view
 
 if TYPE_CHECKING:
-    from headwater.reading.replay import Replayed
+    from headwater.reading.replay import ViewReplay
     from projections.job.batch.replay_derived import ReplayComparison
 
 
@@ -71,7 +71,7 @@ def replay(
     )
 
 
-def _row(done: Replayed) -> dict[str, Any]:
+def _row(done: ViewReplay) -> dict[str, Any]:
     found: dict[str, Any] = {
         "view": done.view,
         "made_from": ", ".join(done.made_from),
@@ -93,7 +93,7 @@ def _counts(compared: ReplayComparison) -> dict[str, int | None]:
     }
 
 
-def _document(done: Replayed, to: Path | None) -> dict[str, Any]:
+def _document(done: ViewReplay, to: Path | None) -> dict[str, Any]:
     found = _row(done) | {"made_from": list(done.made_from)}
     if to is not None:
         found["table"] = str(to)

@@ -18,7 +18,7 @@ from headwater.project.project import open_project, settings_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headwater.operations.remove_source import Item
+    from headwater.operations.remove_source import CapturePart
 
 _PARTS = ", ".join(PARTS)
 _CELL = 60
@@ -99,7 +99,7 @@ def _listed(words: Sequence[str] | None) -> list[str]:
     return [part for word in words or () for part in word.split(",") if part]
 
 
-def _show(items: Sequence[Item], *, stops: bool, as_json: bool) -> None:
+def _show(items: Sequence[CapturePart], *, stops: bool, as_json: bool) -> None:
     if as_json:
         print_json({"items": [asdict(item) for item in items], "stops": stops})
         return
@@ -122,7 +122,7 @@ def _short(name: str) -> str:
     return name if len(name) <= _CELL else f"{name[: _CELL - 1]}…"
 
 
-def _stays(item: Item) -> None:
+def _stays(item: CapturePart) -> None:
     stderr.print(
         f"[yellow]stays[/] {item.part} {escape(item.name)}: {escape(item.why)}", soft_wrap=True
     )

@@ -30,7 +30,7 @@ _BUDGET = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class VerificationReport:
     """What a comparison of views with their source has come to.
 
     Args:
@@ -78,7 +78,7 @@ def gather(
     *,
     budget: float = _BUDGET,
     catch_up_s: float = _CATCH_UP_S,
-) -> Verification:
+) -> VerificationReport:
     """Compares views with their source.
 
     Args:
@@ -104,10 +104,10 @@ def gather(
         but={(each.view, each.store) for each in left_out},
         uncompared=left_out.append,
     )
-    return Verification(reports, left_out, paused)
+    return VerificationReport(reports, left_out, paused)
 
 
-def present(found: Verification, *, as_json: bool) -> None:
+def present(found: VerificationReport, *, as_json: bool) -> None:
     """Prints what a comparison has come to.
 
     Raises:

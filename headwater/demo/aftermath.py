@@ -16,7 +16,7 @@ from headwater.operations.erase_rows import Forgetting
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headwater.demo.reader import Places
+    from headwater.demo.reader import ViewEndpoints
     from headwater.demo.workload import Person
     from headwater.platform.platform import Platform
 
@@ -37,7 +37,7 @@ class Aftermath:
 
     platform: Platform
     person: Person
-    places: Places
+    places: ViewEndpoints
     say: Callable[[str], None]
 
     def mend(self) -> Mended:

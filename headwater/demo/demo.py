@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, cast
 from headwater.demo.drive import Drive
 from headwater.demo.home import is_own, make_anew
 from headwater.demo.report import save_screen
-from headwater.demo.result import Comparison, DemoResult
+from headwater.demo.result import DemoResult, StoreComparison
 from headwater.demo.screen import Screen
 from headwater.demo.shipped import workloads
-from headwater.demo.start import Start
+from headwater.demo.start import DemoStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headwater.demo.options import DemoOptions
-    from headwater.demo.port import Compared, Stack
-    from headwater.demo.reader import Places
+    from headwater.demo.port import ComparedView, Stack
+    from headwater.demo.reader import ViewEndpoints
     from headwater.demo.result import Forgotten, Mended
     from headwater.demo.workload import Workload
     from headwater.platform.platform import Platform
@@ -32,7 +32,7 @@ def run_demo(
     options: DemoOptions,
     console: Console,
     *,
-    before_comparison: Callable[[Stack, Places], None] | None = None,
+    before_comparison: Callable[[Stack, ViewEndpoints], None] | None = None,
 ) -> DemoResult:
     """Runs the demo; whatever happens, Ctrl-C included, nothing is left running.
 
@@ -56,7 +56,7 @@ def run_demo(
             stack.stop()
         make_anew(options.home, options.workload)
         cleanup.callback(_stop, stack, screen)
-        startup = Start(stack, workload, options.scale, screen).run()
+        startup = DemoStart(stack, workload, options.scale, screen).run()
         places = _places(stack)
         driven = Drive(stack, workload, options, places, screen).run()
         mended, forgotten = _aftermath(stack, workload, options, places, screen)
@@ -102,7 +102,7 @@ def _stack(workload: Workload, options: DemoOptions) -> Stack:
 
 
 def _aftermath(
-    stack: Stack, workload: Workload, options: DemoOptions, places: Places, screen: Screen
+    stack: Stack, workload: Workload, options: DemoOptions, places: ViewEndpoints, screen: Screen
 ) -> tuple[Mended | None, Forgotten | None]:
     if not options.rebuild or workload.person is None:
         return None, None
@@ -115,17 +115,17 @@ def _aftermath(
         return mended, after.forget()
 
 
-def _places(stack: Stack) -> Places:
-    from headwater.demo.reader import Places  # noqa: PLC0415  # loads every driver
+def _places(stack: Stack) -> ViewEndpoints:
+    from headwater.demo.reader import ViewEndpoints  # noqa: PLC0415  # loads every driver
 
     endpoints = stack.endpoints
     tables = stack.project.settings.home / "tables"
     prefix = f"{stack.project.source.name}:"
-    return Places(tables, endpoints.search_url, endpoints.cache_url, prefix)
+    return ViewEndpoints(tables, endpoints.search_url, endpoints.cache_url, prefix)
 
 
-def _comparison(found: Compared) -> Comparison:
-    return Comparison(
+def _comparison(found: ComparedView) -> StoreComparison:
+    return StoreComparison(
         found.view,
         str(found.store),
         found.rows,

@@ -19,7 +19,7 @@ from headwater.demo.traffic import Written
 if TYPE_CHECKING:
     from headwater.demo.options import DemoOptions
     from headwater.demo.port import Stack
-    from headwater.demo.reader import Places
+    from headwater.demo.reader import ViewEndpoints
     from headwater.demo.rebuild import Rebuilding
     from headwater.demo.result import Freshness, Rebuilt, Recovery
     from headwater.demo.screen import Screen
@@ -67,7 +67,7 @@ class Drive:
         stack: Stack,
         workload: Workload,
         options: DemoOptions,
-        places: Places,
+        places: ViewEndpoints,
         screen: Screen,
     ) -> None:
         self._stack = stack

@@ -28,7 +28,7 @@ _ASK_EVERY_S: Final = {"cache": 0.02, "search": 0.1, "table": 0.25}
 _JOIN_S: Final = 10.0
 
 
-class Reader(Protocol):
+class ProbeReader(Protocol):
     """Reads the probe's counter from one store, as a user would."""
 
     def __call__(self) -> int | None:
@@ -36,14 +36,16 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CounterReading:
     """A counter's value at an instant of `time.monotonic`."""
 
     count: int
     at_s: float
 
 
-def freshness_of(commits: Sequence[Moment], sightings: Sequence[Moment]) -> Freshness:
+def freshness_of(
+    commits: Sequence[CounterReading], sightings: Sequence[CounterReading]
+) -> Freshness:
     """Matches commits with the first sighting of the same or a later counter.
 
     Args:
@@ -85,9 +87,9 @@ class FreshnessMeter:
 
     dsn: str = field(repr=False)
     probe: Probe
-    readers: Mapping[str, Reader]
-    _commits: list[Moment] = field(default_factory=list)
-    _sightings: dict[str, list[Moment]] = field(default_factory=dict)
+    readers: Mapping[str, ProbeReader]
+    _commits: list[CounterReading] = field(default_factory=list)
+    _sightings: dict[str, list[CounterReading]] = field(default_factory=dict)
     _stop_probing: threading.Event = field(default_factory=threading.Event)
     _stop_reading: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -151,13 +153,13 @@ class FreshnessMeter:
                 count += 1
                 began = time.monotonic()
                 connection.execute(self.probe.update, [count])
-                self._commits.append(Moment(count, began))
+                self._commits.append(CounterReading(count, began))
 
-    def _watch(self, store: str, reader: Reader) -> None:
+    def _watch(self, store: str, reader: ProbeReader) -> None:
         seen = self._sightings[store]
         newest = 0
         while not self._stop_reading.wait(_ASK_EVERY_S[store]):
             count = reader()
             if count is not None and count > newest:
                 newest = count
-                seen.append(Moment(count, time.monotonic()))
+                seen.append(CounterReading(count, time.monotonic()))

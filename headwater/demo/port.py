@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
 
 
-class Compared(Protocol):
+class ComparedView(Protocol):
     """One view in one store, compared with its source."""
 
     @property
@@ -60,7 +60,7 @@ class Compared(Protocol):
 class Comparing(Protocol):
     """Views that can be compared with their source."""
 
-    def verify(self) -> Sequence[Compared]:
+    def verify(self) -> Sequence[ComparedView]:
         """Compares every view in every store with the source."""
 
 

@@ -21,7 +21,7 @@ from projections.publishing.published_versions import sources
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headwater.demo.freshness import Reader
+    from headwater.demo.freshness import ProbeReader
     from headwater.demo.workload import Probe, SumReader
 
 _TIMEOUT_S: Final = 5.0
@@ -29,7 +29,7 @@ _PAGE: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ViewEndpoints:
     """Where the views can be read.
 
     Attributes:
@@ -44,7 +44,7 @@ class Places:
     cache_url: str = field(repr=False)
     cache_prefix: str
 
-    def probe_readers(self, probe: Probe) -> dict[str, Reader]:
+    def probe_readers(self, probe: Probe) -> dict[str, ProbeReader]:
         """Readers of one row's counter, by store."""
         return {
             "cache": CacheProbe(self, probe),
@@ -86,7 +86,7 @@ class Places:
 class CacheRow:
     """Gets the row where readers of the view get it: the place and the row in one transaction."""
 
-    def __init__(self, places: Places, probe: Probe, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, places: ViewEndpoints, probe: Probe, timeout_s: float = _TIMEOUT_S) -> None:
         self._client = redis.Redis.from_url(places.cache_url, socket_timeout=timeout_s)
         self._prefix, self._view = places.cache_prefix, probe.view
         self._key = key_text(list(probe.key.values()))
@@ -113,7 +113,7 @@ class CacheRow:
 class CacheProbe:
     """Gets the row by its key, in the version that readers see."""
 
-    def __init__(self, places: Places, probe: Probe) -> None:
+    def __init__(self, places: ViewEndpoints, probe: Probe) -> None:
         self._row = CacheRow(places, probe)
         self._column = probe.column
 
@@ -129,7 +129,7 @@ class CacheProbe:
 class SearchProbe:
     """Searches for the row through the alias; what only a get by id would show does not count."""
 
-    def __init__(self, places: Places, probe: Probe) -> None:
+    def __init__(self, places: ViewEndpoints, probe: Probe) -> None:
         self._client = _search_client(places)
         self._view, self._column = probe.view, probe.column
         self._body = {
@@ -151,7 +151,7 @@ class SearchProbe:
 class TableProbe:
     """Asks the published version of the Delta table that readers see, as `headwater query` does."""
 
-    def __init__(self, places: Places, probe: Probe) -> None:
+    def __init__(self, places: ViewEndpoints, probe: Probe) -> None:
         self._tables, self._view = places.tables, probe.view
         self._sql = counter_sql(probe)
         self._table: DeltaTable | None = None
@@ -194,7 +194,7 @@ def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _search_client(places: Places) -> Any:
+def _search_client(places: ViewEndpoints) -> Any:
     return opensearchpy.OpenSearch(hosts=[places.search_url], timeout=_TIMEOUT_S, max_retries=0)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headwater.demo.freshness import FreshnessMeter
-    from headwater.demo.reader import Places
+    from headwater.demo.reader import ViewEndpoints
     from headwater.demo.result import Recovery
     from headwater.demo.watcher import Watcher
     from headwater.demo.workload import Probe
@@ -74,7 +74,7 @@ class Rebuilding:
     platform: Platform
     probe: Probe
     column: str
-    places: Places
+    places: ViewEndpoints
     meter: FreshnessMeter
     say: Callable[[str], None]
     traffic_began: float

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from headwater.demo.result import Comparison, DemoResult, Freshness, Rebuilt
+    from headwater.demo.result import DemoResult, Freshness, Rebuilt, StoreComparison
 
 STORE_NAMES: Final = {"table": "Delta", "search": "OpenSearch", "cache": "Valkey"}
 SCREEN_WIDTH: Final = 84
@@ -116,7 +116,7 @@ def _views(result: DemoResult, *, unicode: bool) -> Table:
     return table
 
 
-def _cell(copy: Comparison | None, *, unicode: bool) -> Text:
+def _cell(copy: StoreComparison | None, *, unicode: bool) -> Text:
     if copy is None:
         return Text("—" if unicode else "-", "dim")
     if copy.agrees:

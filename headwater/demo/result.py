@@ -10,7 +10,7 @@ STORES = ("table", "search", "cache")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class StoreComparison:
     """One view in one store, compared with its source.
 
     Attributes:
@@ -118,7 +118,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ReaderObservations:
     """What a reader of one store saw while a view was rebuilt and switched.
 
     Attributes:
@@ -170,7 +170,7 @@ class Rebuilt:
     switches: int
     killed: int
     job_killed: Recovery
-    watched: dict[str, Watched]
+    watched: dict[str, ReaderObservations]
     before: dict[str, Freshness]
     building: dict[str, Freshness]
     switching: dict[str, Freshness]
@@ -245,7 +245,7 @@ class DemoResult:
 
     workload: str
     position: str
-    views: tuple[Comparison, ...]
+    views: tuple[StoreComparison, ...]
     freshness: dict[str, Freshness]
     seconds: float
     rate: float

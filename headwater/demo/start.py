@@ -35,7 +35,7 @@ class _AbandonedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class DemoStart:
     """Starts the servers side by side; each step of capture begins as soon as it can.
 
     Attributes:

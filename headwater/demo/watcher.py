@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from headwater.demo.reader import CacheRow, counter_sql
-from headwater.demo.result import Watched
+from headwater.demo.result import ReaderObservations
 from projections.changes.documents import key_text
 from projections.publishing.published_versions import stable_path
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headwater.demo.reader import Places
+    from headwater.demo.reader import ViewEndpoints
     from headwater.demo.workload import Probe
 
 _EVERY_S: Final = 0.05
@@ -45,7 +45,7 @@ class Watcher(threading.Thread):
         self, read: Callable[[], int | None], there: Callable[[], bool] = lambda: True
     ) -> None:
         super().__init__(daemon=True)
-        self.found = Watched()
+        self.found = ReaderObservations()
         self._read = read
         self._there = there
         self._stopped = threading.Event()
@@ -73,7 +73,7 @@ class Watcher(threading.Thread):
                 steps_back=found.steps_back + back,
             )
 
-    def stop(self) -> Watched:
+    def stop(self) -> ReaderObservations:
         """Ends the thread; returns what was counted."""
         self._stopped.set()
         self.join(_TIMEOUT_S)
@@ -131,7 +131,7 @@ class StableRow:
         return int(rows[0]["counted"]) if rows else None
 
 
-def watchers(places: Places, probe: Probe) -> dict[str, Watcher]:
+def watchers(places: ViewEndpoints, probe: Probe) -> dict[str, Watcher]:
     """Returns a watcher of the probe's row for each store."""
     stable = StableRow(places.tables, probe)
     return {
@@ -141,7 +141,7 @@ def watchers(places: Places, probe: Probe) -> dict[str, Watcher]:
     }
 
 
-def _cache_reader(places: Places, probe: Probe) -> Callable[[], int | None]:
+def _cache_reader(places: ViewEndpoints, probe: Probe) -> Callable[[], int | None]:
     row = CacheRow(places, probe, _TIMEOUT_S)
 
     def read() -> int | None:
@@ -151,7 +151,7 @@ def _cache_reader(places: Places, probe: Probe) -> Callable[[], int | None]:
     return read
 
 
-def _search_reader(places: Places, probe: Probe) -> Callable[[], int | None]:
+def _search_reader(places: ViewEndpoints, probe: Probe) -> Callable[[], int | None]:
     client: Any = opensearchpy.OpenSearch(hosts=[places.search_url], timeout=_TIMEOUT_S)
     key = key_text(list(probe.key.values()))
     body = {"query": {"ids": {"values": [key]}}, "_source": [probe.column]}

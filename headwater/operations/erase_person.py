@@ -54,7 +54,7 @@ class _Whose(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Known:
+class PersonFindings:
     """What the log knows of a person.
 
     Attributes:
@@ -139,13 +139,13 @@ def shred(
     return Shredded(had, certificate, keep(certificate, home / "certificates"))
 
 
-def _searched_in(home: Path, known: Known, wanted: list[str]) -> tuple[str, ...]:
+def _searched_in(home: Path, known: PersonFindings, wanted: list[str]) -> tuple[str, ...]:
     log = ("the log of events, where nothing is sealed",) if known.texts else ()
     return (*log, f"files of {home}") if wanted and home.is_dir() else log
 
 
 def _not_searched(
-    known: Known, searched: Searched, wanted: list[str], *, master: bool
+    known: PersonFindings, searched: Searched, wanted: list[str], *, master: bool
 ) -> Iterator[str]:
     if known.unread:
         yield f"the log of events was not read: {known.unread}"
@@ -168,9 +168,9 @@ def _states(database: Database, tenant: str, subject: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _known(database: Database, person: _Person) -> Known:
+def _known(database: Database, person: _Person) -> PersonFindings:
     """Reads the log for what it has of a person."""
-    known = Known()
+    known = PersonFindings()
     log = PostgresEventLog(database.dsn)
     try:
         own: set[str] = set()
@@ -189,7 +189,7 @@ def _known(database: Database, person: _Person) -> Known:
     return known
 
 
-def _apart(log: PostgresEventLog, person: _Person, known: Known, left: set[str]) -> None:
+def _apart(log: PostgresEventLog, person: _Person, known: PersonFindings, left: set[str]) -> None:
     """Keeps the values that no event about others has, and names events that tell one."""
     told = defaultdict[str, list[int]](list)
     for stored in log.read_log(person.tenant):

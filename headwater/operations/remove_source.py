@@ -35,7 +35,7 @@ PARTS: Final = (CONNECTOR, TOPICS, *map(str, TracePart), CHECKPOINTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class CapturePart:
     """A part of a capture that there is.
 
     Attributes:
@@ -79,7 +79,7 @@ class Removal:
         self._wanted = set(wanted)
         self._spec = None if platform is None else _spec(platform, dsn, source)
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[CapturePart]:
         """Returns what there is, in the order in which it goes; changes nothing.
 
         Raises:
@@ -91,7 +91,9 @@ class Removal:
                 *self._connector(connection),
                 *self._topics(connection),
                 *(
-                    Item(str(trace.part), trace.name, trace.removable, trace.why, trace.statement)
+                    CapturePart(
+                        str(trace.part), trace.name, trace.removable, trace.why, trace.statement
+                    )
                     for trace in traces.find(connection, self._source)
                 ),
                 *self._checkpoints(),
@@ -146,7 +148,7 @@ class Removal:
             gone = remove_connector(connection, to, spec)
         return [f"removed connector {spec.connector} and its offsets"] if gone else []
 
-    def _refuse_schema_first(self, found: list[Item]) -> None:
+    def _refuse_schema_first(self, found: list[CapturePart]) -> None:
         source_parts = [item for item in found if item.part in list(TracePart) and item.goes]
         before = [i.part for i in source_parts[:-1] if i.part not in self._wanted]
         if TracePart.SCHEMA in self._wanted and before and source_parts[-1].part == "schema":
@@ -155,13 +157,13 @@ class Removal:
                 hint=f"let the {before[0]} go too, or keep the schema",
             )
 
-    def _connector(self, connection: Connection[Any]) -> Iterator[Item]:
+    def _connector(self, connection: Connection[Any]) -> Iterator[CapturePart]:
         spec = self._spec
         if spec is None or not (spec.connect_url or self._started):
             return
         if not spec.connect_url:
             why = "Kafka Connect is not running; headwater up starts it, or remove the home folder"
-            yield Item(CONNECTOR, spec.connector, False, why)
+            yield CapturePart(CONNECTOR, spec.connector, False, why)
             return
         with closing(ConnectRest(spec.connect_url, retry_s=3.0)) as rest:
             config = rest.config(spec.connector)
@@ -170,23 +172,25 @@ class Removal:
         ours = reads_slot(connection, config, spec)
         other = f"reads slot {config.get('slot.name')} of database {config.get('database.dbname')}"
         why = "reads the slot" if ours else other
-        yield Item(CONNECTOR, spec.connector, ours, why)
+        yield CapturePart(CONNECTOR, spec.connector, ours, why)
 
-    def _topics(self, connection: Connection[Any]) -> Iterator[Item]:
+    def _topics(self, connection: Connection[Any]) -> Iterator[CapturePart]:
         spec = self._spec
         if spec is None or not (spec.kafka_bootstrap or self._started):
             return
         if not spec.kafka_bootstrap:
             why = "Kafka is not running; its topics are in the home folder"
-            yield Item(TOPICS, f"{spec.name}.*", False, why)
+            yield CapturePart(TOPICS, f"{spec.name}.*", False, why)
             return
         ours = self._own_topics(connection, spec)
         others = self._named_topics(connection, spec) - ours
         if ours:
-            yield Item(TOPICS, ", ".join(sorted(ours)), True, "changes, as long as they are kept")
+            yield CapturePart(
+                TOPICS, ", ".join(sorted(ours)), True, "changes, as long as they are kept"
+            )
         if others:
             why = "made anew by another since they were looked at"
-            yield Item(TOPICS, ", ".join(sorted(others)), False, why)
+            yield CapturePart(TOPICS, ", ".join(sorted(others)), False, why)
 
     def _named_topics(self, connection: Connection[Any], spec: CaptureSpec) -> set[str]:
         """Topics that exist and have names of the source's."""
@@ -208,10 +212,10 @@ class Removal:
         there = topics.identities(spec.kafka_bootstrap, names)
         return {name for name in names if known.get(name, there.get(name)) == there.get(name)}
 
-    def _checkpoints(self) -> Iterator[Item]:
+    def _checkpoints(self) -> Iterator[CapturePart]:
         folder = self._folder
         if folder is not None and folder.is_dir():
-            yield Item(
+            yield CapturePart(
                 CHECKPOINTS, str(folder), True, "where the job's queries stand in the topics"
             )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cdc.postgres import address, session
 from headwater.errors import UsageError
 from headwater.project.spelling import PROJECT_LENGTH_MAX, SOURCE_LENGTH_MAX, identifier, shown
-from headwater.project.survey import EXCLUDED, NOT_ASKED, Survey, Wanted, survey
+from headwater.project.survey import EXCLUDED, NOT_ASKED, DatabaseSurvey, Wanted, survey
 from headwater.project.views_text import views_text
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Draft:
 
     folder: Path
     dsn: str
-    survey: Survey
+    survey: DatabaseSurvey
 
     def __repr__(self) -> str:
         return f"Draft({self.folder}, {self.survey.source})"
@@ -122,7 +122,7 @@ def create(folder: Path, dsn: str, name: str, wanted: Wanted | None = None) -> l
     return [f"wrote {file}" for file in write(drafted)] + remarks(drafted.survey)
 
 
-def remarks(found: Survey) -> list[str]:
+def remarks(found: DatabaseSurvey) -> list[str]:
     """Returns what has to be known of tables, a line each."""
     lines = [f"{choice.table} {note}" for choice in found.mirrored for note in choice.notes]
     lines += [

@@ -121,7 +121,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class DatabaseSurvey:
     """What is chosen of a database.
 
     Attributes:
@@ -158,7 +158,7 @@ class Survey:
 
 def survey(
     connection: Connection[Any], dsn: str, source: str, wanted: Wanted, disk_free_bytes: int
-) -> Survey:
+) -> DatabaseSurvey:
     """Looks at a database and chooses what to mirror; changes nothing.
 
     Args:
@@ -196,7 +196,7 @@ def survey(
             choices[table] = replace(choices[table], insert_only=True)
         findings = looker.checked(choices, capture.checks(connection, spec))
     kept = _sized(list(choices.values()), wanted, disk_free_bytes)
-    return Survey(source, tuple(kept), eventstore, tuple(findings))
+    return DatabaseSurvey(source, tuple(kept), eventstore, tuple(findings))
 
 
 def _accepted(

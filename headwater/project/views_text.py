@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cdc.table import TableName
-    from headwater.project.survey import Choice, Survey
+    from headwater.project.survey import Choice, DatabaseSurvey
 
 _MANY: Final = 24
 """Tables from which on each is written once, in groups."""
@@ -25,7 +25,7 @@ _NAMED_MAX: Final = 6
 """Tables that are named of those that are left out for one reason; the preview names all."""
 
 
-def views_text(survey: Survey) -> str:
+def views_text(survey: DatabaseSurvey) -> str:
     """Returns the text of a module that declares a source and a mirror of each chosen table."""
     chosen = [choice.table for choice in survey.mirrored]
     names = view_names(chosen)
@@ -35,7 +35,7 @@ def views_text(survey: Survey) -> str:
     )
 
 
-def _heading(survey: Survey) -> str:
+def _heading(survey: DatabaseSurvey) -> str:
     return (
         f'"""What Headwater keeps of `{survey.source}`. `headwater plan` shows what a change here '
         'changes."""\n\n'
@@ -43,7 +43,7 @@ def _heading(survey: Survey) -> str:
     )
 
 
-def _plain(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
+def _plain(survey: DatabaseSurvey, names: Mapping[TableName, str]) -> list[str]:
     source, tables = variable(survey.source), list(names)
     listed = [f"        {literal(str(table))}," for table in tables]
     lines = [*_source(survey, "[", listed), ""]
@@ -56,7 +56,7 @@ def _plain(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
     return lines
 
 
-def _grouped(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
+def _grouped(survey: DatabaseSurvey, names: Mapping[TableName, str]) -> list[str]:
     source = variable(survey.source)
     lines, mirrors, variables = [], [], []
     for heading, to, choices in _by_stores(survey):
@@ -73,7 +73,7 @@ def _grouped(survey: Survey, names: Mapping[TableName, str]) -> list[str]:
     return [*lines, *_source(survey, f"[{every}]"), "", *mirrors, ""]
 
 
-def _source(survey: Survey, begin: str, tables: Sequence[str] = ()) -> list[str]:
+def _source(survey: DatabaseSurvey, begin: str, tables: Sequence[str] = ()) -> list[str]:
     extras = ["    eventstore=True,"] if survey.eventstore else []
     if accepted := [literal(str(each.table)) for each in survey.mirrored if each.insert_only]:
         extras += ["    # Postgres refuses UPDATE and DELETE on these while they are captured"]
@@ -86,7 +86,9 @@ def _source(survey: Survey, begin: str, tables: Sequence[str] = ()) -> list[str]
     return [*lines, *extras, ")"]
 
 
-def _by_stores(survey: Survey) -> Iterable[tuple[str, tuple[str, ...] | None, list[Choice]]]:
+def _by_stores(
+    survey: DatabaseSurvey,
+) -> Iterable[tuple[str, tuple[str, ...] | None, list[Choice]]]:
     """Choices by where they are mirrored, the usual place first; None stands for all stores."""
     usual = [choice for choice in survey.mirrored if len(choice.to) == len(Store)]
     if usual:
@@ -119,12 +121,12 @@ def _groups(tables: Sequence[TableName]) -> Iterable[tuple[str, list[TableName]]
             yield shown(f"{schema}: others"), others
 
 
-def _noted(survey: Survey) -> list[str]:
+def _noted(survey: DatabaseSurvey) -> list[str]:
     notes = [f"# {choice.table} {note}" for choice in survey.mirrored for note in choice.notes]
     return [*map(shown, notes), ""] if notes else []
 
 
-def _left_out(survey: Survey) -> list[str]:
+def _left_out(survey: DatabaseSurvey) -> list[str]:
     if not survey.left_out:
         return []
     lines = ["# Not mirrored:"]

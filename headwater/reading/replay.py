@@ -39,7 +39,7 @@ _BEHIND_HINT: Final = "headwater view status says how far the views are"
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ViewReplay:
     """What a replay came to.
 
     Attributes:
@@ -68,7 +68,7 @@ def replay_view(
     *,
     compare: bool = False,
     to: Path | None = None,
-) -> Replayed:
+) -> ViewReplay:
     """Makes a view that is made from others as it was at a moment, from the archive alone.
 
     Args:
@@ -125,7 +125,7 @@ def replay_view(
             shutil.move(root / name, to)
     at = datetime.fromtimestamp(reached.at_us / 1_000_000, UTC)
     number = None if version is None else version.number
-    return Replayed(name, lsn, at, bases, rows, number, compared)
+    return ViewReplay(name, lsn, at, bases, rows, number, compared)
 
 
 def chain_of(project: Project, name: str) -> list[DerivedView]:

@@ -80,7 +80,7 @@ def without_password(address: str) -> str:
 
 
 @dataclass
-class Watched:
+class WatchedService:
     """An external server as the supervisor shows it; it answered when the supervisor started."""
 
     service: ExternalService

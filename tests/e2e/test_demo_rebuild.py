@@ -24,7 +24,7 @@ from projections.publishing.read_barrier import BehindError, ChangeStage
 
 if TYPE_CHECKING:
     from headwater.demo.port import Stack
-    from headwater.demo.reader import Places
+    from headwater.demo.reader import ViewEndpoints
 
 pytestmark = [
     pytest.mark.integration,
@@ -74,7 +74,7 @@ def test_readers_are_moved_twenty_times_unnoticed_and_tampered_rows_turn_the_dem
     assert found["forgotten"]["complete"]
 
 
-def write_and_tamper(stack: Stack, places: Places) -> None:
+def write_and_tamper(stack: Stack, places: ViewEndpoints) -> None:
     with Views(stack) as views:
         read_own_writes(views, stack.source_dsn)
     tamper(places)
@@ -113,7 +113,7 @@ def read_own_writes(views: Views, dsn: str) -> None:
     assert "folded" == read
 
 
-def tamper(places: Places) -> None:
+def tamper(places: ViewEndpoints) -> None:
     with redis.Redis.from_url(places.cache_url) as cache:
         cache.delete(next(cache.scan_iter(f"{places.cache_prefix}orders:*")))
         key = next(cache.scan_iter(f"{places.cache_prefix}customers:*"))

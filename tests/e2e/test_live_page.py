@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from headwater.demo.reader import Places
+    from headwater.demo.reader import ViewEndpoints
     from tests.fix_browser import Browser
 
 pytestmark = [
@@ -129,7 +129,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     )
     found = Shop(home / "tables")
 
-    def look(stack: Any, places: Places) -> None:
+    def look(stack: Any, places: ViewEndpoints) -> None:
         del places
         stack.views.verify()  # views made from others have come to the end, too
         found.opened, found.told = told(stack, found)

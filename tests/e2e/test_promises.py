@@ -20,7 +20,7 @@ import pytest
 from fix_services import fresh_database
 from fix_shell import Shell
 
-from headwater.demo.reader import Places
+from headwater.demo.reader import ViewEndpoints
 from headwater.demo.watcher import watchers
 from headwater.demo.workload import Probe
 from headwater.reading.views import Views
@@ -290,7 +290,7 @@ def test_a_lost_slot_is_refused_by_name_until_one_command_repairs_it(project: Pr
 def test_readers_do_not_notice_a_rebuild_the_cutover_and_the_way_back(project: Project) -> None:
     first, _ = project.version()
     endpoints = project.services()
-    places = Places(
+    places = ViewEndpoints(
         project.shell.folder / ".headwater" / "tables",
         endpoints["opensearch"]["address"],
         endpoints["valkey"]["address"],

@@ -44,7 +44,7 @@ _HEADERS: Final = {
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-class PortTakenError(HeadwaterError):
+class DashboardPortError(HeadwaterError):
     """The address cannot be listened to."""
 
     code = "HW-U004"
@@ -60,7 +60,7 @@ class DashboardServer(ThreadingHTTPServer):
         port: Port; 0 for a free one.
 
     Raises:
-        PortTakenError: Somebody else listens there, or it is no address of this machine.
+        DashboardPortError: Another process listens there, or this machine has no such address.
     """
 
     daemon_threads = True
@@ -71,7 +71,7 @@ class DashboardServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise PortTakenError(
+            raise DashboardPortError(
                 f"cannot listen to {host}:{port}",
                 detail=error.strerror,
                 hint="--port 0 takes a free one"

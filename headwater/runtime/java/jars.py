@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.runtime.java.errors import JarDamagedError, JarUnavailableError
 from headwater.runtime.java.lock import LockedJar, read_lock
-from headwater.runtime.java.progress import Progress, open_progress
+from headwater.runtime.java.progress import DownloadProgress, open_progress
 from headwater.runtime.java.verified import VerifiedJars
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _download(jars: list[LockedJar], folder: Path, *, env: str, progress: bool) 
             raise
 
 
-def _download_one(jar: LockedJar, folder: Path, staging: Path, bar: Progress) -> None:
+def _download_one(jar: LockedJar, folder: Path, staging: Path, bar: DownloadProgress) -> None:
     arrived = _fetch(jar, staging, bar)
     found = sha256_of(arrived)
     if found != jar.sha256:
@@ -131,7 +131,7 @@ def _download_one(jar: LockedJar, folder: Path, staging: Path, bar: Progress) ->
     bar.file_done()
 
 
-def _fetch(jar: LockedJar, staging: Path, bar: Progress) -> Path:
+def _fetch(jar: LockedJar, staging: Path, bar: DownloadProgress) -> Path:
     import requests  # noqa: PLC0415  # only a download needs it
     from jgo.maven import MavenContext  # noqa: PLC0415
     from jgo.maven._resolver import PythonResolver  # noqa: PLC0415

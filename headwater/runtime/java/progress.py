@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-class Progress(Protocol):
+class DownloadProgress(Protocol):
     """Where downloads report; called from several threads at once."""
 
     def for_file(self, name: str, size: int) -> AbstractContextManager[Callable[[int], None]]:
@@ -43,7 +43,7 @@ class _Bar:
 
 
 @contextmanager
-def open_progress(title: str, *, files: int, shown: bool) -> Iterator[Progress]:
+def open_progress(title: str, *, files: int, shown: bool) -> Iterator[DownloadProgress]:
     """A progress bar on stderr, or silence.
 
     Args:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from headwater.runtime.external import Watched, external_services
+from headwater.runtime.external import WatchedService, external_services
 from headwater.runtime.home import Home, write_atomically
 from headwater.runtime.plan import Plan
 from headwater.runtime.process import ProcessRecord, cap_log
@@ -57,7 +57,7 @@ class Supervisor:
         programs += [of_command(command) for command in plan.spec.commands]
         self._units = [Unit(program, self._home, self._pool) for program in programs]
         externals = external_services(plan.spec)
-        self._externals = [Watched(service, self._pool) for service in externals]
+        self._externals = [WatchedService(service, self._pool) for service in externals]
         record = ProcessRecord.of(os.getpid(), "supervisor")
         assert record is not None  # noqa: S101  # we are alive
         self._record = record

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from cdc.lsn import Lsn
 from headwater.cli import main, services
 from headwater.cli.output import print_error
-from headwater.cli.verification import Verification, present
+from headwater.cli.verification import VerificationReport, present
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform import platform
 from headwater.platform.platform import Platform
@@ -110,7 +110,7 @@ def test_a_verification_shows_examples_of_what_is_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     wrong = "lookup customer:[red]:orders (row 7 missing)"
-    found = Verification(
+    found = VerificationReport(
         [
             ViewReport("orders", Store.CACHE, 3, 1, 0, 0, Lsn(1), (wrong,)),
             ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1)),
@@ -136,7 +136,7 @@ def test_a_store_in_which_nothing_was_compared_is_told_with_what_starts_it(
         "HW-P011", "the cache cannot be written", "ConnectionError", "start it", retriable=True
     )
     compared = ViewReport("orders", Store.TABLE, 3, 0, 0, 0, Lsn(1))
-    found = Verification([compared], [Uncompared("orders", Store.CACHE, down)])
+    found = VerificationReport([compared], [Uncompared("orders", Store.CACHE, down)])
 
     with pytest.raises(UnhealthyError) as refused:
         present(found, as_json=False)
@@ -163,7 +163,7 @@ def test_views_that_stand_still_make_a_verification_unhealthy_though_the_others_
     equal = ViewReport("items", Store.TABLE, 3, 0, 0, 0, Lsn(1))
 
     with pytest.raises(typer.Exit) as ended:
-        present(Verification([equal], paused=[still]), as_json=False)
+        present(VerificationReport([equal], paused=[still]), as_json=False)
 
     assert 3 == ended.value.exit_code
     assert [

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from headwater.demo.freshness import Moment, freshness_of, quantile
+from headwater.demo.freshness import CounterReading, freshness_of, quantile
 
 
 def test_a_commit_is_seen_when_its_counter_or_a_later_one_is_read():
-    commits = [Moment(1, 10.0), Moment(2, 10.1), Moment(3, 10.2)]
-    sightings = [Moment(2, 10.5), Moment(3, 10.6)]
+    commits = [CounterReading(1, 10.0), CounterReading(2, 10.1), CounterReading(3, 10.2)]
+    sightings = [CounterReading(2, 10.5), CounterReading(3, 10.6)]
 
     found = freshness_of(commits, sightings)
 
@@ -22,7 +22,9 @@ def test_a_commit_is_seen_when_its_counter_or_a_later_one_is_read():
 
 
 def test_a_commit_that_nobody_saw_is_counted_and_not_averaged():
-    found = freshness_of([Moment(1, 1.0), Moment(2, 2.0)], [Moment(1, 1.25)])
+    found = freshness_of(
+        [CounterReading(1, 1.0), CounterReading(2, 2.0)], [CounterReading(1, 1.25)]
+    )
 
     assert found.samples == 1
     assert found.unseen == 1

@@ -13,21 +13,21 @@ from rich.text import Text
 from headwater.demo.report import duration, report, save_screen
 from headwater.demo.result import (
     STORES,
-    Comparison,
     DemoResult,
     Forgotten,
     Freshness,
     Invariant,
     Mended,
+    ReaderObservations,
     Rebuilt,
     Recovery,
     Startup,
-    Watched,
+    StoreComparison,
 )
 
 
 def a_result() -> DemoResult:
-    views = [Comparison("orders", store, 1_234, 0, 0, 0, "0/2A") for store in STORES]
+    views = [StoreComparison("orders", store, 1_234, 0, 0, 0, "0/2A") for store in STORES]
     return DemoResult(
         workload="globalshop",
         position="0/29",
@@ -61,7 +61,7 @@ def test_views_that_agree_are_said_to_equal_their_source():
 
 def test_every_difference_is_named_with_its_number():
     result = a_result()
-    wrong = Comparison("orders", "search", 1_234, 3, 1, 2_000, "0/2A")
+    wrong = StoreComparison("orders", "search", 1_234, 3, 1, 2_000, "0/2A")
     result = dataclasses.replace(result, views=(result.views[0], wrong, result.views[2]))
 
     text = shown(result)
@@ -75,7 +75,7 @@ def test_every_difference_is_named_with_its_number():
 
 @pytest.mark.parametrize("counts", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=str)
 def test_any_single_difference_makes_the_result_red(counts):
-    wrong = Comparison("orders", "cache", 10, *counts, "0/1")
+    wrong = StoreComparison("orders", "cache", 10, *counts, "0/1")
 
     assert not dataclasses.replace(a_result(), views=(wrong,)).verified
 
@@ -174,16 +174,16 @@ def test_a_rebuild_is_told_with_all_that_was_killed_and_a_reader_who_notices_mak
         switches=21,
         killed=4,
         job_killed=Recovery("spark", 4711, 90.0, 22.5, 31.0),
-        watched={store: Watched(reads=1_000) for store in STORES},
+        watched={store: ReaderObservations(reads=1_000) for store in STORES},
         before=fresh,
         building=fresh,
         switching=fresh,
     )
     well = dataclasses.replace(a_result(), rebuilt=rebuilt)
     empty = dataclasses.replace(
-        rebuilt, watched=rebuilt.watched | {"table": Watched(reads=999, empties=1)}
+        rebuilt, watched=rebuilt.watched | {"table": ReaderObservations(reads=999, empties=1)}
     )
-    never = dataclasses.replace(rebuilt, watched=rebuilt.watched | {"table": Watched()})
+    never = dataclasses.replace(rebuilt, watched=rebuilt.watched | {"table": ReaderObservations()})
     noticed = [dataclasses.replace(well, rebuilt=each) for each in (empty, never)]
     text = shown(well, width=120)
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from headwater.demo import watcher
-from headwater.demo.reader import Places, TableProbe
+from headwater.demo.reader import TableProbe, ViewEndpoints
 from headwater.demo.watcher import StableRow, Watcher
 from headwater.demo.workload import Probe
 from projections.publishing.published_versions import Published, stable_path
@@ -113,7 +113,7 @@ def test_a_table_that_was_opened_has_to_be_read_again_later(
 
 
 def test_freshness_of_the_table_is_that_of_the_version_that_readers_see(tables: Path) -> None:
-    ask = TableProbe(Places(tables, "", "", "shop:"), probe())
+    ask = TableProbe(ViewEndpoints(tables, "", "", "shop:"), probe())
     nothing = ask()
     first, second = write(tables, "stock", 1), write(tables, "stock.v2", 101)
     published = publish(tables, 1, {"stock": first, "stock.v2": second})

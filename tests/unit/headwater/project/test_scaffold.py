@@ -15,7 +15,7 @@ from headwater.project.project import Project
 from headwater.project.scaffold import Draft, write
 from headwater.project.settings import load as load_settings
 from headwater.project.spelling import VIEW_LENGTH_MAX, identifier, literal, variable, view_names
-from headwater.project.survey import Choice, Survey
+from headwater.project.survey import Choice, DatabaseSurvey
 from headwater.project.views_text import views_text
 from projections.definition.registry import load
 from projections.definition.views import Store
@@ -97,7 +97,7 @@ STORES = st.sampled_from([tuple(Store), (Store.TABLE,), ()])
 
 def chosen(
     source: str, tables: list[TableName], to: list[tuple[Store, ...]], *, noted: bool = True
-) -> Survey:
+) -> DatabaseSurvey:
     choices = [
         Choice(
             table,
@@ -110,7 +110,7 @@ def chosen(
         )
         for table, stores in zip(tables, [*to, *[tuple(Store)] * len(tables)], strict=False)
     ]
-    return Survey(identifier(source, 53, "db"), tuple(choices))
+    return DatabaseSurvey(identifier(source, 53, "db"), tuple(choices))
 
 
 @settings(max_examples=50, deadline=None)

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from headwater.cli import main
 from headwater.reading.dashboard.answers import ROWS_MAX, Answers
-from headwater.reading.dashboard.server import DashboardServer, PortTakenError
+from headwater.reading.dashboard.server import DashboardPortError, DashboardServer
 from projections.definition.dashboard import Bars, Dashboard, Line, Number, Rows
 from projections.definition.registry import load
 from projections.errors import DeclarationError
@@ -224,7 +224,7 @@ def test_who_asks_for_something_else_is_refused(
 
 
 def test_a_port_that_is_taken_is_told(server: DashboardServer) -> None:
-    with pytest.raises(PortTakenError, match="cannot listen"):
+    with pytest.raises(DashboardPortError, match="cannot listen"):
         DashboardServer(server.answers, "127.0.0.1", server.server_address[1])
 
 
