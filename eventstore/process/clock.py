@@ -15,7 +15,7 @@ from eventstore.subscription.retry import Failure
 if TYPE_CHECKING:
     from eventstore.process.reacting import Reacting
     from eventstore.subscription import Subscription
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
 
 _AT_ONCE: Final = 100
 """Timers before events have their turn again."""
@@ -68,7 +68,7 @@ class Clock:
         self._scope = (subscription.owner, subscription.name)
         self._began = False
 
-    async def run(self, session: Session) -> float | None:
+    async def run(self, session: RunnerSession) -> float | None:
         """Fires what is due; returns the seconds until the next is, None if none is set."""
         if not self._began:
             await self._fire_unknown(session)
@@ -79,13 +79,13 @@ class Clock:
         row: Any = await session.row(_NEXT, self._scope)
         return None if row[0] is None else float(row[0])
 
-    async def _fire_unknown(self, session: Session) -> None:
+    async def _fire_unknown(self, session: RunnerSession) -> None:
         """Fires what was parked as undeclared once more: this program may declare it."""
         asked = (*self._scope, UndeclaredError.code)
         for timer in await session.rows(_UNKNOWN, asked):
             await self._fire(session, _ONE, (*self._scope, *timer))
 
-    async def _fire(self, session: Session, which: str, asked: tuple[Any, ...]) -> bool:
+    async def _fire(self, session: RunnerSession, which: str, asked: tuple[Any, ...]) -> bool:
         """Fires one timer; returns whether there was one."""
         failures: list[tuple[tuple[Any, ...], Failure]] = []
         async with session.transaction():
@@ -108,10 +108,12 @@ class Clock:
             await self._put_off(session, timer, failure)
         return True
 
-    def _passing(self, session: Session, error: Exception) -> bool:
+    def _passing(self, session: RunnerSession, error: Exception) -> bool:
         return session.lost or isinstance(error, (*CONTENTION, ContentionError))
 
-    async def _put_off(self, session: Session, timer: tuple[Any, ...], failure: Failure) -> None:
+    async def _put_off(
+        self, session: RunnerSession, timer: tuple[Any, ...], failure: Failure
+    ) -> None:
         wait_s = failure.wait_s(self._subscription.retry)
         kept = (failure.attempts, failure.error_code, failure.error_type, failure.error_location)
         await session.change(_FAILED, (*kept, wait_s, *timer))

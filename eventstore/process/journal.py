@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from eventstore.process.reaction import Schedule
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
 
 # creates it or not, locks it in both cases
 _LOCK: Final = (
@@ -71,7 +71,7 @@ class Process(NamedTuple):
 class Journal:
     """Reads and writes what is kept of one process. Its row is locked first, by `lock`."""
 
-    def __init__(self, session: Session, process: Process) -> None:
+    def __init__(self, session: RunnerSession, process: Process) -> None:
         self._session = session
         self._process = process
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from eventstore.serialization.recorded import RecordedEvent
     from eventstore.store import EventStore
     from eventstore.subscription import Delivery
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
 
 PROCESS_ID_BYTES_MAX: Final = 128
 """It is part of an idempotency key, beside the manager's name and the event's id."""
@@ -61,13 +61,15 @@ class Reacting:
         self,
         manager: ProcessManager[Any],
         store: EventStore | AsyncEventStore,
-        journal: Callable[[Session, Process], Journal] = Journal,
+        journal: Callable[[RunnerSession, Process], Journal] = Journal,
     ) -> None:
         self._manager = manager
         self._store = store
         self._journal = journal
 
-    async def take_event(self, event: RecordedEvent, delivery: Delivery, session: Session) -> None:
+    async def take_event(
+        self, event: RecordedEvent, delivery: Delivery, session: RunnerSession
+    ) -> None:
         """The subscription's handler. Before `effects_from`, and in a replay, it only remembers."""
         process_id = self._manager.correlate(event)
         check_result(f"correlate of process manager {self._manager.name}", process_id)
@@ -82,7 +84,9 @@ class Reacting:
             cause = _Cause(event.event, str(event.event_id))
             await self._react(session, process, journal, cause)
 
-    async def take_timed_out(self, process_id: str, timed_out: TimedOut, session: Session) -> None:
+    async def take_timed_out(
+        self, process_id: str, timed_out: TimedOut, session: RunnerSession
+    ) -> None:
         """Takes in a timeout; its timer is gone, and the process locked, already."""
         process = self._process(process_id)
         journal = self._journal(session, process)
@@ -91,7 +95,7 @@ class Reacting:
         await self._react(session, process, journal, cause)
 
     async def _react(
-        self, session: Session, process: Process, journal: Journal, cause: _Cause
+        self, session: RunnerSession, process: Process, journal: Journal, cause: _Cause
     ) -> None:
         manager = self._manager
         state = await session.compute(self._state, await journal.taken())
@@ -141,7 +145,7 @@ class Reacting:
 
     async def _dispatch(
         self,
-        session: Session,
+        session: RunnerSession,
         process: Process,
         cause: _Cause,
         command: Any,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from eventstore.subscription.delivery import Effect
     from eventstore.subscription.handling import Handling
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
@@ -97,7 +97,7 @@ class Batch:
 
     def __init__(
         self,
-        session: Session,
+        session: RunnerSession,
         subscription: Subscription,
         handling: Handling,
         stopping: Callable[[], bool],

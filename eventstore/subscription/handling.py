@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eventstore.model.event import StoredEvent
     from eventstore.serialization.codec import Codec
     from eventstore.subscription.delivery import Effect
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
 CONTENTION_MAX: Final = 10
@@ -52,7 +52,9 @@ class Handling:
         contended: Deadlocks and serialization failures in a row; reset by whoever commits.
     """
 
-    def __init__(self, session: Session, subscription: Subscription, codec: Codec | None) -> None:
+    def __init__(
+        self, session: RunnerSession, subscription: Subscription, codec: Codec | None
+    ) -> None:
         self.contended = 0
         self._session = session
         self._subscription = subscription

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
 
-async def join(session: Session, subscription: Subscription) -> None:
+async def join(session: RunnerSession, subscription: Subscription) -> None:
     """Makes the session a member; declares the subscription if it is new.
 
     If it had another number of partitions and nobody runs it, it is split anew first.
@@ -45,7 +45,7 @@ async def join(session: Session, subscription: Subscription) -> None:
 _ROUNDS_MAX = 5
 
 
-async def _split(session: Session, subscription: Subscription) -> None:
+async def _split(session: RunnerSession, subscription: Subscription) -> None:
     asked = (subscription.owner, subscription.name, subscription.partitions)
     outcome = await session.value(statement.REPARTITION, asked)
     if outcome == "running":
@@ -62,7 +62,7 @@ async def _split(session: Session, subscription: Subscription) -> None:
         )
 
 
-async def _declare(session: Session, subscription: Subscription) -> None:
+async def _declare(session: RunnerSession, subscription: Subscription) -> None:
     start = subscription.start
     number = start if isinstance(start, int) else -1 if start is Start.END else 0
     silent = subscription.effects_from is Start.END
@@ -77,7 +77,7 @@ async def _declare(session: Session, subscription: Subscription) -> None:
     await session.change(statement.NAME_TABLES, (tables, *asked[:2], tables))
 
 
-async def claim(session: Session, subscription: Subscription, process: int) -> list[int]:
+async def claim(session: RunnerSession, subscription: Subscription, process: int) -> list[int]:
     """Takes and gives up partitions so that each member has its share; returns what it has.
 
     Args:
@@ -96,7 +96,7 @@ async def claim(session: Session, subscription: Subscription, process: int) -> l
 _PROBES = 3
 
 
-async def check_session(session: Session, name: str, process: int) -> None:
+async def check_session(session: RunnerSession, name: str, process: int) -> None:
     """Makes sure that a runner still has the session that joined.
 
     Args:
@@ -112,7 +112,9 @@ async def check_session(session: Session, name: str, process: int) -> None:
 
 
 async def own_session(
-    session: Session, opened: Callable[[], AbstractAsyncContextManager[Session]], name: str
+    session: RunnerSession,
+    opened: Callable[[], AbstractAsyncContextManager[RunnerSession]],
+    name: str,
 ) -> int:
     """Returns the server's process, and refuses a pooler that deals out sessions by transaction.
 
@@ -148,7 +150,7 @@ def _shared(name: str) -> SubscriptionError:
     )
 
 
-async def leave(session: Session) -> None:
+async def leave(session: RunnerSession) -> None:
     """Gives up membership and partitions at once.
 
     Closing the connection would do so too, but only when the server gets round to it: whoever comes

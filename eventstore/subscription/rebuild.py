@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from eventstore.async_store import AsyncEventStore
     from eventstore.serialization.codec import Codec
     from eventstore.store import EventStore
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
 PAGE: Final = 1_000
@@ -151,7 +151,9 @@ class _Rebuilding:
         self._after = _begin(subscription) if after is None else after
         self._events = 0
 
-    async def run(self, opened: Callable[..., AbstractAsyncContextManager[Session]]) -> Rebuilt:
+    async def run(
+        self, opened: Callable[..., AbstractAsyncContextManager[RunnerSession]]
+    ) -> Rebuilt:
         """Does it."""
         name = self._subscription.name
         try:
@@ -167,7 +169,7 @@ class _Rebuilding:
         except psycopg.Error as error:
             raise translated(error) from error
 
-    async def _catch_up(self, session: Session, shadow: Shadow) -> None:
+    async def _catch_up(self, session: RunnerSession, shadow: Shadow) -> None:
         """Handles what all partitions are past, until a page of it at most is left."""
         while True:
             reached = await self._checkpoints(session, _CHECKPOINTS)
@@ -177,7 +179,7 @@ class _Rebuilding:
             async with session.transaction():
                 await self._page(session, shadow, reached, through)
 
-    async def _exchange(self, session: Session, shadow: Shadow) -> Rebuilt:
+    async def _exchange(self, session: RunnerSession, shadow: Shadow) -> Rebuilt:
         """Handles what is left while runners wait, and puts the rows in their place."""
         reached = await self._checkpoints(session, _LOCKED)
         through = max(reached.positions.values())
@@ -187,7 +189,7 @@ class _Rebuilding:
         return Rebuilt(self._events, removed, added)
 
     async def _page(
-        self, session: Session, shadow: Shadow, reached: _Checkpoints, through: int
+        self, session: RunnerSession, shadow: Shadow, reached: _Checkpoints, through: int
     ) -> None:
         subscription = self._subscription
         wanted = list(reached.positions)
@@ -212,7 +214,7 @@ class _Rebuilding:
                 await self._handle(session, StoredEvent._make(row[3:]))
         self._after = last if size >= PAGE else through
 
-    async def _handle(self, session: Session, stored: StoredEvent) -> None:
+    async def _handle(self, session: RunnerSession, stored: StoredEvent) -> None:
         subscription = self._subscription
         event = await session.compute(self._decode, stored)
         key = f"{subscription.name}:{stored.event_id}"
@@ -222,7 +224,7 @@ class _Rebuilding:
         await session.call(what, subscription.handler, event, delivery)
         self._events += 1
 
-    async def _checkpoints(self, session: Session, asked: str) -> _Checkpoints:
+    async def _checkpoints(self, session: RunnerSession, asked: str) -> _Checkpoints:
         name = self._subscription.name
         which = (self._subscription.owner, name)
         rows = await session.rows(asked, which)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventstore.subscription.handling import Handling
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ class Redelivery:
 
     def __init__(
         self,
-        session: Session,
+        session: RunnerSession,
         subscription: Subscription,
         handling: Handling,
         stopping: Callable[[], bool],

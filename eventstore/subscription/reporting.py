@@ -11,14 +11,14 @@ from eventstore.subscription.trace import traceback_of
 
 if TYPE_CHECKING:
     from eventstore.subscription.retry import Failure
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
 
 
 async def report(  # noqa: PLR0913  # an event's place or a timer's
-    session: Session,
+    session: RunnerSession,
     subscription: Subscription,
     failure: Failure,
     retry_in_s: float | None,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eventstore.model.token import Token
     from eventstore.serialization.codec import Codec
     from eventstore.store import EventStore
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
 __all__ = ["Chore", "Runner", "SubscriptionRunner"]
@@ -76,7 +76,7 @@ class Runner:
         codec: Codec | None,
         chore: Chore | None,
         alarm: Alarm | AsyncAlarm,
-        opened: Callable[..., AbstractAsyncContextManager[Session]],
+        opened: Callable[..., AbstractAsyncContextManager[RunnerSession]],
     ) -> None:
         self._alarm = alarm
         self._serving = Serving(self.subscription, codec, chore, alarm, opened)

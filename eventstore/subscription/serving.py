@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from eventstore.serialization.codec import Codec
     from eventstore.subscription.alarm import Alarm, AsyncAlarm
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ _CONTENTION_S: Final = (0.005, 0.5)
 class Chore(Protocol):
     """What else is to be done on the runner's connection, such as firing timers."""
 
-    async def run(self, session: Session) -> float | None:
+    async def run(self, session: RunnerSession) -> float | None:
         """Does what is due; returns the seconds until the next is, None if nothing is planned."""
         ...
 
@@ -82,7 +82,7 @@ class Serving:
         codec: Codec | None,
         chore: Chore | None,
         alarm: Alarm | AsyncAlarm,
-        opened: Callable[..., AbstractAsyncContextManager[Session]],
+        opened: Callable[..., AbstractAsyncContextManager[RunnerSession]],
     ) -> None:
         self.subscription = subscription
         self.ready = False
@@ -115,7 +115,7 @@ class Serving:
             self._alarm.close()
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Session]:
+    async def _session(self) -> AsyncIterator[RunnerSession]:
         """A connection that is a member of the subscription."""
         name = f"headwater subscription {self.subscription.name}"
         async with self._opened(name) as session:
@@ -137,7 +137,7 @@ class Serving:
     def _notified(self, _: object) -> None:
         self._woken = True
 
-    async def _serve(self, session: Session) -> None:
+    async def _serve(self, session: RunnerSession) -> None:
         handling = Handling(session, self.subscription, self._codec)
         work = (session, self.subscription, handling, self._stopping)
         batch, redelivery = Batch(*work), Redelivery(*work)
@@ -171,7 +171,7 @@ class Serving:
         return self._alarm.rung
 
     async def _turn(
-        self, session: Session, batch: Batch, redelivery: Redelivery, mine: list[int]
+        self, session: RunnerSession, batch: Batch, redelivery: Redelivery, mine: list[int]
     ) -> tuple[Look | None, float]:
         """One round of work; returns what it saw, and how long to wait at most, in seconds."""
         wait_s = IDLE_POLL_S
@@ -188,7 +188,7 @@ class Serving:
         return look, wait_s
 
     async def _balance(
-        self, session: Session, redelivery: Redelivery, before: list[int]
+        self, session: RunnerSession, redelivery: Redelivery, before: list[int]
     ) -> list[int]:
         mine = await membership.claim(session, self.subscription, self._server_process)
         if mine != before:
@@ -201,7 +201,7 @@ class Serving:
             await redelivery.retry_known([one for one in mine if one not in before])
         return mine
 
-    async def _pause(self, session: Session, look: Look | None, wait_s: float) -> None:
+    async def _pause(self, session: RunnerSession, look: Look | None, wait_s: float) -> None:
         """Waits until there is reason to look again, for `wait_s` at most."""
         if look is None:  # no partition is ours
             await self._alarm.sleep(wait_s)
@@ -225,7 +225,7 @@ class Serving:
             if await session.value(statement.HEAD) != look.head:
                 return
 
-    async def _sleep(self, session: Session, head: int, timeout_s: float) -> None:
+    async def _sleep(self, session: RunnerSession, head: int, timeout_s: float) -> None:
         """Asks to be woken, and waits for it."""
         self._woken = False
         if await session.value(statement.WANT_WAKE) == head and not self._woken:

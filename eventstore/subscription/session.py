@@ -1,8 +1,8 @@
-"""Session: a runner's connection, and who waits for its answers, a thread or an event loop.
+"""RunnerSession: a runner's connection, and who waits for its answers, a thread or an event loop.
 
-What runners do is written once, as coroutines over a `Session`. Over a blocking connection none of
-them is ever suspended, so `completed` runs them through in the caller's thread. Over one for
-asyncio the caller's loop does.
+What runners do is written once, as coroutines over a `RunnerSession`. Over a blocking connection
+none of them is ever suspended, so `completed` runs them through in the caller's thread. Over one
+for asyncio the caller's loop does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def completed(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("this coroutine waits for an event loop")
 
 
-class Session(ABC):
+class RunnerSession(ABC):
     """One connection of a runner.
 
     Attributes:
@@ -108,7 +108,7 @@ class Session(ABC):
         return None if found is None else found[0]
 
 
-class BlockingSession(Session):
+class BlockingSession(RunnerSession):
     """A session over a blocking connection; each of its coroutines ends without a suspension.
 
     Args:
@@ -119,38 +119,38 @@ class BlockingSession(Session):
         self.connection: psycopg.Connection[Any] = connection
 
     async def rows(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """See `Session.rows`."""
+        """See `RunnerSession.rows`."""
         return self.connection.execute(asked.encode(), parameters).fetchall()
 
     async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """See `Session.events`."""
+        """See `RunnerSession.events`."""
         cursor = self.connection.cursor(binary=True)
         payloads_as_bytes(cursor)
         return cursor.execute(asked.encode(), parameters).fetchall()
 
     async def change(self, asked: str, parameters: Any = None) -> int:
-        """See `Session.change`."""
+        """See `RunnerSession.change`."""
         return self.connection.execute(asked.encode(), parameters).rowcount
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """See `Session.transaction`."""
+        """See `RunnerSession.transaction`."""
         with self.connection.transaction():
             yield
 
     async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """See `Session.call`."""
+        """See `RunnerSession.call`."""
         with lent(self.connection):
             result = function(*arguments)
         check_result(what, result)
         return result
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        """See `Session.compute`."""
+        """See `RunnerSession.compute`."""
         return function(*arguments)
 
 
-class AsyncSession(Session):
+class AsyncSession(RunnerSession):
     """A session over a connection for asyncio.
 
     Args:
@@ -165,27 +165,27 @@ class AsyncSession(Session):
         self._in_threads = in_threads
 
     async def rows(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """See `Session.rows`."""
+        """See `RunnerSession.rows`."""
         return await (await self.connection.execute(asked.encode(), parameters)).fetchall()
 
     async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """See `Session.events`."""
+        """See `RunnerSession.events`."""
         cursor = self.connection.cursor(binary=True)
         payloads_as_bytes(cursor)
         return await (await cursor.execute(asked.encode(), parameters)).fetchall()
 
     async def change(self, asked: str, parameters: Any = None) -> int:
-        """See `Session.change`."""
+        """See `RunnerSession.change`."""
         return (await self.connection.execute(asked.encode(), parameters)).rowcount
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """See `Session.transaction`."""
+        """See `RunnerSession.transaction`."""
         async with self.connection.transaction():
             yield
 
     async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """See `Session.call`."""
+        """See `RunnerSession.call`."""
         with lent(self.connection):
             result = function(*arguments)
             if hasattr(result, "__await__"):
@@ -194,14 +194,14 @@ class AsyncSession(Session):
         return result
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        """See `Session.compute`."""
+        """See `RunnerSession.compute`."""
         if self._in_threads:
             return await asyncio.to_thread(function, *arguments)
         return function(*arguments)
 
 
 @asynccontextmanager
-async def blocking_session(dsn: str, name: str = APPLICATION_NAME) -> AsyncIterator[Session]:
+async def blocking_session(dsn: str, name: str = APPLICATION_NAME) -> AsyncIterator[RunnerSession]:
     """Opens a blocking connection for a runner.
 
     Args:
@@ -218,7 +218,7 @@ async def blocking_session(dsn: str, name: str = APPLICATION_NAME) -> AsyncItera
 @asynccontextmanager
 async def async_session(
     dsn: str, name: str = APPLICATION_NAME, *, in_threads: bool = False
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[RunnerSession]:
     """Opens a connection for asyncio for a runner.
 
     Args:

@@ -12,7 +12,7 @@ from eventstore.errors import SubscriptionError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from eventstore.subscription.session import Session
+    from eventstore.subscription.session import RunnerSession
 
 # A name without a schema, as the handler writes it; and what the exchange has to know of the table.
 _TABLE = (
@@ -52,7 +52,7 @@ class Shadow:
         tables: Names of the view's tables.
     """
 
-    def __init__(self, session: Session, subscription: str, tables: Sequence[str]) -> None:
+    def __init__(self, session: RunnerSession, subscription: str, tables: Sequence[str]) -> None:
         self._session = session
         self._subscription = subscription
         self._names = tables

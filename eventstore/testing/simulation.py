@@ -14,7 +14,7 @@ from eventstore.process.journal import Journal, Process
 from eventstore.process.reacting import Reacting
 from eventstore.process.reaction import TimedOut
 from eventstore.subscription.delivery import Delivery
-from eventstore.subscription.session import Session, completed
+from eventstore.subscription.session import RunnerSession, completed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -104,7 +104,7 @@ class ProcessSimulation:
         completed(self._reacting.take_timed_out(process_id, timed_out, self._session))
         return True
 
-    def _journal(self, session: Session, process: Process) -> Journal:
+    def _journal(self, session: RunnerSession, process: Process) -> Journal:
         kept = self._kept.setdefault(process, _Kept())
         return _MemoryJournal(session, process, kept, self._clock, self._stored)
 
@@ -129,7 +129,7 @@ class _MemoryJournal(Journal):
 
     def __init__(
         self,
-        session: Session,
+        session: RunnerSession,
         process: Process,
         kept: _Kept,
         clock: MovedClock,
@@ -175,7 +175,7 @@ class _MemoryJournal(Journal):
         return len(self._kept.taken)
 
 
-class _NoSession(Session):
+class _NoSession(RunnerSession):
     """A session without a database: only functions are called."""
 
     connection = None

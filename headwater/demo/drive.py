@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headwater.demo.port import Stack
     from headwater.demo.reader import ViewEndpoints
     from headwater.demo.rebuild import Rebuilding
-    from headwater.demo.result import Freshness, Rebuilt, Recovery
+    from headwater.demo.result import Freshness, RebuildShown, Recovery
     from headwater.demo.screen import Screen
     from headwater.demo.traffic import Traffic
     from headwater.demo.workload import Workload
@@ -46,7 +46,7 @@ class Driven:
     freshness: dict[str, Freshness] = field(default_factory=dict)
     memory_mib: int = 0
     recoveries: tuple[Recovery, ...] = ()
-    rebuilt: Rebuilt | None = None
+    rebuilt: RebuildShown | None = None
     position: str = ""
     caught_up_s: float = 0.0
 
@@ -79,7 +79,7 @@ class Drive:
         self._memory: Task[int] | None = None
         self._striking: list[Task[Recovery]] = []
         self._rebuilding: Rebuilding | None = None
-        self._rebuilt: Task[Rebuilt] | None = None
+        self._rebuilt: Task[RebuildShown] | None = None
 
     def run(self) -> Driven:
         """Returns once every view holds all that was committed.

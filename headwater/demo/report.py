@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from headwater.demo.result import DemoResult, Freshness, Rebuilt, StoreComparison
+    from headwater.demo.result import DemoResult, Freshness, RebuildShown, StoreComparison
 
 STORE_NAMES: Final = {"table": "Delta", "search": "OpenSearch", "cache": "Valkey"}
 SCREEN_WIDTH: Final = 84
@@ -196,7 +196,7 @@ def _facts(result: DemoResult) -> Table:
     return table
 
 
-def _rebuilt(rebuilt: Rebuilt) -> Iterable[tuple[str, str]]:
+def _rebuilt(rebuilt: RebuildShown) -> Iterable[tuple[str, str]]:
     seen = list(rebuilt.watched.values())
     counts = {
         "reads": sum(each.reads for each in seen),

@@ -142,7 +142,7 @@ class ReaderObservations:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuildShown:
     """A view that was rebuilt while traffic ran.
 
     Attributes:
@@ -257,7 +257,7 @@ class DemoResult:
     caught_up_s: float
     invariants: tuple[Invariant, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
-    rebuilt: Rebuilt | None = None
+    rebuilt: RebuildShown | None = None
     mended: Mended | None = None
     forgotten: Forgotten | None = None
 

@@ -19,7 +19,7 @@ from headwater.demo.result import (
     Invariant,
     Mended,
     ReaderObservations,
-    Rebuilt,
+    RebuildShown,
     Recovery,
     Startup,
     StoreComparison,
@@ -164,7 +164,7 @@ def test_damage_and_a_person_forgotten_are_told_and_count():
 
 def test_a_rebuild_is_told_with_all_that_was_killed_and_a_reader_who_notices_makes_it_red():
     fresh = {store: Freshness(412.0, 1_204.0, 12_500.0, 200) for store in STORES}
-    rebuilt = Rebuilt(
+    rebuilt = RebuildShown(
         view="inventory",
         version=2,
         changes=1_234,
