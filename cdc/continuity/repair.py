@@ -102,7 +102,7 @@ def begin(connection: Connection[Any], spec: CaptureSpec) -> list[str]:
     made while there is none. A slot that is there without such a note is another's.
 
     Raises:
-        SlotError: It cannot be made, another made one of its name, or somebody reads from it.
+        SlotError: It cannot be made, another made one of its name, or it is being read.
     """
     if captures.find(connection, spec.name) is not None:
         return []

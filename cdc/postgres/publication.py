@@ -50,7 +50,7 @@ class Publication:
         complete: It publishes inserts, updates, deletes and truncates, partitions by their root.
         tables: What it publishes.
         filtered: Tables of which it publishes some columns or rows only.
-        ours: The session's role has made it for a capture: nobody else publishes the heartbeat.
+        ours: The session's role has made it for a capture: it publishes the heartbeat.
         generated: It publishes stored generated columns, or the server cannot.
     """
 

@@ -80,7 +80,7 @@ class AsyncSubscriptionRunner(Runner):
     async def run(self) -> None:
         """Delivers events until `stop`, or until the task is cancelled.
 
-        A lost connection is made anew, for as long as it takes; what was under way is repeated.
+        It reconnects for as long as it takes; what was under way is repeated.
 
         Raises:
             UndeclaredError: An event's type or version is unknown, and the policy is to halt.
@@ -117,7 +117,7 @@ class AsyncSubscriptionRunner(Runner):
     async def wait_for(self, token: Token, timeout_s: float) -> None:
         """See `Subscriptions.wait_for`; raises what `run` has raised, if it has.
 
-        Who waits often keeps an `AsyncSubscriptions` for it: this one connects anew each time.
+        Each call connects once. To wait often, keep an `AsyncSubscriptions`.
         """
         async with AsyncSubscriptions(self._dsn, tenant=self.subscription.owner) as subscriptions:
             await subscriptions.wait_for(

@@ -25,7 +25,7 @@ _WAIT_LONGEST_S: Final = 0.025
 
 
 class Reaching:
-    """Decides whether a wait is over; whoever waits asks `REACHED` with `asked` before.
+    """Decides whether a wait is over; a caller that waits runs `REACHED` with `asked` before.
 
     Args:
         tenant: Whose subscription.

@@ -1,4 +1,4 @@
-"""Rebuild: a view's own tables made anew from the log, beside them, then exchanged at one moment.
+"""Rebuild: a view's own tables computed again from the log, then exchanged in one transaction.
 
 The handler writes to temporary tables of the same names, which hide the view's own in the session
 of the rebuild. When they have caught up, the subscription's checkpoints are locked, so its runners
@@ -86,7 +86,7 @@ def rebuild(
     codec: Codec | None = None,
     after: int | None = None,
 ) -> Rebuilt:
-    """Makes a view's tables anew, while its subscription runs or stands still.
+    """Rebuilds a view's tables, while its subscription runs or stands still.
 
     Nothing happens outside of the database: `delivery.live` is false, and effects are dropped. What
     the handler writes to tables that the subscription does not name is refused, and everything is

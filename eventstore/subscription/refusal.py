@@ -23,7 +23,7 @@ _REFUSALS: Final = {
     ),
     "doubling": (
         "subscription {} has tables of its own, and a replay would double what they hold",
-        "headwater events rebuild {} makes them anew, and exchanges them when they have caught up",
+        "headwater events rebuild {} builds them beside it, then exchanges what differs",
     ),
     "empty": ("a replay of subscription {} ends after it begins", "through is greater than from"),
 }

@@ -117,8 +117,8 @@ class Subscription:
         parked_streams_max: Streams that may wait. Where some of so many are still retried, the
             subscription pauses until one succeeds; where none is, it stops.
         on_failure: Is given each failure of the handler, with the error, after its transaction.
-        tables: Tables that this subscription alone writes, named without a schema. `rebuild` makes
-            them anew; a replay, which would double what they hold, is refused.
+        tables: Tables that this subscription alone writes, named without a schema. `rebuild` builds
+            them again; a replay, which would double what they hold, is refused.
     """
 
     name: str

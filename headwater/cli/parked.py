@@ -12,7 +12,7 @@ from eventstore.model.names import check_stream
 from eventstore.subscription import AsyncSubscription
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.rebuild import async_rebuild
-from eventstore.subscription.rebuild import rebuild as make_anew
+from eventstore.subscription.rebuild import rebuild as rebuild_tables
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
 from headwater.cli.output import print_json, print_rows
 from headwater.errors import UnhealthyError, UsageError
@@ -69,7 +69,7 @@ def rebuild(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Make the tables of a view anew from the log, beside it, and exchange the rows that differ.
+    """Rebuild the tables of a view from the log, beside it, then exchange the rows that differ.
 
     Its runners may go on; readers see the old rows until all new ones are there. Nothing happens
     outside of the database. The view, or its subscription, is in a module that the settings name.
@@ -93,7 +93,7 @@ def rebuild(
             )
             done = asyncio.run(work)
         else:
-            done = make_anew(database.dsn, subscription, store=store, after=after)
+            done = rebuild_tables(database.dsn, subscription, store=store, after=after)
     if as_json:
         print_json(asdict(done))
     else:

@@ -1,4 +1,4 @@
-"""Whose locks hold the log back: those of sessions that use its table, nobody else's."""
+"""Only locks of sessions that use the table of events hold the log back."""
 
 from __future__ import annotations
 

@@ -97,15 +97,15 @@ def removal(
 
     A copy of a partition grows with each record and shrinks only when its broker removes files. So
     a copy has removed files once it is smaller than at the look before, however much is written
-    to it meanwhile.
+    to it meanwhile. A copy that no broker reports has not: its broker may be away.
 
     Args:
         bootstrap: Kafka's address.
         places: The partitions.
 
     Yields:
-        Waits for the copies to shrink, at most for so many seconds; returns the partitions of which
-        a copy has not.
+        Waits for the copies to shrink, at most for so many seconds; returns the partitions with a
+        copy that has not.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -119,10 +119,10 @@ def removal(
             deadline = time.monotonic() + deadline_s
             while True:
                 now = copies_bytes(client, names)
-                left = {copy for copy in left if now.get(copy, 0) >= last.get(copy, 0)}
+                left = {copy for copy in left if copy not in now or now[copy] >= last[copy]}
                 if not left or time.monotonic() > deadline:
                     return frozenset((topic, partition) for _, topic, partition in left)
-                last = now
+                last = {**last, **now}
                 time.sleep(_POLL_S)
 
         yield wait

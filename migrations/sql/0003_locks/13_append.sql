@@ -7,10 +7,10 @@
 -- apart; a writer that meets one that is under way waits at the index and is refused with a unique
 -- violation, which the store takes for contention, instead of waiting for its turn.
 --
--- Tags: who decides by a tag must see every event of it that has a lower position than its own, and
+-- Tags: a writer that decides by a tag must see every event of it that has a lower position than its own, and
 -- no index keeps that. An append whose tags would go beyond the bound takes one lock for all of them
--- alone, 1749239. Who decides shares it; who only writes a few tags does not take it at all, because
--- writers of a tag never wait for each other. It is taken last: whoever has it waits for no stream,
+-- alone, 1749239. A decider shares it; a writer of a few tags does not take it at all, because
+-- writers of a tag never wait for each other. It is taken last: its holder waits for no stream,
 -- key or tag of the same statement.
 
 CREATE OR REPLACE FUNCTION eventstore.append_event(
