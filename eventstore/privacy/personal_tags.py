@@ -173,7 +173,7 @@ def _next_character(character: str) -> str:
     for first, last in (("a", "z"), ("A", "Z"), ("0", "9")):
         if first <= character <= last:
             return first if character == last else chr(ord(character) + 1)
-    return "x" if character.isalpha() else character
+    return "x" if character.isalnum() else character  # digits of other scripts and fractions too
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -75,6 +75,12 @@ def test_a_tag_that_is_made_of_a_personal_value_is_refused(tags):
     assert not any(part in said for part in ("ada", "York", "Countess", "2000"))
 
 
+@pytest.mark.parametrize("email", ["¼", "٣", "²", "é"])
+def test_digits_and_letters_of_any_script_are_found_in_a_tag(email):
+    with pytest.raises(EventRefusedError):
+        tags_of(codec_with(lambda e: [f"mail:{e.email}-"]), Registered("1", email))
+
+
 @pytest.mark.parametrize(
     "tag", ["ada@x.org", "mail:ADA@X.ORG", "city:york", "nick:countess", "to ada@x.org!"]
 )
@@ -142,7 +148,7 @@ class TestKeyedHash:
 
         assert {codec.personal_tag("default", "email", "ada@x.org")} == found
         assert (4, set()) == (len(others), others & found)
-        assert "ada" not in found.pop()
+        assert "ada@" not in found.pop()  # a hash may have the letters by chance
 
     def test_without_a_ring_or_after_its_key_is_shredded_there_is_none(self):
         ring = MemoryKeyRing()
