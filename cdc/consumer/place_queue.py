@@ -163,9 +163,9 @@ class PlaceQueue:
             now: The time on the clock by which `failed` was told when to try again.
         """
         while self._to_shelve:
-            shelve = self._put_behind(self._to_shelve.popleft())
-            if shelve is not None:
-                return shelve
+            step = self._place(self._to_shelve.popleft())
+            if step is not None:
+                return step
         while self._due and self._due[0][0] <= now:
             _, _, key, item = heapq.heappop(self._due)
             if self._is_front(key, item):
@@ -183,11 +183,9 @@ class PlaceQueue:
             return False
         if item.shelved:
             self._off_the_shelf(item.key, [item.offset])
-            self._lay_down(item)
-            self._continue_shelf(item.key)
         else:
             self._acknowledge(item)
-            self._lay_down(item)
+        self._lay_down(item)
         return True
 
     def failed(self, item: QueuedRecord, due: float) -> bool:
@@ -274,7 +272,7 @@ class PlaceQueue:
         """
         entries = self.shelf.get(key)
         if not entries or entries[0].offset != offset:
-            self._settle(key)
+            self._settled.append(key)  # a redelivery of the others goes on
             return True
         if entries[0].at is None:
             return False
@@ -298,17 +296,9 @@ class PlaceQueue:
             if item.barrier and self._lanes:
                 return None
             self._incoming.popleft()
-            lane = self._lanes.get(item.key)
-            if item.key in self.shelf and not (lane and lane.parking):
-                step = self._put_behind(item)
-                if step is not None:
-                    return step
-            elif lane is not None:
-                lane.behind.append(item)
-            else:
-                self._lanes[item.key] = _Lane(item)
-                self._barrier = item if item.barrier else None
-                return Hand(item)
+            step = self._place(item)
+            if step is not None:
+                return step
         return None
 
     def _go_on(self, key: Key) -> Step | None:
@@ -324,10 +314,28 @@ class PlaceQueue:
         self._lanes[key] = _Lane(None)
         return Fetch(key, entries[0])
 
-    def _put_behind(self, item: QueuedRecord) -> Shelve | None:
-        if self._entry(item.key, item.offset) is None:
+    def _place(self, item: QueuedRecord) -> Step | None:
+        """Hands out a record, or puts it behind those of its key.
+
+        All records of a key below the first one on its shelf are done; one of them that comes is
+        read again, after a crash or a reset of the group. On the shelf it would wait for a retry
+        that no operator can ask for, as nothing failed.
+        """
+        shelf, lane = self.shelf.get(item.key), self._lanes.get(item.key)
+        if self._entry(item.key, item.offset) is not None:
+            self._acknowledge(item)  # parked before a restart
+        elif lane is not None and lane.parking:
+            lane.behind.append(item)
+        elif shelf and shelf[0].offset < item.offset:
             return self._shelve(item)
-        self._acknowledge(item)  # parked before a restart
+        elif lane is None:
+            self._lanes[item.key] = _Lane(item)
+            self._barrier = item if item.barrier else None
+            return Hand(item)
+        elif shelf and (lane.front is None or lane.front.shelved):
+            self._acknowledge(item)  # done before; a later one of its key is in hand
+        else:
+            lane.behind.append(item)
         return None
 
     def _shelve(self, item: QueuedRecord) -> Shelve:
@@ -344,6 +352,8 @@ class PlaceQueue:
             self._ready.append(item.key)
         else:
             del self._lanes[item.key]
+        if item.key in self._redelivering:
+            self._continue_shelf(item.key)
 
     def _lower(self, item: QueuedRecord) -> None:
         if self._barrier is item:

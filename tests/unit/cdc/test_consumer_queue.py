@@ -166,6 +166,11 @@ class Partition(RuleBasedStateMachine):
             self.dropped |= before - left
         self.forget()
 
+    @rule(key=st.sampled_from(KEYS))
+    def an_operator_drops_what_is_gone(self, key):
+        assert self.queue.drop(key, -1, everything=False)
+        self.forget()
+
     @rule()
     def it_is_committed(self):
         self.committed = self.queue.ledger.committable
@@ -183,6 +188,15 @@ class Partition(RuleBasedStateMachine):
         gone, _ = self.queue.outcome()
         for offset in gone:
             self.written.pop(offset, None)
+
+    @invariant()
+    def a_key_that_waits_for_an_operator_is_listed(self):
+        stuck = [
+            key
+            for key, entries in self.queue.shelf.items()
+            if entries[0].failure is None and key not in self.queue._redelivering
+        ]
+        assert not stuck
 
     @invariant()
     def nothing_below_the_commit_is_lost(self):
