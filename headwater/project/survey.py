@@ -15,6 +15,7 @@ from cdc.postgres.check import Check, CheckState
 from cdc.postgres.identity import FaultKind
 from cdc.table import TableName
 from headwater.errors import UsageError
+from projections.definition.search_options import unsearchable
 from projections.definition.views import EVENT_TABLES, OUTBOX, Store
 
 if TYPE_CHECKING:
@@ -239,7 +240,16 @@ class _Looker:
         other = self._topics.setdefault(self._topic(table), table)
         if other != table:
             return choice.without(f"the same topic as {other}", "rename one of them")
-        return choice
+        return self._without_search(choice)
+
+    def _without_search(self, choice: Choice) -> Choice:
+        """Keeps a table out of search if the engine cannot have a field of a column's name."""
+        name = unsearchable(self._described[choice.table].by_name)
+        if name is None:
+            return choice
+        kept = tuple(store for store in choice.to if store is not Store.SEARCH)
+        note = f"not in search: the engine cannot index a column named {name!r}"
+        return replace(choice, to=kept, notes=(*choice.notes, note))
 
     def checked(self, choices: dict[TableName, Choice], checks: Iterable[Check]) -> list[Check]:
         """Leaves out what cannot be captured; returns what keeps the whole source from it."""

@@ -93,9 +93,11 @@ def _by_stores(
     usual = [choice for choice in survey.mirrored if len(choice.to) == len(Store)]
     if usual:
         yield "The latest row of every key, in warehouse, search and cache", None, usual
-    large = [choice for choice in survey.mirrored if len(choice.to) < len(Store)]
-    if large:
-        yield "Large: in the warehouse alone", tuple(map(str, large[0].to)), large
+    for to in sorted({choice.to for choice in survey.mirrored if len(choice.to) < len(Store)}):
+        chosen = [choice for choice in survey.mirrored if choice.to == to]
+        large = to == (Store.TABLE,)
+        why = "Large: in the warehouse alone" if large else "Search cannot index a column's name"
+        yield why, tuple(map(str, to)), chosen
 
 
 def _mirror(name: str, table: str, to: Sequence[str] | None) -> list[str]:

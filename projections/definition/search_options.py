@@ -12,12 +12,32 @@ from cdc.table import ColumnKind
 from projections.errors import DeclarationError, PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from cdc.table import Column, TableSchema
 
 _WORDS: Final = frozenset((ColumnKind.TEXT, ColumnKind.JSON, ColumnKind.UUID))
 _TERMS: Final = _WORDS | {ColumnKind.TIME, ColumnKind.INTEGER}
+
+
+_RESERVED_FIELDS: Final = frozenset(
+    [
+        "_id",
+        "_index",
+        "_source",
+        "_type",
+        "_routing",
+        "_field_names",
+        "_ignored",
+        "_nested_path",
+        "_seq_no",
+        "_version",
+        "_doc_count",
+        "_feature",
+        "_data_stream_timestamp",
+        "_primary_term",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +145,40 @@ class SearchOptions:
                     hint="numbers, times and booleans are searched as what they are: leave the "
                     "option out, or Stored() if nobody searches for them",
                 )
+
+
+def unsearchable(columns: Iterable[str]) -> str | None:
+    """Returns the first column name that the search engine cannot have as a field; None if all fit.
+
+    A dot in a field's name is a path for the engine: `b.c` is field `c` within `b`, so a document
+    cannot also have `b` as a text, and a name that begins or ends with a dot has an empty part.
+    """
+    return next(
+        (name for name in columns if name in _RESERVED_FIELDS or "." in name or not name.strip()),
+        None,
+    )
+
+
+def refuse_unsearchable(view: str, columns: Iterable[str]) -> None:
+    """Refuses columns that the search engine cannot have as fields.
+
+    Raises:
+        PlanError: There is one; its name is in the detail.
+    """
+    name = unsearchable(columns)
+    if name is None:
+        return
+    reserved = name in _RESERVED_FIELDS
+    raise PlanError(
+        f"view {view}: the search engine cannot index column {name!r}",
+        detail="the engine reserves this name"
+        if reserved
+        else "in the engine a dot separates an object from its field"
+        if "." in name
+        else "the engine refuses a blank name",
+        hint='leave search out of the view\'s stores, as in to=["table", "cache"]; leave the '
+        "column out of the view; or rename it",
+    )
 
 
 DERIVED: Final = SearchOptions()

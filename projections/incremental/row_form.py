@@ -17,6 +17,8 @@ from cdc.values import encoder
 from projections.changes.documents import NULL_TEXT, key_text
 from projections.changes.row_change import RowChange
 from projections.definition.columns import VERSION_COLUMN
+from projections.definition.search_options import refuse_unsearchable
+from projections.definition.views import Store
 from projections.errors import PlanError, UnholdableValueError
 from projections.planning.view_plan import Nested, ViewPlan
 
@@ -54,7 +56,7 @@ def derived_plan(view: DerivedView, source: str, schema: pa.Schema) -> ViewPlan:
             )
     view.search.check(view.name, TableSchema(place, (*columns, *_leaves(nested)), view.keys))
     view.cache.check(view.name, found)
-    return ViewPlan(
+    plan = ViewPlan(
         view.name,
         source,
         "",
@@ -65,6 +67,9 @@ def derived_plan(view: DerivedView, source: str, schema: pa.Schema) -> ViewPlan:
         search=view.search,
         nested=nested,
     )
+    if Store.SEARCH in view.to:
+        refuse_unsearchable(view.name, plan.field_names())
+    return plan
 
 
 def form_of(plan: ViewPlan) -> str:

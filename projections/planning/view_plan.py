@@ -18,7 +18,7 @@ from projections.definition.columns import (
 from projections.definition.event_rows import KEY, STORED, EventForm
 from projections.definition.expectations.checker import Inspection, types_of
 from projections.definition.expectations.expectation import OnFail
-from projections.definition.search_options import DERIVED
+from projections.definition.search_options import DERIVED, refuse_unsearchable
 from projections.definition.views import (
     ARCHIVED_EVENTS,
     EVENT_TABLES,
@@ -31,7 +31,7 @@ from projections.errors import PlanError
 from projections.planning.row_upcaster import TableShapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cdc.schema_change.shape import TableHistory
     from cdc.table import Column, TableName
@@ -213,6 +213,10 @@ class ViewPlan:
             return ()
         return tuple(name for name, which in self.times if which is ChangeTime.FIRST_COMMIT)
 
+    def field_names(self) -> Iterator[str]:
+        """Yields the names of its columns, and of the parts of structs within them."""
+        yield from _field_names(self.schema.columns, self.nested)
+
     def in_store(self, store: Store) -> ViewPlan:
         """Returns it as one store needs it: only tables have the times of changes."""
         return self if store is Store.TABLE else replace(self, times=())
@@ -281,7 +285,7 @@ def _plan_events(
     schema = TableSchema(EVENTS, form.columns, (KEY,))
     _refuse_reserved(view.name, schema)
     _refuse_taken(view, schema)
-    view.search.check(view.name, schema)
+    _check_search(view, schema)
     plan = EventsPlan(form, tables)
     bound = ViewPlan(
         view.name,
@@ -307,6 +311,19 @@ def _refuse_reserved(name: str, schema: TableSchema) -> None:
         raise PlanError(f"view {name}: column {min(reserved)} is reserved")
 
 
+def _field_names(columns: Iterable[Column], nested: Mapping[str, Nested]) -> Iterator[str]:
+    for column in columns:
+        yield column.name
+        if (inner := nested.get(column.name)) is not None:
+            yield from _field_names(inner.columns, inner.inner)
+
+
+def _check_search(view: View, schema: TableSchema) -> None:
+    view.search.check(view.name, schema)
+    if Store.SEARCH in view.to:
+        refuse_unsearchable(view.name, schema.by_name)
+
+
 def _refuse_taken(view: View, table: TableSchema) -> None:
     if taken := sorted({name for name, _ in view.times} & table.by_name.keys()):
         raise PlanError(
@@ -326,7 +343,7 @@ def _plan(
     schema = _without_left_out(view, table)
     _refuse_reserved(view.name, schema)
     _refuse_taken(view, table)
-    view.search.check(view.name, schema)
+    _check_search(view, schema)
     if view.keys and set(view.keys) != set(schema.key):
         raise PlanError(
             f"view {view.name}: keys are not the key of {view.table}",

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.table import ColumnKind
 from projections.definition.columns import DELETED_FIELD
-from projections.definition.search_options import Keyword, Stored, Text
-from projections.errors import PlanError
+from projections.definition.search_options import Keyword, Stored, Text, refuse_unsearchable
 from projections.stores.opensearch.fields import BOOST, KIND
 
 if TYPE_CHECKING:
@@ -29,25 +28,6 @@ FIELDS_LEAST: Final = 1000
 
 LIVE: Final = {"bool": {"must_not": {"term": {DELETED_FIELD: True}}}}
 """What readers see of an index: all but the memories of deletes."""
-
-_RESERVED: Final = frozenset(
-    [
-        "_id",
-        "_index",
-        "_source",
-        "_type",
-        "_routing",
-        "_field_names",
-        "_ignored",
-        "_nested_path",
-        "_seq_no",
-        "_version",
-        "_doc_count",
-        "_feature",
-        "_data_stream_timestamp",
-        "_primary_term",
-    ]
-)
 
 _EXACT: Final[dict[str, Any]] = {"type": "keyword", "ignore_above": KEYWORD_CHARACTERS}
 
@@ -84,14 +64,9 @@ def index_body(plan: ViewPlan) -> dict[str, Any]:
     searches, and else before the next search is answered, which spares it most of its work.
 
     Raises:
-        PlanError: A column's name belongs to the search engine.
+        PlanError: The search engine cannot have a field of a column's name.
     """
-    taken = _RESERVED & set(plan.schema.by_name)
-    if taken:
-        raise PlanError(
-            f"view {plan.name}: the search engine keeps the name {min(taken)} for itself",
-            hint="leave search out of the view's stores, or rename the column",
-        )
+    refuse_unsearchable(plan.name, plan.field_names())
     options = plan.search
     properties = _properties(plan.schema.columns, plan.nested, options)
     properties[DELETED_FIELD] = {"type": "boolean"}

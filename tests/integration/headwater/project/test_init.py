@@ -15,6 +15,7 @@ from headwater.errors import UsageError
 from headwater.project import scaffold
 from headwater.project.project import open_project
 from headwater.project.survey import Wanted, survey
+from projections.definition.views import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,8 @@ CREATE UNLOGGED TABLE scratch (id int PRIMARY KEY);
 CREATE TABLE nothing (id int PRIMARY KEY); ALTER TABLE nothing REPLICA IDENTITY NOTHING;
 CREATE TABLE parts (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
 CREATE TABLE parts_2026 PARTITION OF parts FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
+CREATE TABLE dotted (id int PRIMARY KEY, b text, "b.c" text, "x." text, ".y" text);
+CREATE TABLE own (_id int PRIMARY KEY, _source text);
 CREATE TABLE "we""ird
 name\\x" (id int PRIMARY KEY);
 INSERT INTO sales.orders SELECT generate_series(1, 5000); ANALYZE sales.orders;
@@ -89,6 +92,10 @@ def test_what_init_writes_for_a_strange_database_passes_doctor(
     said = err + (tmp_path / "view" / "views.py").read_text()
     assert all(2 == said.count(table) for table in [*left_out, "public.echo"])
     assert "public.orders generated columns are left out: gross" in err
+    assert "public.dotted not in search: the engine cannot index a column named 'b.c'" in err
+    stores = {view.table.name: view.to for view in declared.views.values()}
+    without_search = {table for table, to in stores.items() if Store.SEARCH not in to}
+    assert {"dotted", "own"} == without_search
     password = psycopg.conninfo.conninfo_to_dict(strange)["password"]
     assert password not in said
 
@@ -140,7 +147,7 @@ def test_a_dry_run_shows_choices_and_views_and_writes_nothing(
     assert (0, []) == (code, list(tmp_path.iterdir()))
     assert 'view.mirror("events", shop["public.events"])' in out
     assert "public.visits: has no primary key" in err
-    assert "first load: 20 tables, about" in err
+    assert "first load: 22 tables, about" in err
     assert "not mirrored sales.orders: left out by --exclude" in err
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.table import Column, ColumnKind
 from projections.changes.row_change import Applied
 from projections.definition.search_options import SearchOptions, Text
 from projections.errors import (
     IndexLostError,
+    PlanError,
     SinkReadOnlyError,
     SinkRefusedError,
     SinkUnavailableError,
@@ -205,3 +207,40 @@ def test_nothing_is_made_by_a_write_to_an_index_that_never_was(sink: SearchSink)
         sink.apply(plan, [upsert(1, make_row())])
 
     assert sink.mark(plan) is None
+
+
+NAMES = [
+    "a b",
+    "имя",
+    "Order No",
+    "a:b",
+    "a,b",
+    "pay$id",
+    "(id)",
+    "a*",
+    '"',
+    "\\",
+    "#",
+    "a/b",
+    "-5",
+]
+REFUSED = ["b.c", "x.", ".y", "..", " ", "_id", "_source", "_version", "_routing"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *REFUSED])
+def test_a_plan_is_refused_for_the_names_that_the_engine_refuses(
+    sink: SearchSink, name: str
+) -> None:
+    """`note` is a text, so `note.keyword` is a field of the engine beside any column's."""
+    plan = make_plan()
+    column = Column(name, ColumnKind.TEXT, "text")
+    plan = replace(plan, schema=replace(plan.schema, columns=(*plan.schema.columns, column)))
+    if name in REFUSED:
+        with pytest.raises(PlanError, match="cannot index column"):
+            sink.prepare(plan)
+        return
+    sink.prepare(plan)
+
+    sink.apply(plan, [upsert(1, make_row(1, **{name: "x"}))])
+
+    assert [("x", 1)] == [(row[name], row["id"]) for row in sink.documents(plan)]

@@ -92,7 +92,7 @@ view.mirror("logs", shop.logs, to=["table"])
 #     public.visits
 """
 
-STORES = st.sampled_from([tuple(Store), (Store.TABLE,), ()])
+STORES = st.sampled_from([tuple(Store), (Store.TABLE,), (Store.TABLE, Store.CACHE), ()])
 
 
 def chosen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,3 +128,17 @@ def test_a_condition_is_read_as_it_is_written(text: str, condition: FieldConditi
 def test_a_condition_without_field_or_comparison_is_refused(text: str) -> None:
     with pytest.raises(SearchQueryError):
         FieldCondition.parse(text)
+
+
+@pytest.mark.parametrize("name", ["b.c", "x.", ".y", "..", " ", "_id", "_source"])
+def test_a_column_that_the_engine_cannot_have_is_refused_where_its_view_is_planned(name):
+    shop = source("shop", tables=["products"])
+    schema = replace(SCHEMA, columns=(*SCHEMA.columns, Column(name, ColumnKind.TEXT, "text")))
+
+    with pytest.raises(PlanError) as refused:
+        plan_views([mirror("products", shop.products)], {PRODUCTS: schema})
+    assert repr(name) in refused.value.message
+
+    elsewhere = mirror("elsewhere", shop.products, to=["table", "cache"])
+    (plan,) = plan_views([elsewhere], {PRODUCTS: schema})
+    assert name in plan.schema.by_name
