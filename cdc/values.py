@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -115,6 +116,31 @@ def decode(column: Column, raw: object) -> object:
         raise ValueDecodeError(
             f"a value does not fit column {column.name}", detail=column.type_name
         ) from None
+
+
+def of_another_type(kind: ColumnKind, raw: object) -> bool:
+    """Whether a value that does not decode was written while its column had another type.
+
+    A time that Postgres holds and Python does not (infinite, before year 1, after 9999, 24:00) is
+    of the column's own type.
+
+    Args:
+        kind: Of the column as it is now.
+        raw: The form in which the value travels.
+    """
+    if kind not in _TIMES or not isinstance(raw, str):
+        return True
+    if _PRINTED_TIME.fullmatch(raw) is None:
+        return True
+    return any(_decodes(other, raw) for other in _TIMES - {kind})
+
+
+def _decodes(kind: ColumnKind, raw: str) -> bool:
+    try:
+        _DECODERS[kind](raw)
+    except _MISFITS:
+        return False
+    return True
 
 
 def encoder(schema: TableSchema) -> Callable[[Mapping[str, object]], dict[str, Json]]:
@@ -304,6 +330,12 @@ def _utc_text(value: Any) -> str:
 
 _MISFITS: Final = (ValueError, TypeError, OverflowError, InvalidOperation)
 _NONE: Final = type(None)
+
+_TIMES: Final = frozenset(
+    (ColumnKind.DATE, ColumnKind.TIME, ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ)
+)
+_PRINTED_TIME: Final = re.compile(r"-?infinity|\d{4,}-\d\d-\d\d.*|\d\d:\d\d.*", re.DOTALL)
+"""How Postgres prints a time with `datestyle` ISO, in any range."""
 
 _DECODERS: Final[Mapping[ColumnKind, Decode]] = {
     ColumnKind.BOOLEAN: _boolean,

@@ -26,7 +26,7 @@ from cdc.change_event import ChangeEvent
 from cdc.consumer import control
 from cdc.consumer.change import Change, instant
 from cdc.consumer.desk import Desk
-from cdc.consumer.errors import TooManyParkedError
+from cdc.consumer.errors import TableUndescribedError, TooManyParkedError
 from cdc.consumer.feed import Feed
 from cdc.consumer.parking import parked_note
 from cdc.consumer.place_queue import Fetch, Hand, Shelve
@@ -230,11 +230,14 @@ class Changes:
         return self._change(taken, step.item) if isinstance(step, Hand) else None
 
     def _change(self, taken: DispatchedWork, item: QueuedRecord) -> Change | None:
-        """Decodes a record; parks it if that cannot be done."""
+        """Decodes a record; if that fails, has it tried again or parked."""
         try:
             return self._decoded(item, ChangeDelivery(self, taken, item))
         except Exception as error:  # noqa: BLE001  # a foreign record may be anything
-            self.park(taken, item, ChangeFailure.of(error, 0))
+            if isinstance(error, TableUndescribedError):
+                self.failed(taken, item, error)
+            else:
+                self.park(taken, item, ChangeFailure.of(error, 0))
             return None
 
     def _decoded(self, item: QueuedRecord, delivery: ChangeDelivery) -> Change:
@@ -245,9 +248,9 @@ class Changes:
         return Change(
             table=event.table,
             operation=event.operation,
-            key=self._rows.row(event.table, event.key),
-            before=self._rows.row(event.table, event.before),
-            after=self._rows.row(event.table, event.after),
+            key=self._rows.row(event.table, event.key, event.position),
+            before=self._rows.row(event.table, event.before, event.position),
+            after=self._rows.row(event.table, event.after, event.position),
             position=event.position,
             transaction_id=event.transaction_id,
             committed_at=instant(event.committed_at_us),

@@ -5,7 +5,8 @@ ConsumerError (CdcError)
 ├── RecordsGoneError     HW-C041  records that the group has not had are no longer there
 ├── TopicRecreatedError  HW-C042  a topic is not the one that the group has read
 ├── TooManyParkedError   HW-C043  more keys would be parked than may be
-└── GroupActiveError     HW-C044  a group has members that would undo what is asked
+├── GroupActiveError     HW-C044  a group has members that would undo what is asked
+└── TableUndescribedError HW-C045 the source cannot be asked for the columns of a table
 """
 
 from __future__ import annotations
@@ -47,4 +48,11 @@ class GroupActiveError(ConsumerError):
     """The group has members, which would commit over what is asked for."""
 
     code = "HW-C044"
+    retriable = True
+
+
+class TableUndescribedError(ConsumerError):
+    """A record does not fit what is known of its table, and the source cannot be asked now."""
+
+    code = "HW-C045"
     retriable = True

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from cdc.capture import CaptureSpec
 from cdc.consumer.changes import Changes
 from cdc.consumer.control import table_name
-from cdc.consumer.errors import ConsumerSpecError
+from cdc.consumer.errors import ConsumerSpecError, TableUndescribedError
 from cdc.consumer.rows import RowDecoder
 from cdc.consumer.spec import ConsumerSpec
 from cdc.consumer.start import GroupStart
 from cdc.errors import CdcError
+from cdc.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cdc.column_rule import ColumnRules
     from cdc.table import TableName, TableSchema
+
+_REACHED: Final = """
+SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery()
+    THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"""
 
 _log = structlog.get_logger(__name__)
 
@@ -100,14 +105,19 @@ def _rows(
         return RowDecoder(schemas or {})
     known = dsn
 
-    def look_again(table: TableName) -> TableSchema | None:
+    def look_again(table: TableName, lsn: Lsn) -> tuple[TableSchema | None, Lsn]:
         try:
-            return _described(known, [table], rules).get(table)
+            found, reached = _described(known, [table], rules, lsn)
         except CdcError as error:
             _log.warning("table not described anew", table=str(table), code=error.code)
-            return None
+            raise TableUndescribedError(
+                f"table {table} has changed, and the source does not describe it",
+                detail=error.code,
+                hint=error.hint,
+            ) from error
+        return found.get(table), reached
 
-    found = _described(known, spec.tables, rules)
+    found, _ = _described(known, spec.tables, rules)
     missing = sorted(str(table) for table in set(spec.tables) - found.keys())
     if missing:
         raise ConsumerSpecError(
@@ -119,10 +129,23 @@ def _rows(
 
 
 def _described(
-    dsn: str, tables: Iterable[TableName], rules: Mapping[TableName, ColumnRules]
-) -> dict[TableName, TableSchema]:
+    dsn: str,
+    tables: Iterable[TableName],
+    rules: Mapping[TableName, ColumnRules],
+    at_least: Lsn | None = None,
+) -> tuple[dict[TableName, TableSchema], Lsn]:
+    """Describes tables, and says how far the log was written, or replayed by a standby, before.
+
+    Raises:
+        PostgresError: The database does not answer.
+        TableUndescribedError: It is a standby that has not replayed as far as asked.
+    """
     # loaded here: a consumer with schemas needs no driver
     from cdc.postgres import catalog, session  # noqa: PLC0415
 
     with session.connect(dsn) as connection:
-        return catalog.describe(connection, tables, rules)
+        standby, text = connection.execute(_REACHED).fetchone() or (False, "")
+        reached = Lsn.parse(str(text))
+        if standby and at_least is not None and reached < at_least:
+            raise TableUndescribedError("the standby has not replayed the log so far")
+        return catalog.describe(connection, tables, rules), reached

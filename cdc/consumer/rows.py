@@ -2,70 +2,101 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cdc.errors import SchemaMismatchError
-from cdc.values import decode, decoder
+from cdc.errors import SchemaMismatchError, ValueDecodeError
+from cdc.values import decode, decoder, of_another_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cdc.table import TableName, TableSchema
+    from cdc.lsn import Lsn
+    from cdc.position import ChangePosition
+    from cdc.table import Column, TableName, TableSchema
+
+    LookAgain: TypeAlias = Callable[[TableName, Lsn], tuple[TableSchema | None, Lsn]]
 
 
 class RowDecoder:
     """Decodes rows by what is known of their tables.
 
-    A consumer reads rows of many ages, so a row need not have the table's columns of today. It has
-    the columns that it had when it was written: those that the table has now are decoded by their
-    types; one that the table does not have (any more, or yet) keeps the form in which it travelled.
+    A consumer reads rows of many ages, so a row need not have the table's columns of today, nor
+    their types. It has the columns that it had when it was written. Those that the table has now
+    are decoded by their types. A value of a column that the table does not have (any more, or yet),
+    or that had another type then, keeps the form in which it travelled.
 
     Threads: may be used from several at once.
 
     Args:
         schemas: What is known of the tables.
-        look_again: Describes a table anew once a row has a column that is not known; returns None
-            if it cannot.
+        look_again: Describes a table as it is now, at a position of the log at least, and says how
+            far the log was written before; the table is None if it is gone. What it raises, `row`
+            raises.
     """
 
     def __init__(
         self,
         schemas: Mapping[TableName, TableSchema],
-        look_again: Callable[[TableName], TableSchema | None] | None = None,
+        look_again: LookAgain | None = None,
     ) -> None:
         self._schemas = dict(schemas)
         self._decoders = {table: decoder(schema) for table, schema in self._schemas.items()}
         self._look_again = look_again
-        self._looked_for: set[tuple[TableName, str]] = set()
+        self._looked: dict[TableName, tuple[int, Lsn]] = {}
 
-    def row(self, table: TableName, raw: Mapping[str, Any] | None) -> dict[str, object] | None:
+    def row(
+        self, table: TableName, raw: Mapping[str, Any] | None, position: ChangePosition
+    ) -> dict[str, object] | None:
         """Returns a row's values by column; a part of a row is a row.
 
+        Args:
+            table: The row's table.
+            raw: The row as it travelled.
+            position: Of the change that it is in: a row that does not fit, from after the last
+                look, may be of a table that was altered since.
+
         Raises:
-            ValueDecodeError: A value does not fit its column's type or Python's range.
+            ValueDecodeError: A value is of its column's type and beyond Python's range.
         """
         if raw is None:
             return None
         whole = self._decoders.get(table)
-        if whole is not None:
-            try:
-                return whole(raw)
-            except SchemaMismatchError:
-                self._look_for(table, raw)
-        schema = self._schemas.get(table)
-        columns = schema.by_name if schema is not None else {}
+        if whole is None:
+            return dict(raw)
+        try:
+            return whole(raw)
+        except (SchemaMismatchError, ValueDecodeError):
+            if self._look_again is not None and self._is_new(table, raw, position):
+                found, lsn = self._look_again(table, position.lsn)
+                self._looked[table] = (position.epoch, lsn)
+                if found is not None:
+                    self._schemas[table], self._decoders[table] = found, decoder(found)
+        columns = self._schemas[table].by_name
         return {
-            name: decode(columns[name], value) if name in columns else value
+            name: _value(columns[name], value) if name in columns else value
             for name, value in raw.items()
         }
 
-    def _look_for(self, table: TableName, raw: Mapping[str, Any]) -> None:
-        """Asks once for each column that is not known: a new one, or one that is gone by now."""
-        unknown = {(table, name) for name in raw.keys() - self._schemas[table].by_name.keys()}
-        if self._look_again is None or unknown <= self._looked_for:
-            return
-        self._looked_for |= unknown
-        found = self._look_again(table)
-        if found is not None:
-            self._schemas[table] = found
-            self._decoders[table] = decoder(found)
+    def _is_new(self, table: TableName, raw: Mapping[str, Any], position: ChangePosition) -> bool:
+        """Whether a row does not fit, and the table was last looked at before it was written."""
+        if self._looked.get(table, (0, position.lsn)) >= (position.epoch, position.lsn):
+            return False
+        columns = self._schemas[table].by_name
+        return any(name not in columns or not _fits(columns[name], raw[name]) for name in raw)
+
+
+def _fits(column: Column, raw: object) -> bool:
+    try:
+        decode(column, raw)
+    except ValueDecodeError:
+        return False
+    return True
+
+
+def _value(column: Column, raw: object) -> object:
+    try:
+        return decode(column, raw)
+    except ValueDecodeError:
+        if of_another_type(column.kind, raw):
+            return raw
+        raise

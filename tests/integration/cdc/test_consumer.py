@@ -113,6 +113,28 @@ def test_rows_have_exact_values_and_say_where_they_come_from(
     assert str(made.topic).endswith(".public.orders")
 
 
+def test_a_reader_goes_on_when_a_column_gets_another_type(database: str, capture: Capture) -> None:
+    create(database, "ALTER TABLE orders ADD COLUMN size int", "INSERT INTO orders (id) VALUES (0)")
+    captured = capture("public.orders")
+    with orders(captured) as changes:
+        taken(changes, 1)
+        captured.execute(
+            "INSERT INTO orders (id, total, size) VALUES (1, 12.50, 5)",
+            "ALTER TABLE orders ALTER size TYPE numeric, ALTER total TYPE text",
+            "INSERT INTO orders (id, total, size) VALUES (2, 'none', 5.5)",
+        )
+        _, followed = taken(changes, 2)
+    with orders(captured, "late") as changes:
+        _, old, new = taken(changes, 3)
+        parked = changes.parked()
+
+    sizes = [change.after["size"] for change in (followed, old, new)]
+    totals = [change.after["total"] for change in (followed, old, new)]
+    assert [Decimal("5.5"), 5, Decimal("5.5")] == sizes
+    assert ["none", "12.50", "none"] == totals
+    assert [] == parked
+
+
 class Broken(Exception):  # noqa: N818
     """What a handler raises in these tests."""
 
@@ -234,7 +256,7 @@ def test_what_no_connector_wrote_is_parked_and_the_group_goes_on(
     for key, value, headers in (
         (b"not json", b"nor this", header),
         (b'{"id":7}', real.value, []),  # no epoch
-        (b'{"id":8}', real.value.replace(b'"total":"1.00"', b'"total":"x"'), header),
+        (b'{"id":8}', real.value.replace(b'"placed_at":null', b'"placed_at":"infinity"'), header),
         (b'{"id":9}', real.value.replace(b'"table":"orders"', b'"table":"others"'), header),
         (b'{"id":10}', b'{"op":"c","source":{"schema":3}}', header),
     ):

@@ -23,6 +23,7 @@ from cdc import (
     TableName,
 )
 from cdc.consumer import ConsumerSpec, ConsumerSpecError, changes
+from cdc.consumer.errors import TableUndescribedError
 from cdc.consumer.parking import (
     ParkedNotes,
     Request,
@@ -173,6 +174,10 @@ def test_from_a_time_on_every_change_committed_then_or_later_comes(found, second
     assert CLOCKS_MS > 0
 
 
+def row(rows: RowDecoder, raw: dict[str, Any], lsn: int = 10) -> dict[str, object] | None:
+    return rows.row(ORDERS, raw, ChangePosition(1, Lsn(1), Lsn(lsn), 1))
+
+
 def test_a_row_is_decoded_with_the_columns_that_it_has() -> None:
     old = TableSchema(
         ORDERS,
@@ -186,26 +191,63 @@ def test_a_row_is_decoded_with_the_columns_that_it_has() -> None:
     new = TableSchema(ORDERS, (*old.columns, paid), ("id",))
     looks: list[TableName] = []
 
-    def look_again(table: TableName) -> TableSchema:
+    def look_again(table: TableName, lsn: Lsn) -> tuple[TableSchema, Lsn]:
         looks.append(table)
-        return new
+        return new, Lsn(20)
 
     rows = RowDecoder({ORDERS: old}, look_again)
 
-    assert {"id": 1, "total": Decimal("2.50")} == rows.row(ORDERS, {"id": 1, "total": "2.50"})
-    assert {"id": 1} == rows.row(ORDERS, {"id": 1})
+    assert {"id": 1, "total": Decimal("2.50")} == row(rows, {"id": 1, "total": "2.50"})
+    assert {"id": 1} == row(rows, {"id": 1})
     assert [] == looks
     assert {"id": 1, "total": None, "paid": True} == (
-        rows.row(ORDERS, {"id": 1, "total": None, "paid": True})
+        row(rows, {"id": 1, "total": None, "paid": True})
     )
-    for _ in range(2):  # a column that is gone keeps the form in which it travelled
+    for lsn in (10, 20):  # a column that is gone keeps the form in which it travelled
         assert {"total": Decimal(1), "gone": "3.10"} == (
-            rows.row(ORDERS, {"total": "1", "gone": "3.10"})
+            row(rows, {"total": "1", "gone": "3.10"}, lsn)
         )
-    assert [ORDERS, ORDERS] == looks  # once for each column that it did not know
-    with pytest.raises(ValueDecodeError):
-        rows.row(ORDERS, {"id": "x", "total": "1", "paid": True})
-    assert {"a": "1.0"} == RowDecoder({}).row(ORDERS, {"a": "1.0"})
+    assert [ORDERS] == looks  # older records say nothing new
+    row(rows, {"total": "1", "gone": "3.10"}, 21)
+    assert [ORDERS, ORDERS] == looks
+    assert {"a": "1.0"} == row(RowDecoder({}), {"a": "1.0"})
+
+
+def test_a_value_that_does_not_fit_has_the_table_looked_at_again_and_keeps_its_form_if_it_is_old():
+    def described(kind: ColumnKind, type_name: str) -> TableSchema:
+        return TableSchema(ORDERS, (Column("n", kind, type_name),), ("n",))
+
+    looks: list[TableName] = []
+    answers: list[TableSchema | Exception] = [
+        TableUndescribedError("away"),
+        described(ColumnKind.NUMERIC, "numeric"),
+        described(ColumnKind.NUMERIC, "numeric"),
+        described(ColumnKind.TIMESTAMPTZ, "timestamptz"),
+    ]
+
+    def look_again(table: TableName, lsn: Lsn) -> tuple[TableSchema, Lsn]:
+        looks.append(table)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, Lsn(lsn.value + 5)
+
+    rows = RowDecoder({ORDERS: described(ColumnKind.INTEGER, "integer")}, look_again)
+
+    with pytest.raises(TableUndescribedError):
+        row(rows, {"n": "1.50"}, 10)
+    assert {"n": Decimal("1.50")} == row(rows, {"n": "1.50"}, 10)  # asked again
+    assert {"n": 5} == row(rows, {"n": 5}, 15)  # from before the last look
+    assert {"n": 5} == row(rows, {"n": 5}, 16)
+    assert 3 == len(looks)
+    late = {"n": "2026-01-02 03:04:05+00"}
+    assert {"n": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)} == row(rows, late, 30)
+    for old in (7, True, "1.50", "31.12.2020", "2026-01-02", "2026-01-02 03:04:05", "03:04:05"):
+        assert {"n": old} == row(rows, {"n": old}, 9)
+    for beyond in ("infinity", "-infinity", "12026-01-01 00:00:00+00", "0044-03-15 00:00:00+00 BC"):
+        with pytest.raises(ValueDecodeError):
+            row(rows, {"n": beyond}, 9)
+    assert [] == answers
 
 
 def record_of(note: Any, offset: int) -> SimpleNamespace:
