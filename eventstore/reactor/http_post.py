@@ -44,8 +44,7 @@ class HttpPost:
     timeout_s: float = TIMEOUT_S
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username:
+        if not _possible(self.url):
             raise SubscriptionError(
                 "an effect cannot be sent to such a URL",
                 hint="https://host/path or http, without a user's name",
@@ -89,3 +88,18 @@ class HttpPost:
             ) from error
         finally:
             connection.close()
+
+
+def _possible(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # out of range, it raises
+    except ValueError:
+        return False
+    shown = url.isascii() and url.isprintable() and " " not in url
+    return (
+        shown
+        and parts.scheme in {"http", "https"}
+        and bool(parts.hostname)
+        and parts.username is None
+    )

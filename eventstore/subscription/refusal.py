@@ -27,7 +27,7 @@ _REFUSALS: Final = {
     ),
     "effects": (
         "subscription {} is a reactor, whose effects are never repeated by a replay",
-        "headwater events parked list shows what has failed, and retry repeats that",
+        "headwater reactor retry repeats what has failed",
     ),
     "empty": ("a replay of subscription {} ends after it begins", "through is greater than from"),
 }
