@@ -84,7 +84,8 @@ class Receiver:
 
     Attributes:
         status: What it answers; `refuse` decides it by the document instead.
-        came: Every document, in the order in which they came.
+        came: Every key and document, in the order in which they came.
+        documents_in_order: The documents alone.
         before: Is called for each request before it counts, with the number of the request.
         after: Is called for each request when it counts and is not answered yet.
     """
@@ -95,6 +96,7 @@ class Receiver:
         self.before: Callable[[int], None] = lambda _: None
         self.after: Callable[[int], None] = lambda _: None
         self.came: list[tuple[str, dict[str, Any]]] = []
+        self.documents_in_order: list[dict[str, Any]] = []
         self.tried = 0
         self._lock = threading.Lock()
         receiver = self
@@ -122,6 +124,7 @@ class Receiver:
         if status == 200:
             with self._lock:
                 self.came.append((key, document))
+                self.documents_in_order.append(document)
         self.after(number)
         try:
             request.send_response(status)

@@ -20,13 +20,13 @@ from eventstore.subscription.subscription import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from eventstore.reactor.effect import Effect
     from eventstore.serialization.recorded import RecordedEvent
     from eventstore.subscription.failure import HandlerFailure
 
-React: TypeAlias = "Callable[[Any], Effect | list[Effect] | tuple[Effect, ...] | None]"
+React: TypeAlias = "Callable[[Any], Effect | Iterable[Effect] | None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
