@@ -14,7 +14,8 @@ import pytest
 from eventstore.deciding.decider import Decider
 from eventstore.errors import Rejected
 from eventstore.model.query import Query
-from eventstore.reactor import Dispatch, HttpPost
+from eventstore.process import Dispatch
+from eventstore.reactor import HttpPost
 from eventstore.serialization.registry import EventTypes
 from eventstore.store import EventStore
 

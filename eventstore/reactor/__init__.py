@@ -7,21 +7,19 @@ of a part of the log and makes none. `eventstore.reactor.control` lists, pauses 
 
 from __future__ import annotations
 
-from eventstore.process.reaction import Dispatch
 from eventstore.reactor.breaker import Breaker, BreakerPolicy, BreakerState
 from eventstore.reactor.effect import Effect, Invoke
+from eventstore.reactor.effect_rate import EffectRate
 from eventstore.reactor.http_post import HttpPost
-from eventstore.reactor.rate import Rate
 from eventstore.reactor.reactor import Reactor
 
 __all__ = [
     "Breaker",
     "BreakerPolicy",
     "BreakerState",
-    "Dispatch",
     "Effect",
+    "EffectRate",
     "HttpPost",
     "Invoke",
-    "Rate",
     "Reactor",
 ]

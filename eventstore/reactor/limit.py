@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from eventstore.reactor.breaker import Breaker, BreakerState
-from eventstore.reactor.rate import Rate
+from eventstore.reactor.effect_rate import EffectRate
 from eventstore.subscription.limit import DeliveryLimit
 from eventstore.subscription.trace import kind_of
 
@@ -51,7 +51,7 @@ class EffectLimit(DeliveryLimit):
     def __init__(self, reactor: Reactor, clock: Callable[[], float] = time.monotonic) -> None:
         self._reactor = reactor
         self._breaker = None if reactor.breaker is None else Breaker(reactor.breaker, clock)
-        self._rate = None if reactor.rate_per_s is None else Rate(reactor.rate_per_s, clock)
+        self._rate = None if reactor.rate_per_s is None else EffectRate(reactor.rate_per_s, clock)
         self._scope = ("", "")
         self._shown: str | None = None
 

@@ -20,7 +20,8 @@ from fix_reactor import ORDERS, Ordered, SendLetter, letters, place, posting, st
 from eventstore.async_store import AsyncEventStore
 from eventstore.errors import SubscriptionError
 from eventstore.postgres.async_log import AsyncPostgresEventLog
-from eventstore.reactor import BreakerPolicy, Dispatch, Invoke, Reactor
+from eventstore.process import Dispatch
+from eventstore.reactor import BreakerPolicy, Invoke, Reactor
 from eventstore.reactor.async_runner import AsyncReactorRunner
 from eventstore.reactor.control import Reactors
 from eventstore.reactor.dry_run import dry_run
@@ -393,7 +394,7 @@ def test_the_asynchronous_runner_does_the_same(store_dsn, receiver, orders, cont
     done = asyncio.Event()
 
     async def note(key, number):
-        await asyncio.sleep(0)
+        await asyncio.to_thread(threading.get_ident)
         invoked.append((key, number))
         if len(invoked) == 20:
             done.set()

@@ -17,14 +17,14 @@ from eventstore.errors import (
     WrongKindError,
 )
 from eventstore.memory import MemoryEventLog
+from eventstore.process import Dispatch
 from eventstore.reactor import (
     Breaker,
     BreakerPolicy,
     BreakerState,
-    Dispatch,
+    EffectRate,
     HttpPost,
     Invoke,
-    Rate,
     Reactor,
 )
 from eventstore.reactor.dry_run import dry_run
@@ -94,7 +94,7 @@ def test_a_policy_that_means_nothing_is_refused(wrong):
 
 
 def test_a_rate_spaces_effects_by_the_part_that_a_process_has(ticks):
-    rate = Rate(10, ticks)
+    rate = EffectRate(10, ticks)
     waits = []
     for share in (1.0, 0.5, 0.25):
         rate.share = share
@@ -107,7 +107,7 @@ def test_a_rate_spaces_effects_by_the_part_that_a_process_has(ticks):
 
 
 def test_an_event_with_several_effects_is_paid_for_afterwards(ticks):
-    rate = Rate(10, ticks)
+    rate = EffectRate(10, ticks)
     for _ in range(5):
         rate.took()
 

@@ -1,4 +1,4 @@
-"""Rate: so many effects a second at most."""
+"""EffectRate: so many effects a second at most."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Rate:
+class EffectRate:
     """Spaces effects evenly. All members of a reactor together have the whole rate.
 
     Each has the part of it that is its share of the partitions.
