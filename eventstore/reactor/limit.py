@@ -64,20 +64,27 @@ class EffectLimit(DeliveryLimit):
     async def held_s(self, session: RunnerSession) -> float:
         """See `DeliveryLimit.held_s`; notes in the database whether the breaker is open."""
         await self._show(session)
+        return self.wait_s()
+
+    def wait_s(self) -> float:
+        """Returns the seconds until the next effect, 0 for now."""
         waits = [one.wait_s() for one in (self._breaker, self._rate) if one is not None]
         return max(waits, default=0.0)
 
     def held_now(self) -> bool:
         """See `DeliveryLimit.held_now`."""
-        return any(one.wait_s() > 0 for one in (self._breaker, self._rate) if one is not None)
+        return self.wait_s() > 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the dependency counts as there, so that effects need no probe."""
+        return self._breaker is None or self._breaker.state is BreakerState.CLOSED
 
     def full(self, events: int) -> bool:
         """See `DeliveryLimit.full`."""
         if self.held_now():
             return True
-        single = self._rate is not None or (
-            self._breaker is not None and self._breaker.state is not BreakerState.CLOSED
-        )
+        single = self._rate is not None or not self.closed
         return events >= (1 if single else self._reactor.batch_size)
 
     def claimed(self, share: float) -> None:
