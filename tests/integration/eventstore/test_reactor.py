@@ -460,3 +460,26 @@ def test_a_plain_subscription_is_no_reactor(store_dsn, orders, control):
     assert [] == control.all()
     with pytest.raises(SubscriptionError, match="no reactor plain"):
         control.pause("plain")
+
+
+def test_a_batch_that_is_rolled_back_does_its_commands_again(store_dsn, orders, receiver, control):
+    place(orders, 30, orders=6)
+    failed = set()
+
+    def refuse(document):
+        number = document["number"]
+        if number % 4 == 3 and number not in failed:
+            failed.add(number)
+            return 500
+        return None
+
+    receiver.refuse = refuse
+    made = reactor(posting(receiver.url, commands=True), batch_size=5)
+    with ReactorRunner(store_dsn, made, orders):
+        wait_until(lambda: len(letters_of(orders)) == 30)
+        wait_until(lambda: not control.parked("letters"))
+
+    assert failed
+    assert {1} == set(letters_of(orders).values())
+    assert {1} == set(receiver.keys.values())
+    assert all(numbers == sorted(numbers) for numbers in receiver.orders().values())
