@@ -15,7 +15,7 @@ import psycopg
 
 from benchmarks.result import Report, at_most
 from benchmarks.streaming import say
-from eventstore import EventStore, EventTypes, Query
+from eventstore import EventStore, Query, event
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.postgres.schema import upgrade
 from eventstore.reactor import Invoke, Reactor
@@ -42,10 +42,8 @@ SELECT nextval('eventstore.global_position'), 'default', 'item-' || n, 1, 'item.
   FROM generate_series(1, %s) AS n
 """
 
-types = EventTypes()
 
-
-@types.event("item.listed", version=1)
+@event("item.listed", version=1)
 class ItemListed:
     """An item is for sale."""
 
@@ -87,7 +85,7 @@ def _measured(dsn: str, rows: int) -> tuple[int, bool]:
     query = Query(category="item")
     reactor = Reactor(name="tell", react=lambda _: Invoke(tell), query=query)
     view = Subscription(name="items", handler=show, query=query, tables=("items",))
-    with EventStore(PostgresEventLog(dsn), types=types) as store:  # noqa: SIM117  # closed last
+    with EventStore(PostgresEventLog(dsn)) as store:  # noqa: SIM117  # closed last
         with (
             ReactorRunner(dsn, reactor, store) as reacting,
             SubscriptionRunner(dsn, view, store=store) as showing,
