@@ -12,7 +12,7 @@ their records.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from projections.changes.record import OLD_KEY_HEADER, canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PORTION_ROWS: Final = 500_000
 VERSION_LSN_BITS: Final = 56
@@ -37,6 +40,7 @@ class KeyedRecords(NamedTuple):
         offsets: Their offsets; records of one key lie in one partition.
         rows: Their numbers in the archive.
         kept: Whether they keep values.
+        deletes: Whether they delete their rows.
     """
 
     keys: pa.Array
@@ -44,6 +48,7 @@ class KeyedRecords(NamedTuple):
     offsets: Integers
     rows: Integers
     kept: Flags
+    deletes: Flags
 
 
 @dataclass(slots=True)
@@ -90,13 +95,7 @@ class Fold:
         if newest is not None:
             live = newest.kept & (newest.versions >= self.truncated)
             keys.update(newest.keys.filter(pa.array(live)).to_pylist())
-        ahead = list(keys)
-        while ahead:
-            for old in self.moved.get(ahead.pop(), ()):
-                if old not in keys:
-                    keys.add(old)
-                    ahead.append(old)
-        return keys
+        return with_former(keys, self.moved)
 
     def rows(self, chained: set[str]) -> Integers:
         """Returns the numbers of the newest records of all other keys, rising."""
@@ -129,7 +128,25 @@ class Fold:
         places[codes[best]] = best
         rows = np.concatenate([part.rows for part in parts])
         kept = np.concatenate([part.kept for part in parts])
-        self._newest = KeyedRecords(keys, greatest, offsets[places], rows[places], kept[places])
+        deletes = np.concatenate([part.deletes for part in parts])
+        self._newest = KeyedRecords(
+            keys, greatest, offsets[places], rows[places], kept[places], deletes[places]
+        )
+
+
+def with_former(keys: set[str], moved: Mapping[str, set[str]]) -> set[str]:
+    """Adds to keys those that their rows had before.
+
+    Args:
+        keys: The keys.
+        moved: The former keys of rows, by the key that they came under.
+    """
+    found, ahead = set(keys), list(keys)
+    while ahead:
+        former = moved.get(ahead.pop(), set()) - found
+        found |= former
+        ahead += former
+    return found
 
 
 def old_keys(headers: pa.Array, keys: pa.Array) -> dict[str, set[str]]:

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 from cdc.snapshot.reads import WholeRead
 from cdc.table import ColumnKind
 from projections.archive import completeness
+from projections.archive.bulk import Part
 from projections.archive.ordered import OrderedRecords
-from projections.archive.progress import Meter, rest
+from projections.archive.progress import Meter, rest, stopped
 from projections.archive.records import COLUMNS, records
 from projections.archive.scan import ArchiveScan
 from projections.archive.selection import select
@@ -40,6 +41,7 @@ from projections.archive.task import (
 )
 from projections.changes import sweeps
 from projections.changes.applier import TaskApplier
+from projections.changes.row_change import Applied
 from projections.common.table_pins import pinned
 from projections.common.throttle import Throttle
 from projections.errors import ArchiveMissingError, ReplayError
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from projections.archive.bulk import BulkEngine, FoldedRows
     from projections.archive.fold import Flags, Fold, Integers
     from projections.archive.survey import FoldKey, TopicSurvey
     from projections.changes.applier import UnappliedRecord, ViewCount
@@ -57,6 +60,9 @@ if TYPE_CHECKING:
 
 PART_RECORDS: Final = 100_000
 """Records after which everything is written and where a replay goes on is noted."""
+
+BULK_RECORDS: Final = 4_000_000
+"""Records that a bulk engine writes in one commit."""
 
 _TAKEN_AT_ONCE: Final = 8_192
 
@@ -181,12 +187,14 @@ class _Step:
         fold: What is folded, of mirrors; None where every record counts.
         chains: Whether it is the pass over those keys of which one record is not enough.
         lanes: Who takes the records.
+        bulk: Whether the lane's engine writes them.
     """
 
     topic: str
     fold: FoldKey | None
     chains: bool
     lanes: tuple[_Lane, ...]
+    bulk: BulkEngine | None = None
 
 
 class _Run:
@@ -209,6 +217,12 @@ class _Run:
         self._state = state
         self._sinks = [_Opened(target) for target in targets]
         self._lanes = list(self._made_lanes())
+        self._folded: dict[FoldKey, FoldedRows] = {}
+        self._in_bulk = self._goes_in_bulk(scan, state, options, had)
+        if state is not None and state.bulk and not self._in_bulk:
+            # what is there is guarded by its versions, and done again record by record
+            state = self._state = msgspec.structs.replace(state, step=0, part=0, bulk=False)
+        self._mark = f"headwater.replay.{scan.mark.version}.{scan.mark.files[:32]}"
         self._steps = list(self._made_steps())
         self._throttle = Throttle(options.share, options.stopped, error=ReplayError)
         self._meter = Meter(options.progress)
@@ -228,10 +242,12 @@ class _Run:
         chosen = self._selected()
         meter.rows += scan.rows
         folds = {step.fold for step in self._steps if step.fold is not None}
-        self._survey = survey = ArchiveSurvey(scan, folds, self._taken, self._keeping())
+        bulk = {step.fold: step.bulk for step in self._steps if step.fold and step.bulk}
+        self._survey = survey = ArchiveSurvey(scan, folds, self._taken, self._keeping(), bulk)
         survey.run(self._looked_at)
         for topic, found in survey.topics.items():
             self._check(topic, found)
+        survey.adopt({key: self._folded_in_bulk(engine, key) for key, engine in bulk.items()})
         meter.to_deliver = sum(map(self._records_of, self._steps))
         for target, sink in zip(self._targets, self._sinks, strict=True):
             for plan in target.plans:
@@ -242,7 +258,10 @@ class _Run:
         elif self._had is not None and self._state is None:
             ends = self._had.offsets | ends
         begin = self._state or ReplayState(
-            scan.version, [(*p, end) for p, end in ends.items()], had=self._had
+            scan.version,
+            [(*p, end) for p, end in ends.items()],
+            had=self._had,
+            bulk=self._in_bulk,
         )
         for number, step in enumerate(self._steps):
             if number < begin.step:
@@ -301,15 +320,18 @@ class _Run:
 
     def _do(self, step: _Step, at: ReplayState, begin: ReplayState) -> None:
         first = begin.part if begin.step == at.step else 0
-        self._options.note(msgspec.structs.replace(at, part=first))
+        self._options.note(self._here(step, at, first))
         for number, part in enumerate(self._parts(step, first), start=first):
             self._take(step, part)
-            left = step.fold is not None and bool(self._left_keys.get(step.fold))
-            # which keys are left to their other records is not noted: they would be found again
-            here = msgspec.structs.replace(at, part=0 if left else number + 1)
-            if step.chains and left:
-                here = msgspec.structs.replace(here, step=at.step - 1)
-            self._options.note(here)
+            self._options.note(self._here(step, at, number + 1))
+
+    def _here(self, step: _Step, at: ReplayState, part: int) -> ReplayState:
+        """Where a replay that ends now goes on."""
+        if step.fold is None or not self._left_keys.get(step.fold):
+            return msgspec.structs.replace(at, part=part)
+        # which keys are left to their other records is not noted: they have to be found again
+        first = next(n for n, each in enumerate(self._steps) if each.fold == step.fold)
+        return msgspec.structs.replace(at, step=first, part=0)
 
     def _parts(self, step: _Step, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
         """The parts of a step from one on, each a number of batches."""
@@ -328,9 +350,56 @@ class _Run:
             first = 1
         begun = int(fold.truncate_row >= 0)
         rows = fold.rows(fold.chained())
-        self._meter.skip(min(len(rows), max(first - begun, 0) * PART_RECORDS))
-        for start in range(max(first - begun, 0) * PART_RECORDS, len(rows), PART_RECORDS):
-            yield self._chosen(rows[start : start + PART_RECORDS])
+        at_once = PART_RECORDS if step.bulk is None else BULK_RECORDS
+        self._meter.skip(min(len(rows), max(first - begun, 0) * at_once))
+        for number in range(max(first - begun, 0), -(-len(rows) // at_once)):
+            part = rows[number * at_once : (number + 1) * at_once]
+            yield self._chosen(part if step.bulk is None else self._filled(step, part, number + 1))
+
+    def _filled(self, step: _Step, rows: Integers, number: int) -> Integers:
+        """Has newest records written in bulk; returns the numbers of those that were not."""
+        if step.bulk is None or step.fold is None:
+            return rows
+        (lane,) = step.lanes
+        (plan,) = lane.plans
+        deletes = self._folded[step.fold].deleting(rows)
+        part = Part(
+            step.topic,
+            rows,
+            deletes,
+            self._mark,
+            number,
+            self._options.share,
+            lane.target.held,
+        )
+        left = step.bulk.fill(self._scan, plan, part, self._delivered)
+        taken, gone = len(rows) - len(left), int(deletes.sum() - np.isin(rows[deletes], left).sum())
+        count = lane.delivery.counts[plan.name]
+        count.records += taken
+        count.applied += taken
+        count.changes += Applied(upserted=taken - gone, deleted=gone)
+        self._meter.written = sum(each.written for each in self._lanes)
+        return left
+
+    def _delivered(self, records: int) -> None:
+        self._meter.delivered += records
+        self._told()
+
+    def _told(self) -> None:
+        """Tells how far it is; the pauses are the tasks' own."""
+        self._meter.tell()
+        if self._throttle.stopped:
+            raise stopped()
+
+    def _folded_in_bulk(self, engine: BulkEngine, key: FoldKey) -> FoldedRows:
+        self._meter.rows += self._scan.rows
+        found = engine.fold(self._scan, *key, self._taken, self._looked_at_in_bulk)
+        self._folded[key] = found
+        return found
+
+    def _looked_at_in_bulk(self, rows: int) -> None:
+        self._meter.looked_at += rows
+        self._told()
 
     def _chosen(self, rows: Integers) -> Iterator[pa.RecordBatch]:
         return (batch for _, batch in self._scan.chosen(COLUMNS, rows))
@@ -420,11 +489,41 @@ class _Run:
             folded = [lane for lane in lanes if _folded(lane.plans[0])]
             for ahead in sorted({lane.plans[0].left_to_read for lane in folded}):
                 own = tuple(lane for lane in folded if lane.plans[0].left_to_read == ahead)
-                yield _Step(topic, (topic, ahead), chains=False, lanes=own)
+                others = own
+                if self._in_bulk:
+                    others = tuple(lane for lane in own if _engine(lane) is None)
+                    for lane in own:
+                        if (engine := _engine(lane)) is not None:
+                            yield _Step(topic, (topic, ahead), False, (lane,), engine)
+                if others:
+                    yield _Step(topic, (topic, ahead), chains=False, lanes=others)
                 yield _Step(topic, (topic, ahead), chains=True, lanes=own)
             ordered = tuple(lane for lane in lanes if lane not in folded)
             if ordered:
                 yield _Step(topic, None, chains=False, lanes=ordered)
+
+    def _goes_in_bulk(
+        self,
+        scan: ArchiveScan,
+        state: ReplayState | None,
+        options: ReplayOptions,
+        had: Had | None,
+    ) -> bool:
+        """Whether engines fill what they can: in a replay that they begin, to its end.
+
+        What is written in bulk looks at no row that is there. So a table has to be empty before;
+        and a replay that went on without them, or that is a lap, ends without them.
+        """
+        engines = [(lane, engine) for lane in self._lanes if (engine := _engine(lane)) is not None]
+        if not engines or had is not None or options.bounds is not None:
+            return False
+        if options.copied is not None or options.taken is not None:
+            return False
+        if state is not None:
+            return state.bulk
+        return all(
+            scan.rows >= engine.rows_min and engine.ready(lane.plans[0]) for lane, engine in engines
+        )
 
     def _keeping(self) -> set[str]:
         """Topics of mirrors whose records may keep values."""
@@ -465,6 +564,13 @@ class _Run:
     @staticmethod
     def _ends_of(state: ReplayState) -> Offsets:
         return {(topic, partition): end for topic, partition, end in state.ends}
+
+
+def _engine(lane: _Lane) -> BulkEngine | None:
+    """What fills a lane in bulk; None of one that has other views than a mirror of one topic."""
+    if len(lane.plans) > 1 or not _folded(lane.plans[0]) or len(lane.plans[0].topics) > 1:
+        return None
+    return lane.target.bulk
 
 
 def _folded(plan: ViewPlan) -> bool:

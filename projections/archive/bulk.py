@@ -1,0 +1,151 @@
+"""Bulk: what a replay hands to an engine that works with many tasks at once.
+
+The engine does the two parts of a mirror's replay that cost time: it finds the newest record of
+each key, and it decodes and writes these. The replay keeps the rest: what an archive has, the keys
+of which one record is not enough, where it goes on, and every record that the engine gives back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from projections.archive.fold import with_former
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from projections.archive.fold import Flags, Integers
+    from projections.archive.scan import ArchiveScan
+    from projections.archive.survey import RecordFilter
+    from projections.changes.applier import Held
+    from projections.planning.view_plan import ViewPlan
+
+    Done = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class FoldedRows:
+    """What the records of a topic come to, by their numbers in the archive; see `Fold`.
+
+    Of a key there are sixteen bytes here, whatever its length.
+
+    Attributes:
+        numbers: The newest record of each key, rising.
+        versions: Their versions.
+        deletes: Whether they delete their rows.
+        kept: Keys of those that keep values, with their versions.
+        unread_keys: Keys of records that cannot be read.
+        loose_rows: Records without a key.
+        truncated: Version of the newest truncate; 0 of none.
+        truncate_row: Its number; -1 of none.
+        look_up: Returns the numbers of the newest records of some keys.
+        moved: The former keys of rows, by the key that they came under.
+    """
+
+    numbers: Integers
+    versions: Integers
+    deletes: Flags
+    kept: Mapping[str, int]
+    unread_keys: set[str]
+    loose_rows: list[int]
+    truncated: int
+    truncate_row: int
+    look_up: Callable[[Collection[str]], Integers]
+    moved: dict[str, set[str]] = field(default_factory=dict)
+    _left_out: dict[frozenset[str], Integers] = field(default_factory=dict)
+
+    def chained(self) -> set[str]:
+        """Returns the keys that have to be taken with all their records; see `Fold.chained`."""
+        live = {key for key, version in self.kept.items() if version >= self.truncated}
+        return with_former(self.unread_keys | live, self.moved)
+
+    def rows(self, chained: set[str]) -> Integers:
+        """Returns the numbers of the newest records of all other keys, rising."""
+        live = self.versions >= self.truncated
+        if chained:
+            names = frozenset(chained)
+            if names not in self._left_out:
+                self._left_out[names] = self.look_up(names)
+            live &= ~np.isin(self.numbers, self._left_out[names])
+        return self.numbers[live]
+
+    def deleting(self, rows: Integers) -> Flags:
+        """Tells which of some newest records delete their rows.
+
+        Args:
+            rows: Their numbers.
+        """
+        return self.deletes[np.searchsorted(self.numbers, rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Newest records of keys that are written in one commit.
+
+    Attributes:
+        topic: Their topic.
+        rows: Their numbers in the archive, rising.
+        deletes: Whether they delete their rows.
+        mark: What tells the commits of this replay from those of any other.
+        number: Number of the part in it, from 1.
+        share: Of its time, how much each task takes at most.
+        held: What of the view waits already.
+    """
+
+    topic: str
+    rows: Integers
+    deletes: Flags
+    mark: str
+    number: int
+    share: float
+    held: Mapping[str, Held]
+
+
+class BulkEngine(Protocol):
+    """Folds topics and fills tables with many tasks.
+
+    Attributes:
+        rows_min: Rows of an archive below which a replay takes less time without it.
+    """
+
+    rows_min: int
+
+    def ready(self, plan: ViewPlan) -> bool:
+        """Tells whether the tables of a view are there, and as they were made.
+
+        Args:
+            plan: The view.
+        """
+
+    def fold(
+        self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
+    ) -> FoldedRows:
+        """Finds the newest record of each key.
+
+        Args:
+            scan: The archive.
+            topic: The topic.
+            left_to_read: Version before which records do not count.
+            taken: Which records are taken.
+            done: Told every now and then how many more rows were looked at; what it raises ends
+                the work.
+        """
+
+    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Integers:
+        """Writes newest records to the tables of a view, once however often it is asked to.
+
+        Args:
+            scan: The archive.
+            plan: The view.
+            part: The records.
+            done: Told every now and then how many more records were written; see `fold`.
+
+        Returns:
+            The numbers of those that it has not written, rising: they go the way of all others.
+
+        Raises:
+            SinkUnavailableError: The tables cannot be read or written.
+        """
