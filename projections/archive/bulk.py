@@ -17,7 +17,7 @@ from projections.archive.fold import with_former
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from projections.archive.fold import Flags, Integers
+    from projections.archive.fold import Integers
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
     from projections.changes.applier import Held
@@ -35,7 +35,6 @@ class FoldedRows:
     Attributes:
         numbers: The newest record of each key, rising.
         versions: Their versions.
-        deletes: Whether they delete their rows.
         kept: Keys of those that keep values, with their versions.
         unread_keys: Keys of records that cannot be read.
         loose_rows: Records without a key.
@@ -47,7 +46,6 @@ class FoldedRows:
 
     numbers: Integers
     versions: Integers
-    deletes: Flags
     kept: Mapping[str, int]
     unread_keys: set[str]
     loose_rows: list[int]
@@ -72,14 +70,6 @@ class FoldedRows:
             live &= ~np.isin(self.numbers, self._left_out[names])
         return self.numbers[live]
 
-    def deleting(self, rows: Integers) -> Flags:
-        """Tells which of some newest records delete their rows.
-
-        Args:
-            rows: Their numbers.
-        """
-        return self.deletes[np.searchsorted(self.numbers, rows)]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -88,7 +78,6 @@ class Part:
     Attributes:
         topic: Their topic.
         rows: Their numbers in the archive, rising.
-        deletes: Whether they delete their rows.
         mark: What tells the commits of this replay from those of any other.
         number: Number of the part in it, from 1.
         share: Of its time, how much each task takes at most.
@@ -97,11 +86,25 @@ class Part:
 
     topic: str
     rows: Integers
-    deletes: Flags
     mark: str
     number: int
     share: float
     held: Mapping[str, Held]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What became of a part.
+
+    Attributes:
+        upserted: Rows that were written.
+        deleted: Deletes that were remembered.
+        left: Numbers of the records that were not written, rising: they go the way of all others.
+    """
+
+    upserted: int
+    deleted: int
+    left: Integers
 
 
 class BulkEngine(Protocol):
@@ -134,7 +137,7 @@ class BulkEngine(Protocol):
                 the work.
         """
 
-    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Integers:
+    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Filled:
         """Writes newest records to the tables of a view, once however often it is asked to.
 
         Args:
@@ -142,9 +145,6 @@ class BulkEngine(Protocol):
             plan: The view.
             part: The records.
             done: Told every now and then how many more records were written; see `fold`.
-
-        Returns:
-            The numbers of those that it has not written, rising: they go the way of all others.
 
         Raises:
             SinkUnavailableError: The tables cannot be read or written.

@@ -40,7 +40,6 @@ class KeyedRecords(NamedTuple):
         offsets: Their offsets; records of one key lie in one partition.
         rows: Their numbers in the archive.
         kept: Whether they keep values.
-        deletes: Whether they delete their rows.
     """
 
     keys: pa.Array
@@ -48,7 +47,6 @@ class KeyedRecords(NamedTuple):
     offsets: Integers
     rows: Integers
     kept: Flags
-    deletes: Flags
 
 
 @dataclass(slots=True)
@@ -128,10 +126,7 @@ class Fold:
         places[codes[best]] = best
         rows = np.concatenate([part.rows for part in parts])
         kept = np.concatenate([part.kept for part in parts])
-        deletes = np.concatenate([part.deletes for part in parts])
-        self._newest = KeyedRecords(
-            keys, greatest, offsets[places], rows[places], kept[places], deletes[places]
-        )
+        self._newest = KeyedRecords(keys, greatest, offsets[places], rows[places], kept[places])
 
 
 def with_former(keys: set[str], moved: Mapping[str, set[str]]) -> set[str]:

@@ -362,24 +362,15 @@ class _Run:
             return rows
         (lane,) = step.lanes
         (plan,) = lane.plans
-        deletes = self._folded[step.fold].deleting(rows)
-        part = Part(
-            step.topic,
-            rows,
-            deletes,
-            self._mark,
-            number,
-            self._options.share,
-            lane.target.held,
-        )
-        left = step.bulk.fill(self._scan, plan, part, self._delivered)
-        taken, gone = len(rows) - len(left), int(deletes.sum() - np.isin(rows[deletes], left).sum())
+        share, held = self._options.share, lane.target.held
+        part = Part(step.topic, rows, self._mark, number, share, held)
+        found = step.bulk.fill(self._scan, plan, part, self._delivered)
         count = lane.delivery.counts[plan.name]
-        count.records += taken
-        count.applied += taken
-        count.changes += Applied(upserted=taken - gone, deleted=gone)
+        count.records += len(rows) - len(found.left)
+        count.applied += len(rows) - len(found.left)
+        count.changes += Applied(found.upserted, found.deleted)
         self._meter.written = sum(each.written for each in self._lanes)
-        return left
+        return found.left
 
     def _delivered(self, records: int) -> None:
         self._meter.delivered += records
@@ -568,9 +559,9 @@ class _Run:
 
 def _engine(lane: _Lane) -> BulkEngine | None:
     """What fills a lane in bulk; None of one that has other views than a mirror of one topic."""
-    if len(lane.plans) > 1 or not _folded(lane.plans[0]) or len(lane.plans[0].topics) > 1:
-        return None
-    return lane.target.bulk
+    plan, *others = lane.plans
+    plain = not others and _folded(plan) and len(plan.topics) == 1 and not plan.expectations
+    return lane.target.bulk if plain else None
 
 
 def _folded(plan: ViewPlan) -> bool:

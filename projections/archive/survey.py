@@ -164,9 +164,9 @@ class ArchiveSurvey:
         self._scan = scan
         self._taken = taken
         self._kept = frozenset(kept)
-        self._own = {key: Fold() for key in folds if key not in elsewhere}
-        self._only_lays_out = bool(folds) and not self._own
-        self.folds: dict[FoldKey, Fold | FoldedRows] = {**self._own}
+        self.own = {key: Fold() for key in folds if key not in elsewhere}
+        self._only_lays_out = bool(folds) and not self.own
+        self.folds: dict[FoldKey, Fold | FoldedRows] = {**self.own}
         self.topics = {topic: TopicSurvey() for topic in scan.topics}
 
     def run(self, done: Callable[[int], None] = lambda _: None) -> None:
@@ -176,7 +176,7 @@ class ArchiveSurvey:
             done: Told how many rows were looked at.
         """
         self.look(enumerate(self._scan.blocks), done)
-        for topic in {topic for topic, _ in self._own}:
+        for topic in {topic for topic, _ in self.own}:
             self._follow_moves(topic)
 
     def adopt(self, folded: Mapping[FoldKey, FoldedRows]) -> None:
@@ -224,7 +224,7 @@ class ArchiveSurvey:
         if not batch.num_rows:
             return
         self._lay_out(self.topics[topic], number, batch)
-        folds = {ahead: fold for (name, ahead), fold in self._own.items() if name == topic}
+        folds = {ahead: fold for (name, ahead), fold in self.own.items() if name == topic}
         if not folds:
             return
         within = self._taken.within(batch)
@@ -283,7 +283,6 @@ class ArchiveSurvey:
                 integers(batch.column("offset"))[taken],
                 rows[taken],
                 keeps[taken],
-                flags(pc.equal(op, "d"))[taken],
             )
         )
 

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
-from projections.archive.bulk import FoldedRows
+from projections.archive.bulk import Filled, FoldedRows
 from projections.common.file_lock import WriterLock
 from projections.errors import ReplayStoppedError, SinkUnavailableError
 from projections.job.rebuilding import fold_tasks
-from projections.job.rebuilding.fill_tasks import FillRows
-from projections.job.rebuilding.fold_tasks import ENTRY_DDL, FoldBlocks, FoldKeys
-from projections.stores.delta.table_sink import LOADED
+from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
+from projections.job.rebuilding.fold_tasks import PACKED_DDL, FoldBlocks, FoldKeys, unpacked
+from projections.stores.delta.table_sink import COMPACTED_BYTES, HOOKS, LOADED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
@@ -96,13 +94,13 @@ class SparkEngine:
     ) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
         groups = _grouped(scan)
-        task = FoldBlocks(scan, topic, left_to_read, taken, groups, self._share)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
+        task = FoldBlocks(scan, topic, left_to_read, taken, groups, parts, self._share)
 
         def folded(named: frozenset[str] | None = None) -> pa.Table:
-            entries = self._numbers(len(groups)).mapInArrow(task.run, ENTRY_DDL)
-            keyed = entries.repartition(parts, "key")
-            return keyed.mapInArrow(FoldKeys(named).run, ENTRY_DDL).toArrow()
+            entries = self._numbers(len(groups)).mapInArrow(task.run, PACKED_DDL)
+            keyed = entries.repartition(parts, "bucket")
+            return unpacked(keyed.mapInArrow(FoldKeys(named).run, PACKED_DDL).toArrow())
 
         def look_up(keys: Collection[str]) -> Integers:
             found = self._watched(partial(folded, frozenset(keys)), done, 0)
@@ -110,60 +108,54 @@ class SparkEngine:
 
         return _folded_rows(self._watched(folded, done, scan.rows), look_up)
 
-    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Integers:
+    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Filled:
         """Writes newest records; deletes first, as every writer does; see `BulkEngine`."""
-        left: list[Integers] = []
+        folder = self._root / f".{plan.name}.filling"
+        cuts = _cut(scan, part.rows)
+        task = FillRows(scan, plan, part.topic, part.rows, cuts, folder, part.held, part.share)
         try:
             with WriterLock(self._root / f".{plan.name}.lock", wait=True):
-                for deletes in (True, False):
-                    rows = part.rows[part.deletes == deletes]
-                    if len(rows):
-                        left.append(self._filled(scan, plan, part, rows, done, deletes=deletes))
-        except (PySparkException, Py4JError, DeltaError, OSError) as error:
+                shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
+                folder.mkdir()
+                try:
+                    said = self._watched(partial(self._decoded, task), done, len(part.rows))
+                    deletes, rows = (
+                        [
+                            folder / name
+                            for name in said.filter(pc.greater(said[of], 0))[file].to_pylist()
+                        ]
+                        for file, of in (("deletes_file", "deleted"), ("rows_file", "upserted"))
+                    )
+                    self._commit(f"{plan.name}.deleted", deletes, part)
+                    self._commit(plan.name, rows, part)
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+        except (PySparkException, Py4JError, DeltaError, OSError, pa.ArrowException) as error:
             # the library's own text can show values
             raise SinkUnavailableError(
                 f"view {plan.name}: its table cannot be filled", detail=type(error).__name__
             ) from None
-        return np.sort(np.concatenate([*left, part.rows[:0]]))
+        left = np.sort(np.asarray(pc.list_flatten(said["left"]).to_numpy(), np.int64))
+        upserted, deleted = (pc.sum(said[name]).as_py() or 0 for name in ("upserted", "deleted"))
+        return Filled(upserted, deleted, left)
 
-    def _filled(
-        self,
-        scan: ArchiveScan,
-        plan: ViewPlan,
-        part: Part,
-        rows: Integers,
-        done: Done,
-        *,
-        deletes: bool,
-    ) -> Integers:
-        """Commits records of one kind; returns the numbers of those that no task could write."""
-        cuts = _cut(scan, rows)
-        task = FillRows(scan, plan, part.topic, rows, cuts, deletes, part.held, part.share)
-        path = str(self._root / (f"{plan.name}.deleted" if deletes else plan.name))
-        written = None
-        if (DeltaTable(path).transaction_version(part.mark) or 0) < part.number:
-            written = self._watched(partial(self._append, path, task, part), done, len(rows))
-        if written == len(rows):
-            return rows[:0]
-        tasks = replace(task, share=part.share)
-        numbers = self._numbers(len(cuts) - 1).mapInArrow(tasks.left, "row bigint")
-        found = self._watched(numbers.toArrow, done, 0)
-        return np.sort(np.asarray(found["row"].to_numpy(), np.int64))
+    def _decoded(self, task: FillRows) -> pa.Table:
+        return self._numbers(len(task.cuts) - 1).mapInArrow(task.run, FILLED_DDL).toArrow()
 
-    def _append(self, path: str, task: FillRows, part: Part) -> int:
-        """Appends what tasks give in one commit; returns how many rows that are."""
-        schema = self._session.read.format("delta").load(path).schema
-        count = Observation()
-        rows = self._numbers(len(task.cuts) - 1).mapInArrow(task.run, schema)
-        (
-            rows.observe(count, F.count(F.lit(1)).alias("rows"))
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", part.mark)
-            .option("txnVersion", part.number)
-            .save(path)
+    def _commit(self, name: str, paths: Sequence[Path], part: Part) -> None:
+        """Appends what tasks have put aside in one commit, unless that was done before."""
+        table = DeltaTable(str(self._root / name))
+        if not paths or (table.transaction_version(part.mark) or 0) >= part.number:
+            return
+        mark = Transaction(part.mark, part.number)
+        write_deltalake(
+            table,
+            _put_aside(paths),
+            mode="append",
+            target_file_size=COMPACTED_BYTES,
+            commit_properties=CommitProperties(app_transactions=[mark]),
+            post_commithook_properties=HOOKS,
         )
-        return int(count.get["rows"])
 
     def _numbers(self, tasks: int) -> DataFrame:
         return self._session.range(0, tasks, 1, tasks)
@@ -226,6 +218,19 @@ def _done(context: Any, group: str) -> float:
     return ended / tasks if tasks else 0.0
 
 
+def _put_aside(paths: Sequence[Path]) -> pa.RecordBatchReader:
+    """Reads files of rows one after the other, a batch at a time."""
+    with pa.ipc.open_file(str(paths[0])) as first:
+        schema = first.schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path in paths:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+                yield from (file.get_batch(number) for number in range(file.num_record_batches))
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
 def _grouped(scan: ArchiveScan) -> tuple[tuple[int, int], ...]:
     """Blocks that a task folds: neighbours, of so many rows that they are worth one."""
     groups, first, rows = [], 0, 0
@@ -271,7 +276,6 @@ def _folded_rows(entries: pa.Table, look_up: Callable[[Collection[str]], Integer
     return FoldedRows(
         np.asarray(changes["row"].to_numpy(), np.int64),
         np.asarray(changes["version"].to_numpy(), np.int64),
-        np.asarray(changes["deletes"].to_numpy(), np.bool_),
         dict(zip(kept["key"].to_pylist(), kept["version"].to_pylist(), strict=True)),
         set(by_kind[fold_tasks.UNREAD]["key"].to_pylist()),
         by_kind[fold_tasks.LOOSE]["row"].to_pylist(),

@@ -1,29 +1,35 @@
-"""Fill in tasks: newest records decoded as live delivery decodes them, and given as rows.
+"""Fill in tasks: newest records decoded as live delivery decodes them, and put aside as rows.
 
 A record goes through the same delivery as in a batch of the job, into a store that only takes what
-it is given. What comes out as one whole row, or as one delete, is written; every other record is
-named, and the replay delivers it itself.
+it is given. What comes out as one whole row, or as one delete, is put aside for the commit; every
+other record is named, and the replay delivers it itself, from all that the archive has of it.
+
+Of a record only that is read which a row is made of: the archive has its place in the log in
+columns, as the reader of envelopes found it.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdc.errors import CdcError
-from projections.archive.records import COLUMNS, records
 from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
 from projections.common.throttle import Throttle
 from projections.errors import ProjectionError
-from projections.stores.delta.arrow import keys_table, rows_table
+from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from projections.archive.scan import ArchiveScan
@@ -31,8 +37,45 @@ if TYPE_CHECKING:
     from projections.changes.row_change import RowChange
     from projections.planning.view_plan import ViewPlan
 
+    Integers = NDArray[np.int64]
+
+FILLED: Final = pa.schema(
+    [
+        ("rows_file", pa.string()),
+        ("upserted", pa.int64()),
+        ("deletes_file", pa.string()),
+        ("deleted", pa.int64()),
+        ("left", pa.list_(pa.int64())),
+    ]
+)
+FILLED_DDL: Final = (
+    "rows_file string, upserted bigint, deletes_file string, deleted bigint, left array<bigint>"
+)
+"""What a task says: the files that it has made, how many rows are in each, and what is left."""
+
+_READ: Final = (
+    "partition",
+    "offset",
+    "recorded_at",
+    "op",
+    "epoch",
+    "lsn",
+    "total_order",
+    "committed_at",
+    "key",
+    "after",
+    "raw_value",
+)
 _TAKEN_AT_ONCE: Final = 8_192
-_NUMBERS: Final = pa.schema([("row", pa.int64())])
+_CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_PARTS: Final = (
+    '{"op":"',
+    '","source":{"sequence":"[null,\\"',
+    '\\"]","ts_us":',
+    '},"transaction":{"total_order":',
+    '},"after":',
+    "}",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +88,7 @@ class FillRows:
         topic: The topic.
         rows: Numbers of the records, rising.
         cuts: Where each task begins in them, and where the last one ends.
-        deletes: Whether they are deletes, of which the keys are given.
+        folder: Where rows are put aside.
         held: What of the view waits already.
         share: Of its time, how much the task takes at most.
     """
@@ -53,71 +96,78 @@ class FillRows:
     scan: ArchiveScan
     plan: ViewPlan
     topic: str
-    rows: NDArray[np.int64]
+    rows: Integers
     cuts: tuple[int, ...]
-    deletes: bool
+    folder: Path
     held: Mapping[str, Held]
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Gives the rows of the table, or its deletes, of the tasks named by number."""
-        for table, _ in self._pieces(batches):
-            if table is not None:
-                yield from table.combine_chunks().to_batches()
-
-    def left(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Gives the numbers of the records that `run` leaves out."""
-        for _, numbers in self._pieces(batches):
-            if len(numbers):
-                yield pa.RecordBatch.from_arrays([pa.array(numbers)], schema=_NUMBERS)
-
-    def _pieces(
-        self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[pa.Table | None, NDArray[np.int64]]]:
-        throttle = Throttle(self.share)
+        """Does the tasks named by number."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
-                done = 0
-                for _, found in self.scan.chosen(COLUMNS, rows):
-                    for start in range(0, found.num_rows, _TAKEN_AT_ONCE):
-                        piece = found.slice(start, _TAKEN_AT_ONCE)
-                        yield from self._taken(piece, rows[done : done + piece.num_rows])
-                        done += piece.num_rows
-                        throttle.step()
+                said = self._task(self.rows[self.cuts[number] : self.cuts[number + 1]])
+                yield pa.RecordBatch.from_pylist([said], FILLED)
+
+    def _task(self, rows: Integers) -> dict[str, Any]:
+        throttle, left = Throttle(self.share), list[int]()
+        # one that is tried again makes files of its own
+        files = [self.folder / f"{uuid4()}.arrow" for _ in range(2)]
+        schemas = table_schema(self.plan), deletes_schema(self.plan)
+        counts = [0, 0]
+        with ExitStack() as stack:
+            writers = [
+                stack.enter_context(pa.ipc.new_file(str(path), schema, options=_CODEC))
+                for path, schema in zip(files, schemas, strict=True)
+            ]
+            done = 0
+            for _, found in self.scan.chosen(_READ, rows):
+                for start in range(0, found.num_rows, _TAKEN_AT_ONCE):
+                    piece = found.slice(start, _TAKEN_AT_ONCE)
+                    own = rows[done : done + piece.num_rows]
+                    done += piece.num_rows
+                    for part in self._taken(piece, own, left):
+                        for number, table in enumerate(part):
+                            writers[number].write_table(table)
+                            counts[number] += table.num_rows
+                    throttle.step()
+        names = [path.name for path in files]
+        return dict(
+            zip(FILLED.names, [names[0], counts[0], names[1], counts[1], left], strict=True)
+        )
 
     def _taken(
-        self, piece: pa.RecordBatch, rows: NDArray[np.int64]
-    ) -> Iterator[tuple[pa.Table | None, NDArray[np.int64]]]:
+        self, piece: pa.RecordBatch, rows: Integers, left: list[int]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Decodes records together; where that does not give a row for each, in halves."""
-        table = self._decoded(piece)
-        if table is not None:
-            yield table, rows[:0]
+        found = self._decoded(piece)
+        if found is not None:
+            yield found
         elif len(rows) == 1:
-            yield None, rows
+            left += rows.tolist()
         else:
             middle = len(rows) // 2
-            yield from self._taken(piece.slice(0, middle), rows[:middle])
-            yield from self._taken(piece.slice(middle), rows[middle:])
+            yield from self._taken(piece.slice(0, middle), rows[:middle], left)
+            yield from self._taken(piece.slice(middle), rows[middle:], left)
 
-    def _decoded(self, piece: pa.RecordBatch) -> pa.Table | None:
-        """The rows or deletes that records come to; None if any comes to something else."""
+    def _decoded(self, piece: pa.RecordBatch) -> tuple[pa.Table, pa.Table] | None:
+        """The rows and deletes that records come to; None if any comes to something else."""
+        if piece.column("raw_value").null_count < piece.num_rows:
+            return None  # it is no envelope as the connector writes it
         given = _Given()
         delivery = TaskApplier([self.plan], lambda: given, self.held, changes_per_write=1 << 62)
         try:
-            delivery.take(self.topic, records(piece))
+            delivery.take(self.topic, _records(piece))
             delivery.finish()
             if delivery.waiting or delivery.truncated or len(given.changes) != piece.num_rows:
                 return None
-            if any(self._other(change) for change in given.changes):
+            if any(change.kept for change in given.changes):
                 return None
-            convert = keys_table if self.deletes else rows_table
-            return convert(self.plan, given.changes)
+            upserts = [change for change in given.changes if change.row is not None]
+            deletes = [change for change in given.changes if change.row is None]
+            return rows_table(self.plan, upserts), keys_table(self.plan, deletes)
         except (CdcError, ProjectionError):
             return None  # the replay comes to the same error, and says what it is
-
-    def _other(self, change: RowChange) -> bool:
-        return (change.row is None) is not self.deletes or bool(change.kept)
 
 
 class _Given:
@@ -135,3 +185,35 @@ class _Given:
 
     def __getattr__(self, name: str) -> Any:
         raise ProjectionError("a task takes rows only", detail=name)
+
+
+def _records(piece: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Records in the form of `Record`, whose values say what a row is made of and no more."""
+    columns = [
+        piece.column("op"),
+        piece.column("lsn"),
+        piece.column("committed_at").cast(pa.int64()),
+        pc.fill_null(piece.column("total_order"), 0),
+        pc.fill_null(piece.column("after").cast(pa.large_string()), "null"),
+    ]
+    texts = [
+        (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(
+            pa.large_string()
+        )
+        for column in columns
+    ]
+    first, *others = (pa.scalar(part, pa.large_string()) for part in _PARTS)
+    pairs = [each for pair in zip(texts, others, strict=True) for each in pair]
+    values = pc.binary_join_element_wise(first, *pairs, pa.scalar("", pa.large_string()))
+    return list(
+        zip(
+            piece.column("key").cast(pa.large_binary()).to_pylist(),
+            values.cast(pa.large_binary()).to_pylist(),
+            piece.column("epoch").cast(pa.string()).to_pylist(),
+            piece.column("partition").to_pylist(),
+            piece.column("offset").to_pylist(),
+            [None] * piece.num_rows,
+            piece.column("recorded_at").cast(pa.int64()).to_pylist(),
+            strict=True,
+        )
+    )

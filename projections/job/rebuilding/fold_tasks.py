@@ -8,7 +8,9 @@ the first record in the topic wins, as in live delivery.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -36,14 +38,14 @@ ENTRY: Final = pa.schema(
         ("offset", pa.int64()),
         ("row", pa.int64()),
         ("kept", pa.bool_()),
-        ("deletes", pa.bool_()),
     ]
 )
-ENTRY_DDL: Final = (
-    "kind tinyint, key string, version bigint, offset bigint, row bigint, kept boolean,"
-    " deletes boolean"
-)
-_BATCH_ROWS: Final = 50_000
+PACKED: Final = pa.schema([("bucket", pa.int32()), ("entries", pa.binary())])
+PACKED_DDL: Final = "bucket int, entries binary"
+"""Entries of keys with the same hash, thousands at once: Spark moves them, and looks at none."""
+
+_PACKED_ROWS: Final = 500_000
+_CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class FoldBlocks:
         left_to_read: Version before which records do not count.
         taken: Which records are taken.
         groups: Numbers of the first block of each task, and of the one after its last.
+        buckets: Into how many parts keys are divided by their hash.
         share: Of its time, how much the task takes at most.
     """
 
@@ -64,6 +67,7 @@ class FoldBlocks:
     left_to_read: int
     taken: RecordFilter
     groups: tuple[tuple[int, int], ...]
+    buckets: int
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -78,9 +82,11 @@ class FoldBlocks:
         survey = ArchiveSurvey(self.scan, [key], self.taken, [self.topic])
         blocks = list(enumerate(self.scan.blocks))[first:end]
         survey.look(blocks, lambda _: throttle.step())
-        fold = survey.folds[key]
-        assert isinstance(fold, Fold)
-        yield from _given(entries(fold))
+        made = entries(survey.own[key])
+        hashes = [0 if key is None else crc32(key.encode()) for key in made["key"].to_pylist()]
+        of_bucket = np.asarray(hashes, np.int64) % self.buckets
+        for bucket in range(self.buckets):
+            yield from _packed(bucket, made.filter(pa.array(of_bucket == bucket)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ class FoldKeys:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Folds all that it is given."""
         fold, others = Fold(), []
-        for batch in batches:
+        for batch in chain.from_iterable(map(_unpacked, batches)):
             kinds = batch.column("kind").to_numpy(zero_copy_only=False)
             others.append(batch.filter(pa.array(kinds != CHANGE)))
             fold.add(_changes(batch.filter(pa.array(kinds == CHANGE))))
@@ -106,13 +112,14 @@ class FoldKeys:
         made = ENTRY.empty_table() if newest is None else _table(newest)
         if self.named is not None:
             names = pa.array(sorted(self.named), pa.string())
-            yield from _given(made.filter(pc.is_in(made["key"], value_set=names)))
+            yield from _packed(0, made.filter(pc.is_in(made["key"], value_set=names)))
             return
         unread = rest.filter(pc.equal(rest["kind"], UNREAD))["key"]
         wanted = pc.or_(made["kept"], pc.is_in(made["key"], value_set=pc.unique(unread)))
         keys = pc.if_else(wanted, made["key"], pa.scalar(None, pa.string()))
-        yield from _given(made.set_column(1, "key", keys))
-        yield from _given(rest)
+        yield from _packed(
+            0, pa.concat_tables([made.set_column(1, ENTRY.field("key"), keys), rest])
+        )
 
 
 def entries(fold: Fold) -> pa.Table:
@@ -138,7 +145,6 @@ def _table(newest: KeyedRecords) -> pa.Table:
         offset=pa.array(newest.offsets),
         row=pa.array(newest.rows),
         kept=pa.array(newest.kept),
-        deletes=pa.array(newest.deletes),
         rows=len(newest.rows),
     )
 
@@ -148,11 +154,8 @@ def _changes(batch: pa.RecordBatch) -> KeyedRecords:
         batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
         for name in ("version", "offset", "row")
     )
-    flags = (
-        batch.column(name).to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
-        for name in ("kept", "deletes")
-    )
-    return KeyedRecords(batch.column("key").cast(pa.large_string()), *numbers, *flags)
+    kept = batch.column("kept").to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
+    return KeyedRecords(batch.column("key").cast(pa.large_string()), *numbers, kept)
 
 
 def _made(kind: int, *, rows: int, **columns: pa.Array) -> pa.Table:
@@ -161,5 +164,23 @@ def _made(kind: int, *, rows: int, **columns: pa.Array) -> pa.Table:
     return pa.table({**blank, **columns}, ENTRY)
 
 
-def _given(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    yield from table.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
+def unpacked(table: pa.Table) -> pa.Table:
+    """Returns the entries that tasks have packed."""
+    parts = [part for batch in table.to_batches() for part in _unpacked(batch)]
+    return pa.Table.from_batches(parts, ENTRY)
+
+
+def _unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for packed in batch.column("entries"):
+        yield pa.ipc.open_stream(packed.as_buffer()).read_next_batch()
+
+
+def _packed(bucket: int, entries: pa.Table) -> Iterator[pa.RecordBatch]:
+    for batch in entries.combine_chunks().to_batches(max_chunksize=_PACKED_ROWS):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, ENTRY, options=_CODEC) as stream:
+            stream.write_batch(batch)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([bucket], pa.int32()), pa.array([sink.getvalue().to_pybytes()], pa.binary())],
+            schema=PACKED,
+        )
