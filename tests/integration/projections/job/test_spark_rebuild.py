@@ -16,12 +16,13 @@ import orjson
 import pytest
 from deltalake import DeltaTable
 from fix_archive import archived, compacted
-from fix_log import LEAN, PLAN, TOPIC, numbered, topics
+from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, topics
 from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.archive import replay
+from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.applier import Held
 from projections.changes.record import Record
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.archive.progress import ReplayProgress
     from projections.changes.applier import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
 
@@ -175,8 +175,6 @@ class Kill:
 
 
 def orders(count: int) -> list[Record]:
-    from fix_log import envelope
-
     rows = [{"id": n % 7, "note": f"n{n}", "big": "b"} for n in range(count)]
     return numbered(
         [
