@@ -7,68 +7,19 @@ of which one record is not enough, where it goes on, and every record that the e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-
-from projections.archive.fold import with_former
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from projections.archive.fold import Integers
+    from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
     from projections.changes.applier import Held
     from projections.planning.view_plan import ViewPlan
 
     Done = Callable[[int], None]
-
-
-@dataclass(slots=True)
-class FoldedRows:
-    """What the records of a topic come to, by their numbers in the archive; see `Fold`.
-
-    Of a key there are sixteen bytes here, whatever its length.
-
-    Attributes:
-        numbers: The newest record of each key, rising.
-        versions: Their versions.
-        kept: Keys of those that keep values, with their versions.
-        unread_keys: Keys of records that cannot be read.
-        loose_rows: Records without a key.
-        truncated: Version of the newest truncate; 0 of none.
-        truncate_row: Its number; -1 of none.
-        look_up: Returns the numbers of the newest records of some keys.
-        moved: The former keys of rows, by the key that they came under.
-    """
-
-    numbers: Integers
-    versions: Integers
-    kept: Mapping[str, int]
-    unread_keys: set[str]
-    loose_rows: list[int]
-    truncated: int
-    truncate_row: int
-    look_up: Callable[[Collection[str]], Integers]
-    moved: dict[str, set[str]] = field(default_factory=dict)
-    _left_out: dict[frozenset[str], Integers] = field(default_factory=dict)
-
-    def chained(self) -> set[str]:
-        """Returns the keys that have to be taken with all their records; see `Fold.chained`."""
-        live = {key for key, version in self.kept.items() if version >= self.truncated}
-        return with_former(self.unread_keys | live, self.moved)
-
-    def rows(self, chained: set[str]) -> Integers:
-        """Returns the numbers of the newest records of all other keys, rising."""
-        live = self.versions >= self.truncated
-        if chained:
-            names = frozenset(chained)
-            if names not in self._left_out:
-                self._left_out[names] = self.look_up(names)
-            live &= ~np.isin(self.numbers, self._left_out[names])
-        return self.numbers[live]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +87,17 @@ class BulkEngine(Protocol):
             done: Told every now and then how many more rows were looked at; what it raises ends
                 the work.
         """
+
+    def look_up(  # noqa: PLR0913, PLR0917  # what a fold is told, and keys
+        self,
+        scan: ArchiveScan,
+        topic: str,
+        left_to_read: int,
+        taken: RecordFilter,
+        keys: Collection[str],
+        done: Done,
+    ) -> Integers:
+        """Returns the numbers of the newest records of some keys; see `fold`."""
 
     def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Filled:
         """Writes newest records to the tables of a view, once however often it is asked to.

@@ -11,7 +11,6 @@ earlier offset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -21,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.snapshot.reads import WholeRead
-from cdc.table import ColumnKind
 from projections.archive import completeness
 from projections.archive.bulk import Part
+from projections.archive.lanes import Lane, OpenedStore, Step, engine_of, folded, in_turn
 from projections.archive.ordered import OrderedRecords
 from projections.archive.progress import Meter, rest, stopped
 from projections.archive.records import COLUMNS, records
@@ -40,7 +39,6 @@ from projections.archive.task import (
     Swept,
 )
 from projections.changes import sweeps
-from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
 from projections.common.table_pins import pinned
 from projections.common.throttle import Throttle
@@ -50,11 +48,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from projections.archive.bulk import BulkEngine, FoldedRows
-    from projections.archive.fold import Flags, Fold, Integers
+    from projections.archive.bulk import BulkEngine
+    from projections.archive.fold import Flags, Fold, FoldedRows, Integers
     from projections.archive.survey import FoldKey, TopicSurvey
-    from projections.changes.applier import UnappliedRecord, ViewCount
-    from projections.changes.sink import Sink
+    from projections.changes.applier import ViewCount, UnappliedRecord
     from projections.common.offsets import Offsets
     from projections.planning.view_plan import ViewPlan
 
@@ -131,72 +128,6 @@ def _opened(
     return ArchiveScan(archive, topics, version=options.version), None, had
 
 
-class _Lane:
-    """Views of one target that take the same records."""
-
-    def __init__(
-        self, number: int, target: ReplayTarget, plans: list[ViewPlan], sink: _Opened
-    ) -> None:
-        self.number = number
-        self.target = target
-        self.plans = plans
-        self.delivery = TaskApplier(
-            plans,
-            sink.get,
-            target.held,
-            changes_per_write=target.changes_per_write,
-            overlapped=True,
-        )
-
-    def reads(self, topic: str) -> bool:
-        return any(topic in plan.topics for plan in self.plans)
-
-    @property
-    def filtered(self) -> int:
-        return sum(count.filtered for count in self.delivery.counts.values())
-
-    @property
-    def written(self) -> int:
-        every = (count.changes for count in self.delivery.counts.values())
-        return sum(applied.upserted + applied.deleted for applied in every)
-
-
-class _Opened:
-    """A target's store, opened when it is needed."""
-
-    def __init__(self, target: ReplayTarget) -> None:
-        self._target = target
-        self._sink: Sink | None = None
-
-    def get(self) -> Sink:
-        if self._sink is None:
-            self._sink = self._target.open_sink()
-        return self._sink
-
-    def close(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One pass over a topic, for some lanes.
-
-    Attributes:
-        topic: The topic.
-        fold: What is folded, of mirrors; None where every record counts.
-        chains: Whether it is the pass over those keys of which one record is not enough.
-        lanes: Who takes the records.
-        bulk: Whether the lane's engine writes them.
-    """
-
-    topic: str
-    fold: FoldKey | None
-    chains: bool
-    lanes: tuple[_Lane, ...]
-    bulk: BulkEngine | None = None
-
-
 class _Run:
     """One run of a replay."""
 
@@ -215,9 +146,8 @@ class _Run:
         self._targets = targets
         self._options = options
         self._state = state
-        self._sinks = [_Opened(target) for target in targets]
+        self._sinks = [OpenedStore(target) for target in targets]
         self._lanes = list(self._made_lanes())
-        self._folded: dict[FoldKey, FoldedRows] = {}
         self._in_bulk = self._goes_in_bulk(scan, state, options, had)
         if state is not None and state.bulk and not self._in_bulk:
             # what is there is guarded by its versions, and done again record by record
@@ -318,14 +248,14 @@ class _Run:
         for sink in self._sinks:
             sink.close()
 
-    def _do(self, step: _Step, at: ReplayState, begin: ReplayState) -> None:
+    def _do(self, step: Step, at: ReplayState, begin: ReplayState) -> None:
         first = begin.part if begin.step == at.step else 0
         self._options.note(self._here(step, at, first))
         for number, part in enumerate(self._parts(step, first), start=first):
             self._take(step, part)
             self._options.note(self._here(step, at, number + 1))
 
-    def _here(self, step: _Step, at: ReplayState, part: int) -> ReplayState:
+    def _here(self, step: Step, at: ReplayState, part: int) -> ReplayState:
         """Where a replay that ends now goes on."""
         if step.fold is None or not self._left_keys.get(step.fold):
             return msgspec.structs.replace(at, part=part)
@@ -333,7 +263,7 @@ class _Run:
         first = next(n for n, each in enumerate(self._steps) if each.fold == step.fold)
         return msgspec.structs.replace(at, step=first, part=0)
 
-    def _parts(self, step: _Step, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
+    def _parts(self, step: Step, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
         """The parts of a step from one on, each a number of batches."""
         if step.fold is None or step.chains:
             ordered = self._ordered(step)
@@ -356,7 +286,7 @@ class _Run:
             part = rows[number * at_once : (number + 1) * at_once]
             yield self._chosen(part if step.bulk is None else self._filled(step, part, number + 1))
 
-    def _filled(self, step: _Step, rows: Integers, number: int) -> Integers:
+    def _filled(self, step: Step, rows: Integers, number: int) -> Integers:
         """Has newest records written in bulk; returns the numbers of those that were not."""
         if step.bulk is None or step.fold is None:
             return rows
@@ -384,8 +314,9 @@ class _Run:
 
     def _folded_in_bulk(self, engine: BulkEngine, key: FoldKey) -> FoldedRows:
         self._meter.rows += self._scan.rows
-        found = engine.fold(self._scan, *key, self._taken, self._looked_at_in_bulk)
-        self._folded[key] = found
+        taken = self._scan, *key, self._taken
+        found = engine.fold(*taken, self._looked_at_in_bulk)
+        found.look_up = lambda keys: engine.look_up(*taken, keys, self._looked_at_in_bulk)
         return found
 
     def _looked_at_in_bulk(self, rows: int) -> None:
@@ -395,7 +326,7 @@ class _Run:
     def _chosen(self, rows: Integers) -> Iterator[pa.RecordBatch]:
         return (batch for _, batch in self._scan.chosen(COLUMNS, rows))
 
-    def _ordered(self, step: _Step) -> Iterator[pa.Table]:
+    def _ordered(self, step: Step) -> Iterator[pa.Table]:
         choose = self._every(step.topic)
         if step.fold is not None:
             fold = self._survey.folds[step.fold]
@@ -428,7 +359,7 @@ class _Run:
 
         return chosen
 
-    def _take(self, step: _Step, part: Iterable[pa.RecordBatch | pa.Table]) -> None:
+    def _take(self, step: Step, part: Iterable[pa.RecordBatch | pa.Table]) -> None:
         before = [lane.filtered for lane in step.lanes]
         keys: list[pa.Array] = []
         for batch in part:
@@ -452,7 +383,7 @@ class _Run:
             left.update(chain.from_iterable(each.to_pylist() for each in keys))
         rest(self._throttle)
 
-    def _set_aside(self, lane: _Lane) -> None:
+    def _set_aside(self, lane: Lane) -> None:
         delivery, target = lane.delivery, lane.target
         if delivery.waiting or delivery.truncated:
             if target.set_aside is not None:
@@ -465,33 +396,33 @@ class _Run:
         for count in delivery.counts.values():
             count.lags_us.clear()
 
-    def _made_lanes(self) -> Iterator[_Lane]:
+    def _made_lanes(self) -> Iterator[Lane]:
         for number, (target, sink) in enumerate(zip(self._targets, self._sinks, strict=True)):
             groups: dict[tuple[bool, int], list[ViewPlan]] = {}
             for plan in target.plans:
-                folded = _folded(plan)
-                groups.setdefault((folded, plan.left_to_read if folded else 0), []).append(plan)
+                alone = folded(plan)
+                groups.setdefault((alone, plan.left_to_read if alone else 0), []).append(plan)
             for group in groups.values():
-                yield _Lane(number, target, group, sink)
+                yield Lane(number, target, group, sink)
 
-    def _made_steps(self) -> Iterator[_Step]:
-        for topic in _in_turn(plan for lane in self._lanes for plan in lane.plans):
+    def _made_steps(self) -> Iterator[Step]:
+        for topic in in_turn(plan for lane in self._lanes for plan in lane.plans):
             lanes = [lane for lane in self._lanes if lane.reads(topic)]
-            folded = [lane for lane in lanes if _folded(lane.plans[0])]
-            for ahead in sorted({lane.plans[0].left_to_read for lane in folded}):
-                own = tuple(lane for lane in folded if lane.plans[0].left_to_read == ahead)
+            mirrors = [lane for lane in lanes if folded(lane.plans[0])]
+            for ahead in sorted({lane.plans[0].left_to_read for lane in mirrors}):
+                own = tuple(lane for lane in mirrors if lane.plans[0].left_to_read == ahead)
                 others = own
                 if self._in_bulk:
-                    others = tuple(lane for lane in own if _engine(lane) is None)
+                    others = tuple(lane for lane in own if engine_of(lane) is None)
                     for lane in own:
-                        if (engine := _engine(lane)) is not None:
-                            yield _Step(topic, (topic, ahead), False, (lane,), engine)
+                        if (engine := engine_of(lane)) is not None:
+                            yield Step(topic, (topic, ahead), False, (lane,), engine)
                 if others:
-                    yield _Step(topic, (topic, ahead), chains=False, lanes=others)
-                yield _Step(topic, (topic, ahead), chains=True, lanes=own)
-            ordered = tuple(lane for lane in lanes if lane not in folded)
+                    yield Step(topic, (topic, ahead), chains=False, lanes=others)
+                yield Step(topic, (topic, ahead), chains=True, lanes=own)
+            ordered = tuple(lane for lane in lanes if lane not in mirrors)
             if ordered:
-                yield _Step(topic, None, chains=False, lanes=ordered)
+                yield Step(topic, None, chains=False, lanes=ordered)
 
     def _goes_in_bulk(
         self,
@@ -505,7 +436,9 @@ class _Run:
         What is written in bulk looks at no row that is there. So a table has to be empty before;
         and a replay that went on without them, or that is a lap, ends without them.
         """
-        engines = [(lane, engine) for lane in self._lanes if (engine := _engine(lane)) is not None]
+        engines = [
+            (lane, engine) for lane in self._lanes if (engine := engine_of(lane)) is not None
+        ]
         if not engines or had is not None or options.bounds is not None:
             return False
         if options.copied is not None or options.taken is not None:
@@ -520,7 +453,7 @@ class _Run:
         """Topics of mirrors whose records may keep values."""
         return {step.topic for step in self._steps if step.fold is not None}
 
-    def _records_of(self, step: _Step) -> int:
+    def _records_of(self, step: Step) -> int:
         if step.fold is None:
             return self._survey.topics[step.topic].rows
         if step.chains:
@@ -555,38 +488,6 @@ class _Run:
     @staticmethod
     def _ends_of(state: ReplayState) -> Offsets:
         return {(topic, partition): end for topic, partition, end in state.ends}
-
-
-def _engine(lane: _Lane) -> BulkEngine | None:
-    """What fills a lane in bulk; None of one that has other views than a mirror of one topic."""
-    plan, *others = lane.plans
-    plain = not others and _folded(plan) and len(plan.topics) == 1 and not plan.expectations
-    return lane.target.bulk if plain else None
-
-
-def _folded(plan: ViewPlan) -> bool:
-    """Whether of a view's records only the newest of each key counts.
-
-    Keys of some types may be equal and written in different ways.
-    """
-    if plan.events is not None or plan.history is not None or plan.append_only:
-        return False
-    if plan.inserted_at:
-        return False  # when a row was inserted, an older one says
-    by_name = plan.schema.by_name
-    return not any(by_name[name].kind in _MANY_FORMS for name in plan.schema.key)
-
-
-_MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
-
-
-def _in_turn(plans: Iterable[ViewPlan]) -> list[str]:
-    """The topics of views, those of former names first: later rows may build on theirs."""
-    found: dict[str, None] = {}
-    for plan in plans:
-        for topic in reversed([*plan.topics]):
-            found.setdefault(topic)
-    return list(found)
 
 
 def _whole(part: pa.RecordBatch | pa.Table) -> pa.RecordBatch:

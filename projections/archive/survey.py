@@ -19,8 +19,7 @@ from projections.archive.fold import VERSION_LSN_BITS, Fold, KeyedRecords, old_k
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from projections.archive.bulk import FoldedRows
-    from projections.archive.fold import Flags, Integers
+    from projections.archive.fold import Flags, FoldedRows, Integers
     from projections.archive.scan import ArchiveScan, Block
     from projections.common.offsets import Offsets
 

@@ -20,7 +20,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.util import inheritable_thread_target
 
-from projections.archive.bulk import Filled, FoldedRows
+from projections.archive.bulk import Filled
+from projections.archive.fold import FoldedRows
 from projections.common.file_lock import WriterLock
 from projections.errors import ReplayStoppedError, SinkUnavailableError
 from projections.job.rebuilding import fold_tasks
@@ -93,20 +94,36 @@ class SparkEngine:
         self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
     ) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
+        work = partial(self._entries, scan, topic, left_to_read, taken, None)
+        return _folded_rows(self._watched(work, done, scan.rows))
+
+    def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
+        self,
+        scan: ArchiveScan,
+        topic: str,
+        left_to_read: int,
+        taken: RecordFilter,
+        keys: Collection[str],
+        done: Done,
+    ) -> Integers:
+        """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
+        work = partial(self._entries, scan, topic, left_to_read, taken, frozenset(keys))
+        return np.asarray(self._watched(work, done, 0)["row"].to_numpy(), np.int64)
+
+    def _entries(  # what a fold is told, and which keys are named
+        self,
+        scan: ArchiveScan,
+        topic: str,
+        left_to_read: int,
+        taken: RecordFilter,
+        named: frozenset[str] | None,
+    ) -> pa.Table:
         groups = _grouped(scan)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
         task = FoldBlocks(scan, topic, left_to_read, taken, groups, parts, self._share)
-
-        def folded(named: frozenset[str] | None = None) -> pa.Table:
-            entries = self._numbers(len(groups)).mapInArrow(task.run, PACKED_DDL)
-            keyed = entries.repartition(parts, "bucket")
-            return unpacked(keyed.mapInArrow(FoldKeys(named).run, PACKED_DDL).toArrow())
-
-        def look_up(keys: Collection[str]) -> Integers:
-            found = self._watched(partial(folded, frozenset(keys)), done, 0)
-            return np.asarray(found["row"].to_numpy(), np.int64)
-
-        return _folded_rows(self._watched(folded, done, scan.rows), look_up)
+        entries = self._numbers(len(groups)).mapInArrow(task.run, PACKED_DDL)
+        keyed = entries.repartition(parts, "bucket")
+        return unpacked(keyed.mapInArrow(FoldKeys(named).run, PACKED_DDL).toArrow())
 
     def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Filled:
         """Writes newest records; deletes first, as every writer does; see `BulkEngine`."""
@@ -258,7 +275,7 @@ def _cut(scan: ArchiveScan, rows: Integers) -> tuple[int, ...]:
     return tuple(cuts)
 
 
-def _folded_rows(entries: pa.Table, look_up: Callable[[Collection[str]], Integers]) -> FoldedRows:
+def _folded_rows(entries: pa.Table) -> FoldedRows:
     by_kind = {
         kind: entries.filter(pc.equal(entries["kind"], kind))
         for kind in (
@@ -281,5 +298,4 @@ def _folded_rows(entries: pa.Table, look_up: Callable[[Collection[str]], Integer
         by_kind[fold_tasks.LOOSE]["row"].to_pylist(),
         0 if newest is None else newest["version"],
         -1 if newest is None else newest["row"],
-        look_up,
     )
