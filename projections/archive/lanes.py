@@ -92,8 +92,10 @@ class Step:
 def engine_of(lane: Lane) -> BulkEngine | None:
     """What fills a lane in bulk; None of one that has other views than a mirror of one topic."""
     plan, *others = lane.plans
-    plain = not others and folded(plan) and len(plan.topics) == 1 and not plan.expectations
-    return lane.target.bulk if plain else None
+    if others or not folded(plan) or len(plan.topics) > 1 or plan.expectations:
+        return None
+    kinds = {plan.schema.by_name[name].kind for name in plan.schema.key}
+    return lane.target.bulk if kinds <= _ONE_FORM else None
 
 
 def folded(plan: ViewPlan) -> bool:
@@ -108,6 +110,9 @@ def folded(plan: ViewPlan) -> bool:
     by_name = plan.schema.by_name
     return not any(by_name[name].kind in _MANY_FORMS for name in plan.schema.key)
 
+
+_ONE_FORM: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID}
+"""Kinds whose values are written in one way only."""
 
 _MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
 

@@ -344,7 +344,7 @@ class _Run:
         return lambda batch, _: taken.there(topic, batch) & taken.within(batch)
 
     def _of_keys(
-        self, topic: str, keys: set[str], fold: Fold
+        self, topic: str, keys: set[str], fold: Fold | FoldedRows
     ) -> Callable[[pa.RecordBatch, Integers], Flags]:
         taken = self._taken
         names = pa.array(sorted(keys), pa.string())

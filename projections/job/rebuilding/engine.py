@@ -197,7 +197,7 @@ class SparkEngine:
             under_way = pool.submit(inheritable_thread_target(self._session)(run))
             while True:
                 try:
-                    found = under_way.result(_POLL_S)
+                    found: _T = under_way.result(_POLL_S)
                 except NotYetError:
                     now = int(rows * _done(context, group))
                     try:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.errors import CdcError
+from cdc.table import ColumnKind
 from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
 from projections.common.throttle import Throttle
@@ -66,6 +68,14 @@ _READ: Final = (
     "after",
     "raw_value",
 )
+_FORMS: Final = {
+    ColumnKind.BOOLEAN: bool,
+    ColumnKind.INTEGER: int,
+    ColumnKind.TEXT: str,
+    ColumnKind.UUID: str,
+}
+"""How values of a key are written in JSON."""
+
 _TAKEN_AT_ONCE: Final = 8_192
 _CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _PARTS: Final = (
@@ -154,10 +164,13 @@ class FillRows:
         """The rows and deletes that records come to; None if any comes to something else."""
         if piece.column("raw_value").null_count < piece.num_rows:
             return None  # it is no envelope as the connector writes it
+        made = _records(piece)
+        if not all(self._as_planned(record[0]) for record in made):
+            return None
         given = _Given()
         delivery = TaskApplier([self.plan], lambda: given, self.held, changes_per_write=1 << 62)
         try:
-            delivery.take(self.topic, _records(piece))
+            delivery.take(self.topic, made)
             delivery.finish()
             if delivery.waiting or delivery.truncated or len(given.changes) != piece.num_rows:
                 return None
@@ -168,6 +181,24 @@ class FillRows:
             return rows_table(self.plan, upserts), keys_table(self.plan, deletes)
         except (CdcError, ProjectionError):
             return None  # the replay comes to the same error, and says what it is
+
+    def _as_planned(self, key: bytes) -> bool:
+        """Whether no other key of this form names the same row.
+
+        A table whose key has changed has records of a row under keys of several forms. Each store
+        tells by their versions which of them is the newest, and a commit in bulk looks at none.
+        """
+        try:
+            fields = orjson.loads(key)
+        except orjson.JSONDecodeError:
+            return False
+        schema = self.plan.schema
+        return (
+            isinstance(fields, dict)
+            and tuple(fields) == schema.key
+            and all(type(v) is _FORMS[schema.by_name[name].kind] for name, v in fields.items())
+            and orjson.dumps(fields) == key
+        )
 
 
 class _Given:

@@ -75,7 +75,8 @@ class FoldBlocks:
         throttle = Throttle(self.share)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self._group(*self.groups[number], throttle)
+                first, end = self.groups[number]
+                yield from self._group(first, end, throttle)
 
     def _group(self, first: int, end: int, throttle: Throttle) -> Iterator[pa.RecordBatch]:
         key = self.topic, self.left_to_read
@@ -95,7 +96,7 @@ class FoldKeys:
 
     Attributes:
         named: Keys of which the entries are wanted, and no others; None for all entries, with the
-            keys of those that one record does not make.
+            keys of those that keep values.
     """
 
     named: frozenset[str] | None = None
@@ -114,9 +115,7 @@ class FoldKeys:
             names = pa.array(sorted(self.named), pa.string())
             yield from _packed(0, made.filter(pc.is_in(made["key"], value_set=names)))
             return
-        unread = rest.filter(pc.equal(rest["kind"], UNREAD))["key"]
-        wanted = pc.or_(made["kept"], pc.is_in(made["key"], value_set=pc.unique(unread)))
-        keys = pc.if_else(wanted, made["key"], pa.scalar(None, pa.string()))
+        keys = pc.if_else(made["kept"], made["key"], pa.scalar(None, pa.string()))
         yield from _packed(
             0, pa.concat_tables([made.set_column(1, ENTRY.field("key"), keys), rest])
         )
@@ -150,12 +149,12 @@ def _table(newest: KeyedRecords) -> pa.Table:
 
 
 def _changes(batch: pa.RecordBatch) -> KeyedRecords:
-    numbers = (
+    version, offset, row = (
         batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
         for name in ("version", "offset", "row")
     )
     kept = batch.column("kept").to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
-    return KeyedRecords(batch.column("key").cast(pa.large_string()), *numbers, kept)
+    return KeyedRecords(batch.column("key").cast(pa.large_string()), version, offset, row, kept)
 
 
 def _made(kind: int, *, rows: int, **columns: pa.Array) -> pa.Table:

@@ -227,3 +227,14 @@ def test_a_replay_in_bulk_is_stopped_and_goes_on(spark: SparkSession, tmp_path: 
     assert [f"n{n}" for n in (14, 15, 16, 17, 18, 19, 13)] == [r["note"] for r in tables.left()[0]]
     assert told[-1].looked_at == told[-1].rows
     assert told[-1].delivered == told[-1].to_deliver
+
+
+def test_a_row_under_keys_of_two_forms_is_one_row(spark: SparkSession, tmp_path: Path) -> None:
+    records = orders(20)
+    spaced = [each._replace(key=(each.key or b"").replace(b":", b": ")) for each in records[14:16]]
+    archived(tmp_path / "shop", TOPIC, [*records[:14], *spaced, *records[16:]])
+    tables = Tables(tmp_path / "tables", PLAN, spark)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    assert [f"n{n}" for n in (14, 15, 16, 17, 18, 19, 13)] == [r["note"] for r in tables.left()[0]]
