@@ -238,3 +238,55 @@ def test_a_row_under_keys_of_two_forms_is_one_row(spark: SparkSession, tmp_path:
     replay.replay(tmp_path / "shop", [tables.target()])
 
     assert [f"n{n}" for n in (14, 15, 16, 17, 18, 19, 13)] == [r["note"] for r in tables.left()[0]]
+
+
+def test_what_went_on_record_by_record_does_not_go_on_in_bulk(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived(tmp_path / "shop", TOPIC, orders(20))
+    tables, noted = Tables(tmp_path / "tables", PLAN, spark), list[ReplayState]()
+    killed = Kill(monkeypatch, noted)
+    killed.after(2)
+    with pytest.raises(KilledError):  # once three rows are written
+        options = ReplayOptions(note=killed.note)
+        replay.replay(tmp_path / "shop", [tables.target(bulk=False)], options)
+    killed.after(1 << 30)
+
+    replay.replay(tmp_path / "shop", [tables.target()], ReplayOptions(resume=noted[-1]))
+
+    assert list(range(7)) == [row["id"] for row in tables.left()[0]]
+    fresh = Tables(tmp_path / "fresh", PLAN, spark)
+    killed.after(5)
+    with pytest.raises(KilledError):  # once two parts are written in bulk
+        replay.replay(tmp_path / "shop", [fresh.target()], ReplayOptions(note=killed.note))
+    killed.after(1 << 30)
+    resumes = ReplayOptions(note=killed.note, resume=noted[-1])
+    replay.replay(tmp_path / "shop", [fresh.target(bulk=False)], resumes)
+    replay.replay(tmp_path / "shop", [fresh.target()], ReplayOptions(resume=noted[-1]))
+
+    assert tables.left()[:2] == fresh.left()[:2]
+
+
+def test_a_truncate_ends_what_is_older(spark: SparkSession, tmp_path: Path) -> None:
+    records = orders(20)
+    gone = Record(None, envelope("t", 0x1000 + 8 * 16 + 4, None), "1", 0, 0)
+    archived(tmp_path / "shop", TOPIC, numbered([*records[:17], gone, *records[17:]]))
+    tables = Tables(tmp_path / "tables", PLAN, spark)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    assert ["n17", "n18", "n19"] == [row["note"] for row in tables.left()[0]]
+
+
+def test_of_two_records_at_one_position_the_first_counts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [{"id": 1, "note": note, "big": "b"} for note in ("first", "second")]
+    read = [Record(orjson.dumps({"id": 1}), envelope("r", 0x2001, row), "1", 0, 0) for row in rows]
+    for number, record in enumerate(numbered([*orders(7), *read])):  # each in a file of its own
+        archived(tmp_path / "shop", TOPIC, [record._replace(offset=number)])
+    tables = Tables(tmp_path / "tables", PLAN, spark)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    assert "first" == next(row["note"] for row in tables.left()[0] if row["id"] == 1)
