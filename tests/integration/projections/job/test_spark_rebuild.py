@@ -247,8 +247,8 @@ def test_what_went_on_record_by_record_does_not_go_on_in_bulk(
     tables, noted = Tables(tmp_path / "tables", PLAN, spark), list[ReplayState]()
     killed = Kill(monkeypatch, noted)
     killed.after(2)
+    options = ReplayOptions(note=killed.note)
     with pytest.raises(KilledError):  # once three rows are written
-        options = ReplayOptions(note=killed.note)
         replay.replay(tmp_path / "shop", [tables.target(bulk=False)], options)
     killed.after(1 << 30)
 
@@ -258,7 +258,7 @@ def test_what_went_on_record_by_record_does_not_go_on_in_bulk(
     fresh = Tables(tmp_path / "fresh", PLAN, spark)
     killed.after(5)
     with pytest.raises(KilledError):  # once two parts are written in bulk
-        replay.replay(tmp_path / "shop", [fresh.target()], ReplayOptions(note=killed.note))
+        replay.replay(tmp_path / "shop", [fresh.target()], options)
     killed.after(1 << 30)
     resumes = ReplayOptions(note=killed.note, resume=noted[-1])
     replay.replay(tmp_path / "shop", [fresh.target(bulk=False)], resumes)
