@@ -116,9 +116,11 @@ class FoldKeys:
             yield from _packed(0, made.filter(pc.is_in(made["key"], value_set=names)))
             return
         keys = pc.if_else(made["kept"], made["key"], pa.scalar(None, pa.string()))
-        yield from _packed(
-            0, pa.concat_tables([made.set_column(1, ENTRY.field("key"), keys), rest])
-        )
+        made = made.set_column(1, ENTRY.field("key"), keys)
+        # the driver has no use for offsets
+        offsets = pa.nulls(made.num_rows, pa.int64())
+        made = made.set_column(3, ENTRY.field("offset"), offsets)
+        yield from _packed(0, pa.concat_tables([made, rest]))
 
 
 def entries(fold: Fold) -> pa.Table:
