@@ -124,7 +124,7 @@ def _measured(
 
 
 def _filled(made: ChangeArchive, root: Path, session: SparkSession | None) -> None:
-    bulk = None if session is None else SparkEngine(session, root)
+    bulk = None if session is None else SparkEngine(session, root, rows_min=0)
     replay(made.folder, [ReplayTarget((PLAN,), lambda: TableSink(root), bulk=bulk)])
 
 
