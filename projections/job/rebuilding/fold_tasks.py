@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from projections.archive.fold import KeyedRecords, Fold
+from projections.archive.fold import Fold, KeyedRecords
 from projections.archive.survey import ArchiveSurvey
 from projections.common.throttle import Throttle
 
