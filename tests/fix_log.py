@@ -257,3 +257,20 @@ def topics(draw: Any) -> list[Record]:
         for place in draw(st.lists(st.integers(0, len(records) - 1), max_size=1)):
             records[place] = records[place]._replace(value=draw(spoilt))
     return numbered(records)
+
+
+def orders(count: int) -> list[Record]:
+    """Changes of seven rows, one after the other."""
+    rows = [{"id": n % 7, "note": f"n{n}", "big": "b"} for n in range(count)]
+    return numbered(
+        [
+            Record(
+                orjson.dumps({"id": row["id"]}),
+                envelope("c" if n < 7 else "u", 0x1000 + 8 * n, row, order=1),
+                "1",
+                0,
+                n,
+            )
+            for n, row in enumerate(rows)
+        ]
+    )

@@ -23,7 +23,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BulkFold:
+    """A topic that is folded.
+
+    Attributes:
+        scan: The archive.
+        topic: The topic.
+        left_to_read: Version before which records do not count.
+        taken: Which records are taken.
+        share: Of its time, how much each task takes at most.
+        named: Keys of which the entries are wanted, and no others; None for all.
+    """
+
+    scan: ArchiveScan
+    topic: str
+    left_to_read: int
+    taken: RecordFilter
+    share: float
+    named: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPart:
     """Newest records of keys that are written in one commit.
 
     Attributes:
@@ -99,7 +120,7 @@ class BulkEngine(Protocol):
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `fold`."""
 
-    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Filled:
+    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
         """Writes newest records to the tables of a view, once however often it is asked to.
 
         Args:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 
-class Lane:
+class ReplayLane:
     """Views of one target that take the same records."""
 
     def __init__(
@@ -71,7 +71,7 @@ class OpenedStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReplayStep:
     """One pass over a topic, for some lanes.
 
     Attributes:
@@ -85,17 +85,32 @@ class Step:
     topic: str
     fold: FoldKey | None
     chains: bool
-    lanes: tuple[Lane, ...]
+    lanes: tuple[ReplayLane, ...]
     bulk: BulkEngine | None = None
 
 
-def engine_of(lane: Lane) -> BulkEngine | None:
+def engine_of(lane: ReplayLane) -> BulkEngine | None:
     """What fills a lane in bulk; None of one that has other views than a mirror of one topic."""
     plan, *others = lane.plans
-    if others or not folded(plan) or len(plan.topics) > 1 or plan.expectations:
-        return None
-    kinds = {plan.schema.by_name[name].kind for name in plan.schema.key}
-    return lane.target.bulk if kinds <= _ONE_FORM else None
+    return lane.target.bulk if not others and bulk_refusal(plan) is None else None
+
+
+def bulk_refusal(plan: ViewPlan) -> str | None:
+    """Says why the table of a view cannot be filled in bulk; None if it can."""
+    plain = plan.events is None and not plan.append_only
+    kinds = {plan.schema.by_name[name].kind for name in plan.schema.key} if plain else set()
+    reasons = {
+        "it is made from events, and every one of them counts": plan.events is not None,
+        "it is a history, and every change of a row counts": plan.history is not None,
+        "its table has no key": plan.append_only,
+        "its rows are checked against expectations": bool(plan.expectations),
+        "it has the time of a row's first commit, which an older change says": bool(
+            plan.inserted_at
+        ),
+        "its table had another name before": plan.events is None and len(plan.topics) > 1,
+        "values of its key may be written in several ways": not kinds <= _ONE_FORM,
+    }
+    return next((words for words, holds in reasons.items() if holds), None)
 
 
 def folded(plan: ViewPlan) -> bool:

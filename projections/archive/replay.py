@@ -21,8 +21,15 @@ import pyarrow.compute as pc
 
 from cdc.snapshot.reads import WholeRead
 from projections.archive import completeness
-from projections.archive.bulk import Part
-from projections.archive.lanes import Lane, OpenedStore, Step, engine_of, folded, in_turn
+from projections.archive.bulk import BulkPart
+from projections.archive.lanes import (
+    OpenedStore,
+    ReplayLane,
+    ReplayStep,
+    engine_of,
+    folded,
+    in_turn,
+)
 from projections.archive.ordered import OrderedRecords
 from projections.archive.progress import Meter, rest, stopped
 from projections.archive.records import COLUMNS, records
@@ -248,14 +255,14 @@ class _Run:
         for sink in self._sinks:
             sink.close()
 
-    def _do(self, step: Step, at: ReplayState, begin: ReplayState) -> None:
+    def _do(self, step: ReplayStep, at: ReplayState, begin: ReplayState) -> None:
         first = begin.part if begin.step == at.step else 0
         self._options.note(self._here(step, at, first))
         for number, part in enumerate(self._parts(step, first), start=first):
             self._take(step, part)
             self._options.note(self._here(step, at, number + 1))
 
-    def _here(self, step: Step, at: ReplayState, part: int) -> ReplayState:
+    def _here(self, step: ReplayStep, at: ReplayState, part: int) -> ReplayState:
         """Where a replay that ends now goes on."""
         if step.fold is None or not self._left_keys.get(step.fold):
             return msgspec.structs.replace(at, part=part)
@@ -263,7 +270,7 @@ class _Run:
         first = next(n for n, each in enumerate(self._steps) if each.fold == step.fold)
         return msgspec.structs.replace(at, step=first, part=0)
 
-    def _parts(self, step: Step, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
+    def _parts(self, step: ReplayStep, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
         """The parts of a step from one on, each a number of batches."""
         if step.fold is None or step.chains:
             ordered = self._ordered(step)
@@ -286,14 +293,14 @@ class _Run:
             part = rows[number * at_once : (number + 1) * at_once]
             yield self._chosen(part if step.bulk is None else self._filled(step, part, number + 1))
 
-    def _filled(self, step: Step, rows: Integers, number: int) -> Integers:
+    def _filled(self, step: ReplayStep, rows: Integers, number: int) -> Integers:
         """Has newest records written in bulk; returns the numbers of those that were not."""
         if step.bulk is None or step.fold is None:
             return rows
         (lane,) = step.lanes
         (plan,) = lane.plans
         share, held = self._options.share, lane.target.held
-        part = Part(step.topic, rows, self._mark, number, share, held)
+        part = BulkPart(step.topic, rows, self._mark, number, share, held)
         found = step.bulk.fill(self._scan, plan, part, self._delivered)
         count = lane.delivery.counts[plan.name]
         count.records += len(rows) - len(found.left)
@@ -309,6 +316,7 @@ class _Run:
     def _told(self) -> None:
         """Tells how far it is; the pauses are the tasks' own."""
         self._meter.tell()
+        self._throttle.restart()
         if self._throttle.stopped:
             raise stopped()
 
@@ -326,7 +334,7 @@ class _Run:
     def _chosen(self, rows: Integers) -> Iterator[pa.RecordBatch]:
         return (batch for _, batch in self._scan.chosen(COLUMNS, rows))
 
-    def _ordered(self, step: Step) -> Iterator[pa.Table]:
+    def _ordered(self, step: ReplayStep) -> Iterator[pa.Table]:
         choose = self._every(step.topic)
         if step.fold is not None:
             fold = self._survey.folds[step.fold]
@@ -359,7 +367,7 @@ class _Run:
 
         return chosen
 
-    def _take(self, step: Step, part: Iterable[pa.RecordBatch | pa.Table]) -> None:
+    def _take(self, step: ReplayStep, part: Iterable[pa.RecordBatch | pa.Table]) -> None:
         before = [lane.filtered for lane in step.lanes]
         keys: list[pa.Array] = []
         for batch in part:
@@ -383,7 +391,7 @@ class _Run:
             left.update(chain.from_iterable(each.to_pylist() for each in keys))
         rest(self._throttle)
 
-    def _set_aside(self, lane: Lane) -> None:
+    def _set_aside(self, lane: ReplayLane) -> None:
         delivery, target = lane.delivery, lane.target
         if delivery.waiting or delivery.truncated:
             if target.set_aside is not None:
@@ -396,16 +404,16 @@ class _Run:
         for count in delivery.counts.values():
             count.lags_us.clear()
 
-    def _made_lanes(self) -> Iterator[Lane]:
+    def _made_lanes(self) -> Iterator[ReplayLane]:
         for number, (target, sink) in enumerate(zip(self._targets, self._sinks, strict=True)):
             groups: dict[tuple[bool, int], list[ViewPlan]] = {}
             for plan in target.plans:
                 alone = folded(plan)
                 groups.setdefault((alone, plan.left_to_read if alone else 0), []).append(plan)
             for group in groups.values():
-                yield Lane(number, target, group, sink)
+                yield ReplayLane(number, target, group, sink)
 
-    def _made_steps(self) -> Iterator[Step]:
+    def _made_steps(self) -> Iterator[ReplayStep]:
         for topic in in_turn(plan for lane in self._lanes for plan in lane.plans):
             lanes = [lane for lane in self._lanes if lane.reads(topic)]
             mirrors = [lane for lane in lanes if folded(lane.plans[0])]
@@ -416,13 +424,13 @@ class _Run:
                     others = tuple(lane for lane in own if engine_of(lane) is None)
                     for lane in own:
                         if (engine := engine_of(lane)) is not None:
-                            yield Step(topic, (topic, ahead), False, (lane,), engine)
+                            yield ReplayStep(topic, (topic, ahead), False, (lane,), engine)
                 if others:
-                    yield Step(topic, (topic, ahead), chains=False, lanes=others)
-                yield Step(topic, (topic, ahead), chains=True, lanes=own)
+                    yield ReplayStep(topic, (topic, ahead), chains=False, lanes=others)
+                yield ReplayStep(topic, (topic, ahead), chains=True, lanes=own)
             ordered = tuple(lane for lane in lanes if lane not in mirrors)
             if ordered:
-                yield Step(topic, None, chains=False, lanes=ordered)
+                yield ReplayStep(topic, None, chains=False, lanes=ordered)
 
     def _goes_in_bulk(
         self,
@@ -453,7 +461,7 @@ class _Run:
         """Topics of mirrors whose records may keep values."""
         return {step.topic for step in self._steps if step.fold is not None}
 
-    def _records_of(self, step: Step) -> int:
+    def _records_of(self, step: ReplayStep) -> int:
         if step.fold is None:
             return self._survey.topics[step.topic].rows
         if step.chains:

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
@@ -20,23 +22,23 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.util import inheritable_thread_target
 
-from projections.archive.bulk import Filled
-from projections.archive.fold import FoldedRows
+from projections.archive.bulk import BulkFold, Filled
+from projections.archive.fold_entries import folded_rows, read_entries, row_numbers
 from projections.common.file_lock import WriterLock
 from projections.errors import ReplayStoppedError, SinkUnavailableError
-from projections.job.rebuilding import fold_tasks
 from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
-from projections.job.rebuilding.fold_tasks import PACKED_DDL, FoldBlocks, FoldKeys, unpacked
-from projections.stores.delta.table_sink import COMPACTED_BYTES, HOOKS, LOADED
+from projections.job.rebuilding.fold_tasks import DONE, FOLDED_DDL, PACKED_DDL, FoldBlocks, FoldKeys
+from projections.stores.delta.table_sink import COMPACTED_BYTES, HOOKS
+from projections.stores.delta.untouched import untouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.archive.bulk import Done, Part
+    from projections.archive.bulk import BulkPart, Done
+    from projections.archive.fold import FoldedRows
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
     from projections.planning.view_plan import ViewPlan
@@ -53,7 +55,6 @@ TASK_ROWS: Final = 100_000
 
 KEYS_PER_TASK: Final = 500_000
 _POLL_S: Final = 0.2
-_FLOOR: Final = "headwater.floor"
 _T = TypeVar("_T")
 
 
@@ -82,21 +83,16 @@ class SparkEngine:
 
     def ready(self, plan: ViewPlan) -> bool:
         """Tells whether the tables of a view are as they were made; see `BulkEngine`."""
-        for name in (plan.name, f"{plan.name}.deleted"):
-            path = str(self._root / name)
-            if not DeltaTable.is_deltatable(path):
-                continue
-            table = DeltaTable(path)
-            if table.file_uris() or {LOADED, _FLOOR} & table.metadata().configuration.keys():
-                return False
-        return True
+        return untouched(self._root, plan)
 
     def fold(
         self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
     ) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
-        work = partial(self._entries, scan, topic, left_to_read, taken, None)
-        return _folded_rows(self._watched(work, done, scan.rows))
+        with TemporaryDirectory() as made:
+            folder = Path(made)
+            what = BulkFold(scan, topic, left_to_read, taken, self._share)
+            return folded_rows(read_entries(self.entries(what, folder, done)))
 
     def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
         self,
@@ -108,25 +104,36 @@ class SparkEngine:
         done: Done,
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
-        work = partial(self._entries, scan, topic, left_to_read, taken, frozenset(keys))
-        return np.asarray(self._watched(work, done, 0)["row"].to_numpy(), np.int64)
+        with TemporaryDirectory() as made:
+            folder = Path(made)
+            what = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
+            return row_numbers(read_entries(self.entries(what, folder, done)))
 
-    def _entries(  # what a fold is told, and which keys are named
-        self,
-        scan: ArchiveScan,
-        topic: str,
-        left_to_read: int,
-        taken: RecordFilter,
-        named: frozenset[str] | None,
-    ) -> pa.Table:
-        groups = _grouped(scan)
+    def entries(self, what: BulkFold, folder: Path, done: Done) -> list[Path]:
+        """Folds a topic to files of entries; see `BulkEngine.fold`.
+
+        Args:
+            what: The topic, and which records of it.
+            folder: An empty folder for them.
+            done: Told how many more rows were looked at, unless some keys are looked up.
+        """
+        scan, groups = what.scan, _grouped(what.scan)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
-        task = FoldBlocks(scan, topic, left_to_read, taken, groups, parts, self._share)
-        entries = self._numbers(len(groups)).mapInArrow(task.run, PACKED_DDL)
-        keyed = entries.repartition(parts, "bucket")
-        return unpacked(keyed.mapInArrow(FoldKeys(named).run, PACKED_DDL).toArrow())
+        blocks = FoldBlocks(
+            scan, what.topic, what.left_to_read, what.taken, groups, parts, folder, what.share
+        )
+        keys = FoldKeys(folder, what.named)
 
-    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: Part, done: Done) -> Filled:
+        def work() -> pa.Table:
+            numbers = self._numbers(len(groups), what.share)
+            keyed = numbers.mapInArrow(blocks.run, PACKED_DDL).repartition(parts, "bucket")
+            return keyed.mapInArrow(keys.run, FOLDED_DDL).toArrow()
+
+        rows = scan.rows if what.named is None else 0
+        found = self._watched(work, partial(_done, folder, len(groups)), done, rows)
+        return [folder / name for name in found["file"].to_pylist()]
+
+    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
         """Writes newest records; deletes first, as every writer does; see `BulkEngine`."""
         folder = self._root / f".{plan.name}.filling"
         cuts = _cut(scan, part.rows)
@@ -136,7 +143,9 @@ class SparkEngine:
                 shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
                 folder.mkdir()
                 try:
-                    said = self._watched(partial(self._decoded, task), done, len(part.rows))
+                    so_far = partial(_done, folder, len(cuts) - 1)
+                    said = self._watched(partial(self._decoded, task), so_far, done, len(part.rows))
+                    done(0)  # whoever does not want it any more says so before it is there
                     deletes, rows = (
                         [
                             folder / name
@@ -158,9 +167,10 @@ class SparkEngine:
         return Filled(upserted, deleted, left)
 
     def _decoded(self, task: FillRows) -> pa.Table:
-        return self._numbers(len(task.cuts) - 1).mapInArrow(task.run, FILLED_DDL).toArrow()
+        numbers = self._numbers(len(task.cuts) - 1, task.share)
+        return numbers.mapInArrow(task.run, FILLED_DDL).toArrow()
 
-    def _commit(self, name: str, paths: Sequence[Path], part: Part) -> None:
+    def _commit(self, name: str, paths: Sequence[Path], part: BulkPart) -> None:
         """Appends what tasks have put aside in one commit, unless that was done before."""
         table = DeltaTable(str(self._root / name))
         if not paths or (table.transaction_version(part.mark) or 0) >= part.number:
@@ -175,14 +185,19 @@ class SparkEngine:
             post_commithook_properties=HOOKS,
         )
 
-    def _numbers(self, tasks: int) -> DataFrame:
-        return self._session.range(0, tasks, 1, tasks)
+    def _numbers(self, parts: int, share: float) -> DataFrame:
+        """The parts of some work, for as many tasks as may run at once: others find free slots."""
+        tasks = max(1, min(parts, tasks_at_once(self._session, share)))
+        return self._session.range(0, parts, 1, tasks)
 
-    def _watched(self, work: Callable[[], _T], done: Done, rows: int) -> _T:
+    def _watched(
+        self, work: Callable[[], _T], so_far: Callable[[], float], done: Done, rows: int
+    ) -> _T:
         """Does work in Spark, and tells how far it is; what `done` raises cancels it.
 
         Args:
             work: The work.
+            so_far: Tells which part of it is done.
             done: Told how many more of the rows are done.
             rows: How many the work has.
         """
@@ -200,7 +215,7 @@ class SparkEngine:
                 try:
                     found: _T = under_way.result(_POLL_S)
                 except NotYetError:
-                    now = int(rows * _done(context, group))
+                    now = int(rows * so_far())
                     try:
                         done(max(0, now - told))
                     except ReplayStoppedError:
@@ -210,6 +225,12 @@ class SparkEngine:
                 else:
                     done(rows - told)
                     return found
+
+
+def tasks_at_once(session: SparkSession, share: float) -> int:
+    """How many tasks of a rebuild may run at once: one slot at least is left to live batches."""
+    slots = session.sparkContext.defaultParallelism
+    return max(1, min(slots - 1, round(slots * share)))
 
 
 def _cancel(context: Any, group: str, under_way: Any) -> None:
@@ -222,18 +243,9 @@ def _cancel(context: Any, group: str, under_way: Any) -> None:
         ended.wait(_POLL_S)
 
 
-def _done(context: Any, group: str) -> float:
-    """About which part of the tasks of a group have ended."""
-    tracker = context.statusTracker()
-    tasks = ended = 0
-    for job in tracker.getJobIdsForGroup(group):
-        info = tracker.getJobInfo(job)
-        for stage in () if info is None else info.stageIds:
-            found = tracker.getStageInfo(stage)
-            if found is not None:
-                tasks += found.numTasks
-                ended += found.numCompletedTasks
-    return ended / tasks if tasks else 0.0
+def _done(folder: Path, parts: int) -> float:
+    """Which part of the work tasks have marked as done."""
+    return sum(1 for _ in folder.glob(f"*{DONE}")) / parts if parts else 0.0
 
 
 def _put_aside(paths: Sequence[Path]) -> pa.RecordBatchReader:
@@ -274,29 +286,3 @@ def _cut(scan: ArchiveScan, rows: Integers) -> tuple[int, ...]:
     if cuts[-1] < len(rows):
         cuts.append(len(rows))
     return tuple(cuts)
-
-
-def _folded_rows(entries: pa.Table) -> FoldedRows:
-    by_kind = {
-        kind: entries.filter(pc.equal(entries["kind"], kind))
-        for kind in (
-            fold_tasks.CHANGE,
-            fold_tasks.UNREAD,
-            fold_tasks.LOOSE,
-            fold_tasks.TRUNCATE,
-        )
-    }
-    changes = by_kind[fold_tasks.CHANGE].sort_by("row")
-    kept = changes.filter(changes["kept"])
-    truncates = by_kind[fold_tasks.TRUNCATE].to_pylist()
-    # of equal ones the first, as in a survey
-    newest = max(truncates, key=lambda each: (each["version"], -each["row"]), default=None)
-    return FoldedRows(
-        np.asarray(changes["row"].to_numpy(), np.int64),
-        np.asarray(changes["version"].to_numpy(), np.int64),
-        dict(zip(kept["key"].to_pylist(), kept["version"].to_pylist(), strict=True)),
-        set(by_kind[fold_tasks.UNREAD]["key"].to_pylist()),
-        by_kind[fold_tasks.LOOSE]["row"].to_pylist(),
-        0 if newest is None else newest["version"],
-        -1 if newest is None else newest["row"],
-    )

@@ -25,6 +25,7 @@ from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
 from projections.common.throttle import Throttle
 from projections.errors import ProjectionError
+from projections.job.rebuilding.fold_tasks import mark_done
 from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table, table_schema
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class FillRows:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 said = self._task(self.rows[self.cuts[number] : self.cuts[number + 1]])
+                mark_done(self.folder, number)
                 yield pa.RecordBatch.from_pylist([said], FILLED)
 
     def _task(self, rows: Integers) -> dict[str, Any]:

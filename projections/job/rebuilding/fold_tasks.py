@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 from zlib import crc32
 
 import numpy as np
@@ -17,33 +18,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.archive.fold import Fold, KeyedRecords
+from projections.archive.fold_entries import CHANGE, ENTRY, LOOSE, TRUNCATE, UNREAD
 from projections.archive.survey import ArchiveSurvey
 from projections.common.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
 
-CHANGE, UNREAD, LOOSE, TRUNCATE = range(4)
-"""What an entry is: of a key's newest record; of a key of which a record cannot be read; of a
-record without a key; of the newest truncate."""
-
-ENTRY: Final = pa.schema(
-    [
-        ("kind", pa.int8()),
-        ("key", pa.string()),
-        ("version", pa.int64()),
-        ("offset", pa.int64()),
-        ("row", pa.int64()),
-        ("kept", pa.bool_()),
-    ]
-)
 PACKED: Final = pa.schema([("bucket", pa.int32()), ("entries", pa.binary())])
 PACKED_DDL: Final = "bucket int, entries binary"
 """Entries of keys with the same hash, thousands at once: Spark moves them, and looks at none."""
 
+FOLDED: Final = pa.schema([("file", pa.string())])
+FOLDED_DDL: Final = "file string"
+DONE: Final = ".done"
 _PACKED_ROWS: Final = 500_000
 _CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -59,6 +51,7 @@ class FoldBlocks:
         taken: Which records are taken.
         groups: Numbers of the first block of each task, and of the one after its last.
         buckets: Into how many parts keys are divided by their hash.
+        folder: Where it marks what is done.
         share: Of its time, how much the task takes at most.
     """
 
@@ -68,6 +61,7 @@ class FoldBlocks:
     taken: RecordFilter
     groups: tuple[tuple[int, int], ...]
     buckets: int
+    folder: Path
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -77,6 +71,7 @@ class FoldBlocks:
             for number in batch.column(0).to_pylist():
                 first, end = self.groups[number]
                 yield from self._group(first, end, throttle)
+                mark_done(self.folder, number)
 
     def _group(self, first: int, end: int, throttle: Throttle) -> Iterator[pa.RecordBatch]:
         key = self.topic, self.left_to_read
@@ -92,17 +87,28 @@ class FoldBlocks:
 
 @dataclass(frozen=True, slots=True)
 class FoldKeys:
-    """Folds the entries of the same keys; gives a key only where it is asked for.
+    """Folds the entries of the same keys to files; gives a key only where it is asked for.
 
     Attributes:
+        folder: Where the files are written.
         named: Keys of which the entries are wanted, and no others; None for all entries, with the
             keys of those that keep values.
     """
 
+    folder: Path
     named: frozenset[str] | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Folds all that it is given."""
+        """Folds all that it is given; says how its file is called."""
+        made = self._folded(batches)
+        if not made.num_rows:
+            return
+        path = self.folder / f"{uuid4()}.arrow"  # a task that is tried again makes another
+        with pa.ipc.new_file(str(path), ENTRY, options=_CODEC) as file:
+            file.write_table(made)
+        yield pa.RecordBatch.from_pydict({"file": [path.name]}, FOLDED)
+
+    def _folded(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         fold, others = Fold(), []
         for batch in chain.from_iterable(map(_unpacked, batches)):
             kinds = batch.column("kind").to_numpy(zero_copy_only=False)
@@ -113,14 +119,18 @@ class FoldKeys:
         made = ENTRY.empty_table() if newest is None else _table(newest)
         if self.named is not None:
             names = pa.array(sorted(self.named), pa.string())
-            yield from _packed(0, made.filter(pc.is_in(made["key"], value_set=names)))
-            return
+            return made.filter(pc.is_in(made["key"], value_set=names))
         keys = pc.if_else(made["kept"], made["key"], pa.scalar(None, pa.string()))
         made = made.set_column(1, ENTRY.field("key"), keys)
-        # the driver has no use for offsets
+        # a replay has no use for offsets
         offsets = pa.nulls(made.num_rows, pa.int64())
         made = made.set_column(3, ENTRY.field("offset"), offsets)
-        yield from _packed(0, pa.concat_tables([made, rest]))
+        return pa.concat_tables([made, rest])
+
+
+def mark_done(folder: Path, number: int) -> None:
+    """Marks a part of the work of a task: Spark itself tells of whole tasks only."""
+    (folder / f"{number}{DONE}").touch()
 
 
 def entries(fold: Fold) -> pa.Table:
@@ -163,12 +173,6 @@ def _made(kind: int, *, rows: int, **columns: pa.Array) -> pa.Table:
     blank = {field.name: pa.nulls(rows, field.type) for field in ENTRY}
     blank["kind"] = pa.repeat(pa.scalar(kind, pa.int8()), rows)
     return pa.table({**blank, **columns}, ENTRY)
-
-
-def unpacked(table: pa.Table) -> pa.Table:
-    """Returns the entries that tasks have packed."""
-    parts = [part for batch in table.to_batches() for part in _unpacked(batch)]
-    return pa.Table.from_batches(parts, ENTRY)
 
 
 def _unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

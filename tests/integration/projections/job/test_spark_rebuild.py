@@ -16,7 +16,7 @@ import orjson
 import pytest
 from deltalake import DeltaTable
 from fix_archive import archived, compacted
-from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, topics
+from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
 from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,22 +172,6 @@ class Kill:
         self._left -= 1
         if self._left <= 0:
             raise KilledError
-
-
-def orders(count: int) -> list[Record]:
-    rows = [{"id": n % 7, "note": f"n{n}", "big": "b"} for n in range(count)]
-    return numbered(
-        [
-            Record(
-                orjson.dumps({"id": row["id"]}),
-                envelope("c" if n < 7 else "u", 0x1000 + 8 * n, row, order=1),
-                "1",
-                0,
-                n,
-            )
-            for n, row in enumerate(rows)
-        ]
-    )
 
 
 def test_a_table_that_has_rows_is_filled_record_by_record(
