@@ -14,6 +14,7 @@ from __future__ import annotations
 import pickle
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -177,9 +178,13 @@ class BulkRequests:
         found: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
         return found
 
+    def there(self, place: str, id_: str) -> bool:
+        """Whether a request is neither withdrawn nor closed."""
+        return self._request(place, id_).exists()
+
     def counts(self, place: str, id_: str) -> bool:
         """Whether a request still counts: it is there, and so is the command that made it."""
-        return self._request(place, id_).exists() and self.asked(place)
+        return self.there(place, id_) and self.asked(place)
 
     def close(self, place: str, id_: str) -> None:
         """Removes a request that was answered, or that counts no more."""
@@ -188,8 +193,9 @@ class BulkRequests:
     def clear(self) -> None:
         """Removes what commands have left behind that were killed."""
         for folder in self._root.iterdir() if self._root.is_dir() else ():
-            if folder.is_dir() and not self.asked(folder.name):
-                self.withdraw(folder.name)
+            if folder.is_dir():
+                with suppress(WriterLockedError), self.asking(folder.name):
+                    self.withdraw(folder.name)  # with the lock, so that no command asks meanwhile
 
     def asked(self, place: str) -> bool:
         """Whether a command is there that asks for a version."""

@@ -106,12 +106,15 @@ class JobEngine:
         requests, told = self._requests, 0
         id_, seen_at = requests.ask(self._place, work), time.monotonic()
         while True:
+            there = requests.there(self._place, id_)  # the job answers first, then removes it
             answer = requests.answered(self._place, id_)
             if answer is not None and answer.fault is not None:
                 raise BulkLostError("the job's Spark cannot do it", detail=answer.fault)
             if answer is not None:
                 done(rows - told)
                 return answer
+            if not there:
+                raise BulkLostError("the job's Spark cannot do it", detail="its request is gone")
             now = min(rows, requests.progress(self._place, id_).rows)
             done(max(0, now - told))
             told = max(told, now)

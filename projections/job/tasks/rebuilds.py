@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 
 from projections.archive.bulk import BulkFold
-from projections.common.background_task import Attendant
+from projections.common.background_task import PAUSE_S, Attendant
 from projections.common.fault import kind_and_place
 from projections.errors import ProjectionError, ReplayStoppedError, WriterLockedError
 from projections.job.rebuilding.engine import SparkEngine
@@ -67,11 +67,15 @@ class RebuildServer(Attendant):
     def _serve(self) -> None:
         self._requests.serve(BulkServer(self._session.sparkContext.defaultParallelism))
         while not self.rested(_TICK_S):
-            self._requests.clear()
-            for place, id_ in self._requests.open():
-                if self._stopped.is_set():
-                    return
-                self._do(place, id_)
+            try:
+                self._requests.clear()
+                for place, id_ in self._requests.open():
+                    if self._stopped.is_set():
+                        return
+                    self._do(place, id_)
+            except OSError as error:  # no room, as a rule: live views need the job all the same
+                _log.warning("a rebuild cannot be answered", kind=kind_and_place(error))
+                self._stopped.wait(PAUSE_S)
 
     def _do(self, place: str, id_: str) -> None:
         requests = self._requests
@@ -152,12 +156,13 @@ class _Work:
         self._rows += rows
         if rows and time.monotonic() - self._told_at < _TOLD_EVERY_S:
             return
-        self._told_at = time.monotonic()
         if self._server.stopping or not self._requests.counts(self._place, self._id):
             raise ReplayStoppedError("a rebuild's part was stopped", hint="it is begun again")
-        self._note(self._attempts + 1)
+        if time.monotonic() - self._told_at >= _TOLD_EVERY_S:
+            self._note(self._attempts + 1)
 
     def _note(self, attempts: int) -> None:
+        self._told_at = time.monotonic()
         self._requests.note(self._place, BulkProgress(self._id, attempts, self._rows))
 
 
