@@ -55,7 +55,7 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
         version: The version.
         plan: It, bound to its table.
         filling: How.
-        changes: Changes that the archive has for it, by which it is told who fills it.
+        changes: Changes that the archive has for it, which decides who replays them.
 
     Raises:
         ReplayStoppedError: It was paused.

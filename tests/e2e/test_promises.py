@@ -374,7 +374,7 @@ def test_the_jobs_spark_rebuilds_a_table_whoever_is_killed(
     rebuild = "view", "rebuild", "ledger", "--share"
     wait_until(lambda: project.filler() == "job", timeout_s=LONG_S)
     with project.traffic() as traffic:
-        killed = project.begin(*rebuild, "0.01")
+        killed = project.begin(*rebuild, "0.03")
         wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
         killed.kill()
         killed.wait(30)
@@ -382,7 +382,7 @@ def test_the_jobs_spark_rebuilds_a_table_whoever_is_killed(
         assert (2, "building") == project.version("ledger")
 
         job = int(project.services()["projections"]["pid"])
-        paused = project.begin(*rebuild, "0.01")
+        paused = project.begin(*rebuild, "0.03")
         wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
         os.kill(job, signal.SIGKILL)
         wait_until(lambda: project.attempts(place.name) == 2, timeout_s=LONG_S)

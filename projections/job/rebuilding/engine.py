@@ -145,7 +145,7 @@ class SparkEngine:
                 try:
                     so_far = partial(_done, folder, len(cuts) - 1)
                     said = self._watched(partial(self._decoded, task), so_far, done, len(part.rows))
-                    done(0)  # whoever does not want it any more says so before it is there
+                    done(0)  # raises if the request was withdrawn: nothing is written then
                     deletes, rows = (
                         [
                             folder / name

@@ -62,7 +62,7 @@ class RebuildServer(Attendant):
                 with self._requests.serving():
                     self._serve()
             except WriterLockedError:
-                continue  # a command looks whether anybody serves, or the job before still does
+                continue  # a command probes the lock, or the previous job still holds it
 
     def _serve(self) -> None:
         self._requests.serve(BulkServer(self._session.sparkContext.defaultParallelism))
@@ -85,7 +85,7 @@ class RebuildServer(Attendant):
             except ReplayStoppedError:
                 if self._stopped.is_set() and requests.counts(place, id_):
                     return  # the next job, or turn of this one, does it
-                answer = BulkAnswer(id_, "nobody asks for it any more")
+                answer = BulkAnswer(id_, "the command has withdrawn it, or has ended")
             except Exception as error:  # noqa: BLE001  # one piece of work must not end the job
                 if self._stopped.is_set():
                     return  # Spark ends, too
@@ -129,8 +129,9 @@ class _Work:
         try:
             work = self._requests.read(self._place, self._id).work
             return self._folded(work) if isinstance(work, BulkFold) else self._filled(work)
-        except ReplayStoppedError:
-            self._note(self._attempts)  # it did not end the job
+        except Exception as error:
+            if self._server.stopping or isinstance(error, ReplayStoppedError):
+                self._note(self._attempts)  # it did not end the job
             raise
 
     def _folded(self, work: BulkFold) -> BulkAnswer:
@@ -146,7 +147,7 @@ class _Work:
         return BulkAnswer(self._id, upserted=filled.upserted, deleted=filled.deleted, left=left)
 
     def _told(self, rows: int) -> None:
-        """Says how far it is; ends it if the job ends, or nobody asks for it any more.
+        """Notes the progress; stops the work if the job stops, or the request was withdrawn.
 
         Of no rows, that is always looked at: something is about to be written.
 

@@ -1,4 +1,4 @@
-"""A command has the job's Spark fill a table, whoever of the two is killed on the way."""
+"""A command has the job's Spark fill a table; either may be killed on the way."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_job_that_ends_amid_it_is_followed_by_another(
     assert [] == left_behind(spec)
 
 
-def test_what_nobody_asks_for_any_more_is_not_written(
+def test_withdrawn_work_is_not_written(
     spark: SparkSession, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command is killed while its records are decoded; another one goes on."""

@@ -424,6 +424,18 @@ def test_a_share_of_the_time_is_kept() -> None:
     assert 0.2 <= time.monotonic() - began < 0.4
 
 
+def test_the_work_of_others_costs_no_pause() -> None:
+    throttle = Throttle(0.001)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.1:
+        pass
+
+    throttle.restart()
+    throttle.step()
+
+    assert time.monotonic() - began < 1
+
+
 def test_several_stores_are_filled_from_one_pass(tmp_path: Path) -> None:
     archived(tmp_path / "shop", TOPIC, orders(20))
     one, other = MemorySink(), MemorySink()
