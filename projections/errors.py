@@ -25,6 +25,7 @@ ProjectionError
 │   ├── ArchiveMissingError  HW-P106  there is no archive of the source
 │   ├── ArchiveIncompleteError HW-P107  records are missing that a view needs from the archive
 │   ├── ReplayStoppedError   HW-P108  a replay was told to stop
+│   ├── BulkLostError        HW-P153  the job's Spark cannot do its part of a rebuild
 │   ├── BoundsError          HW-P140  a view cannot be rebuilt within such bounds
 │   └── MomentUnreadableError HW-P109  the archive cannot tell what rows were at that position
 ├── JobError                 HW-P020  the streaming job refuses to go on
@@ -655,6 +656,13 @@ class ReplayStoppedError(ReplayError):
     """A replay was told to stop; it can go on where it was."""
 
     code = "HW-P108"
+    retriable = True
+
+
+class BulkLostError(ReplayError):
+    """The job's Spark cannot do its part of a rebuild: the command goes on without it."""
+
+    code = "HW-P153"
     retriable = True
 
 

@@ -232,3 +232,45 @@ def sources(draw: Callable[..., Any], *, whole_rows: bool = False) -> Source:
             source.truncate()
         source.together(groups(draw), order)
     return source
+
+
+@st.composite
+def topics(draw: Any) -> list[Record]:
+    """Records of a source, read, lost and repeated in part; some that nobody can read."""
+    source = draw(sources())
+    order = draw(st.randoms(use_true_random=False))
+    if draw(st.booleans()):
+        source.lose(groups(draw), order)
+        source.together(groups(draw), order)
+    records = list(source.topic)
+    for _ in range(draw(st.integers(0, 2))):
+        began = draw(st.integers(0, len(source.states) - 1))
+        for row in source.read(began, draw(st.integers(began, len(source.states) - 1))):
+            records.insert(draw(st.integers(0, len(records))), row)
+    if records:
+        for again in draw(st.lists(st.sampled_from(records), max_size=4)):
+            records.insert(draw(st.integers(0, len(records))), again)
+        for place in draw(st.lists(st.integers(0, len(records) - 1), max_size=3)):
+            tombstone = records[place]._replace(value=None, old_key=None)
+            records.insert(place + 1, tombstone)
+        spoilt = st.sampled_from([b"{", b'{"before":null,"after":null,"source":{},"op":"c"}'])
+        for place in draw(st.lists(st.integers(0, len(records) - 1), max_size=1)):
+            records[place] = records[place]._replace(value=draw(spoilt))
+    return numbered(records)
+
+
+def orders(count: int) -> list[Record]:
+    """Changes of seven rows, one after the other."""
+    rows = [{"id": n % 7, "note": f"n{n}", "big": "b"} for n in range(count)]
+    return numbered(
+        [
+            Record(
+                orjson.dumps({"id": row["id"]}),
+                envelope("c" if n < 7 else "u", 0x1000 + 8 * n, row, order=1),
+                "1",
+                0,
+                n,
+            )
+            for n, row in enumerate(rows)
+        ]
+    )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from projections.archive.bounds import Bounds
     from projections.archive.progress import ReplayProgress
     from projections.versions.fill import Filling
+    from projections.versions.fill_way import FillWay
     from projections.versions.partial_rebuild import BoundedRebuild
     from projections.versions.rebuild import RebuildPlan
     from projections.versions.version import ViewVersion
@@ -271,6 +272,7 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         "changes": planned.changes,
         "seconds": planned.seconds,
         "known_by": planned.known_by,
+        "filled_by": None if planned.filled_by is None else _filler(planned.filled_by),
         "disk_bytes": planned.disk_bytes,
         "disk_free_bytes": planned.disk_free_bytes,
         "stores": {store: room._asdict() for store, room in planned.stores.items()},
@@ -299,6 +301,10 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         ("disk", f"{_mib(planned.disk_bytes)} of {_mib(planned.disk_free_bytes)} free"),
         ("followed by", ", ".join(planned.followers) or "no other view"),
     ]
+    if planned.filled_by is not None:
+        by, why = _filler(planned.filled_by).values()
+        who = "the job's Spark" if by == "job" else "this command, record by record"
+        lines.insert(3, ("filled by", f"{who}: {why}"))
     for store, room in planned.stores.items():
         free = "" if room.free_bytes is None else f" of {_mib(room.free_bytes)} free"
         lines.append((f"in {store}", f"about {_mib(room.taken_bytes)}{free}"))
@@ -310,6 +316,10 @@ def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         lines += [("refused", planned.lacking), ("instead", planned.instead or "")]
     for what, text in lines:
         stderr.print(f"{what:<12}{escape(text)}", soft_wrap=True)
+
+
+def _filler(way: FillWay) -> dict[str, str]:
+    return {"by": "job" if way.by_job else "command", "why": way.why}
 
 
 def _mib(size: int) -> str:

@@ -260,13 +260,12 @@ class Versions:
         try:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec, plan)
-            if planned.source != "source":
-                fill = (
-                    fill_from_topic.fill
-                    if _from_topic(version, planned)
-                    else fill_from_archive.fill
+            if planned.source != "source" and _from_topic(version, planned):
+                fill_from_topic.fill(connection, spec, version, plan, filling)
+            elif planned.source != "source":
+                fill_from_archive.fill(
+                    connection, spec, version, plan, filling, changes=planned.changes
                 )
-                fill(connection, spec, version, plan, filling)
         except ReplayStoppedError:
             raise RebuildStoppedError(
                 f"the rebuild of view {version.view} is paused",

@@ -157,6 +157,7 @@ def job_spec(
         tasks=settings.spark.tasks,
         driver_memory_mib=settings.spark.driver_memory_mib,
         load_rows_min=settings.spark.load_rows_min,
+        rebuild_rows_min=settings.spark.rebuild_rows_min,
         java_home=java_home(project),
         conf=_spark_conf(settings.spark),
         ready_file=ready_file(project, JOB),

@@ -12,7 +12,7 @@ their records.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from projections.changes.record import OLD_KEY_HEADER, canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
 
 PORTION_ROWS: Final = 500_000
 VERSION_LSN_BITS: Final = 56
@@ -90,13 +93,7 @@ class Fold:
         if newest is not None:
             live = newest.kept & (newest.versions >= self.truncated)
             keys.update(newest.keys.filter(pa.array(live)).to_pylist())
-        ahead = list(keys)
-        while ahead:
-            for old in self.moved.get(ahead.pop(), ()):
-                if old not in keys:
-                    keys.add(old)
-                    ahead.append(old)
-        return keys
+        return with_former(keys, self.moved)
 
     def rows(self, chained: set[str]) -> Integers:
         """Returns the numbers of the newest records of all other keys, rising."""
@@ -130,6 +127,66 @@ class Fold:
         rows = np.concatenate([part.rows for part in parts])
         kept = np.concatenate([part.kept for part in parts])
         self._newest = KeyedRecords(keys, greatest, offsets[places], rows[places], kept[places])
+
+
+@dataclass(slots=True)
+class FoldedRows:
+    """What the records of a topic come to, by their numbers in the archive; see `Fold`.
+
+    Of a key there are sixteen bytes here, whatever its length.
+
+    Attributes:
+        numbers: The newest record of each key, rising.
+        versions: Their versions.
+        kept: Keys of those that keep values, with their versions.
+        unread_keys: Keys of records that cannot be read.
+        loose_rows: Records without a key.
+        truncated: Version of the newest truncate; 0 of none.
+        truncate_row: Its number; -1 of none.
+        moved: The former keys of rows, by the key that they came under.
+        look_up: Returns the numbers of the newest records of some keys.
+    """
+
+    numbers: Integers
+    versions: Integers
+    kept: Mapping[str, int]
+    unread_keys: set[str]
+    loose_rows: list[int]
+    truncated: int
+    truncate_row: int
+    moved: dict[str, set[str]] = field(default_factory=dict)
+    look_up: Callable[[Collection[str]], Integers] | None = None
+    _left_out: dict[frozenset[str], Integers] = field(default_factory=dict)
+
+    def chained(self) -> set[str]:
+        """Returns the keys that have to be taken with all their records; see `Fold.chained`."""
+        live = {key for key, version in self.kept.items() if version >= self.truncated}
+        return with_former(self.unread_keys | live, self.moved)
+
+    def rows(self, chained: set[str]) -> Integers:
+        """Returns the numbers of the newest records of all other keys, rising."""
+        live = self.versions >= self.truncated
+        if chained and self.look_up is not None:
+            names = frozenset(chained)
+            if names not in self._left_out:
+                self._left_out[names] = self.look_up(names)
+            live &= ~np.isin(self.numbers, self._left_out[names])
+        return self.numbers[live]
+
+
+def with_former(keys: set[str], moved: Mapping[str, set[str]]) -> set[str]:
+    """Adds to keys those that their rows had before.
+
+    Args:
+        keys: The keys.
+        moved: The former keys of rows, by the key that they came under.
+    """
+    found, ahead = set(keys), list(keys)
+    while ahead:
+        former = moved.get(ahead.pop(), set()) - found
+        found |= former
+        ahead += former
+    return found
 
 
 def old_keys(headers: pa.Array, keys: pa.Array) -> dict[str, set[str]]:

@@ -26,7 +26,12 @@ def rest(throttle: Throttle) -> None:
     """
     throttle.step()
     if throttle.stopped:
-        raise ReplayStoppedError("the replay was stopped", hint="it goes on where it was")
+        raise stopped()
+
+
+def stopped() -> ReplayStoppedError:
+    """Returns the error of a replay that was told to stop."""
+    return ReplayStoppedError("the replay was stopped", hint="it goes on where it was")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ earlier offset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -21,10 +20,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.snapshot.reads import WholeRead
-from cdc.table import ColumnKind
 from projections.archive import completeness
+from projections.archive.bulk import BulkPart
+from projections.archive.lanes import (
+    OpenedStore,
+    ReplayLane,
+    ReplayStep,
+    engine_of,
+    folded,
+    in_turn,
+)
 from projections.archive.ordered import OrderedRecords
-from projections.archive.progress import Meter, rest
+from projections.archive.progress import Meter, rest, stopped
 from projections.archive.records import COLUMNS, records
 from projections.archive.scan import ArchiveScan
 from projections.archive.selection import select
@@ -39,7 +46,7 @@ from projections.archive.task import (
     Swept,
 )
 from projections.changes import sweeps
-from projections.changes.applier import TaskApplier
+from projections.changes.row_change import Applied
 from projections.common.table_pins import pinned
 from projections.common.throttle import Throttle
 from projections.errors import ArchiveMissingError, ReplayError
@@ -48,15 +55,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from projections.archive.fold import Flags, Fold, Integers
+    from projections.archive.bulk import BulkEngine
+    from projections.archive.fold import Flags, Fold, FoldedRows, Integers
     from projections.archive.survey import FoldKey, TopicSurvey
     from projections.changes.applier import UnappliedRecord, ViewCount
-    from projections.changes.sink import Sink
     from projections.common.offsets import Offsets
     from projections.planning.view_plan import ViewPlan
 
 PART_RECORDS: Final = 100_000
 """Records after which everything is written and where a replay goes on is noted."""
+
+BULK_RECORDS: Final = 4_000_000
+"""Records that a bulk engine writes in one commit."""
 
 _TAKEN_AT_ONCE: Final = 8_192
 
@@ -125,70 +135,6 @@ def _opened(
     return ArchiveScan(archive, topics, version=options.version), None, had
 
 
-class _Lane:
-    """Views of one target that take the same records."""
-
-    def __init__(
-        self, number: int, target: ReplayTarget, plans: list[ViewPlan], sink: _Opened
-    ) -> None:
-        self.number = number
-        self.target = target
-        self.plans = plans
-        self.delivery = TaskApplier(
-            plans,
-            sink.get,
-            target.held,
-            changes_per_write=target.changes_per_write,
-            overlapped=True,
-        )
-
-    def reads(self, topic: str) -> bool:
-        return any(topic in plan.topics for plan in self.plans)
-
-    @property
-    def filtered(self) -> int:
-        return sum(count.filtered for count in self.delivery.counts.values())
-
-    @property
-    def written(self) -> int:
-        every = (count.changes for count in self.delivery.counts.values())
-        return sum(applied.upserted + applied.deleted for applied in every)
-
-
-class _Opened:
-    """A target's store, opened when it is needed."""
-
-    def __init__(self, target: ReplayTarget) -> None:
-        self._target = target
-        self._sink: Sink | None = None
-
-    def get(self) -> Sink:
-        if self._sink is None:
-            self._sink = self._target.open_sink()
-        return self._sink
-
-    def close(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One pass over a topic, for some lanes.
-
-    Attributes:
-        topic: The topic.
-        fold: What is folded, of mirrors; None where every record counts.
-        chains: Whether it is the pass over those keys of which one record is not enough.
-        lanes: Who takes the records.
-    """
-
-    topic: str
-    fold: FoldKey | None
-    chains: bool
-    lanes: tuple[_Lane, ...]
-
-
 class _Run:
     """One run of a replay."""
 
@@ -207,8 +153,13 @@ class _Run:
         self._targets = targets
         self._options = options
         self._state = state
-        self._sinks = [_Opened(target) for target in targets]
+        self._sinks = [OpenedStore(target) for target in targets]
         self._lanes = list(self._made_lanes())
+        self._in_bulk = self._goes_in_bulk(scan, state, options, had)
+        if state is not None and state.bulk and not self._in_bulk:
+            # what is there is guarded by its versions, and done again record by record
+            state = self._state = msgspec.structs.replace(state, step=0, part=0, bulk=False)
+        self._mark = f"headwater.replay.{scan.mark.version}.{scan.mark.files[:32]}"
         self._steps = list(self._made_steps())
         self._throttle = Throttle(options.share, options.stopped, error=ReplayError)
         self._meter = Meter(options.progress)
@@ -228,10 +179,12 @@ class _Run:
         chosen = self._selected()
         meter.rows += scan.rows
         folds = {step.fold for step in self._steps if step.fold is not None}
-        self._survey = survey = ArchiveSurvey(scan, folds, self._taken, self._keeping())
+        bulk = {step.fold: step.bulk for step in self._steps if step.fold and step.bulk}
+        self._survey = survey = ArchiveSurvey(scan, folds, self._taken, self._keeping(), bulk)
         survey.run(self._looked_at)
         for topic, found in survey.topics.items():
             self._check(topic, found)
+        survey.adopt({key: self._folded_in_bulk(engine, key) for key, engine in bulk.items()})
         meter.to_deliver = sum(map(self._records_of, self._steps))
         for target, sink in zip(self._targets, self._sinks, strict=True):
             for plan in target.plans:
@@ -242,7 +195,10 @@ class _Run:
         elif self._had is not None and self._state is None:
             ends = self._had.offsets | ends
         begin = self._state or ReplayState(
-            scan.version, [(*p, end) for p, end in ends.items()], had=self._had
+            scan.version,
+            [(*p, end) for p, end in ends.items()],
+            had=self._had,
+            bulk=self._in_bulk,
         )
         for number, step in enumerate(self._steps):
             if number < begin.step:
@@ -299,19 +255,22 @@ class _Run:
         for sink in self._sinks:
             sink.close()
 
-    def _do(self, step: _Step, at: ReplayState, begin: ReplayState) -> None:
+    def _do(self, step: ReplayStep, at: ReplayState, begin: ReplayState) -> None:
         first = begin.part if begin.step == at.step else 0
-        self._options.note(msgspec.structs.replace(at, part=first))
+        self._options.note(self._here(step, at, first))
         for number, part in enumerate(self._parts(step, first), start=first):
             self._take(step, part)
-            left = step.fold is not None and bool(self._left_keys.get(step.fold))
-            # which keys are left to their other records is not noted: they would be found again
-            here = msgspec.structs.replace(at, part=0 if left else number + 1)
-            if step.chains and left:
-                here = msgspec.structs.replace(here, step=at.step - 1)
-            self._options.note(here)
+            self._options.note(self._here(step, at, number + 1))
 
-    def _parts(self, step: _Step, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
+    def _here(self, step: ReplayStep, at: ReplayState, part: int) -> ReplayState:
+        """Where a replay that ends now goes on."""
+        if step.fold is None or not self._left_keys.get(step.fold):
+            return msgspec.structs.replace(at, part=part)
+        # which keys are left to their other records is not noted: they have to be found again
+        first = next(n for n, each in enumerate(self._steps) if each.fold == step.fold)
+        return msgspec.structs.replace(at, step=first, part=0)
+
+    def _parts(self, step: ReplayStep, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
         """The parts of a step from one on, each a number of batches."""
         if step.fold is None or step.chains:
             ordered = self._ordered(step)
@@ -328,14 +287,54 @@ class _Run:
             first = 1
         begun = int(fold.truncate_row >= 0)
         rows = fold.rows(fold.chained())
-        self._meter.skip(min(len(rows), max(first - begun, 0) * PART_RECORDS))
-        for start in range(max(first - begun, 0) * PART_RECORDS, len(rows), PART_RECORDS):
-            yield self._chosen(rows[start : start + PART_RECORDS])
+        at_once = PART_RECORDS if step.bulk is None else BULK_RECORDS
+        self._meter.skip(min(len(rows), max(first - begun, 0) * at_once))
+        for number in range(max(first - begun, 0), -(-len(rows) // at_once)):
+            part = rows[number * at_once : (number + 1) * at_once]
+            yield self._chosen(part if step.bulk is None else self._filled(step, part, number + 1))
+
+    def _filled(self, step: ReplayStep, rows: Integers, number: int) -> Integers:
+        """Has newest records written in bulk; returns the numbers of those that were not."""
+        if step.bulk is None or step.fold is None:
+            return rows
+        (lane,) = step.lanes
+        (plan,) = lane.plans
+        share, held = self._options.share, lane.target.held
+        part = BulkPart(step.topic, rows, self._mark, number, share, held)
+        found = step.bulk.fill(self._scan, plan, part, self._delivered)
+        count = lane.delivery.counts[plan.name]
+        count.records += len(rows) - len(found.left)
+        count.applied += len(rows) - len(found.left)
+        count.changes += Applied(found.upserted, found.deleted)
+        self._meter.written = sum(each.written for each in self._lanes)
+        return found.left
+
+    def _delivered(self, records: int) -> None:
+        self._meter.delivered += records
+        self._told()
+
+    def _told(self) -> None:
+        """Tells how far it is; the pauses are the tasks' own."""
+        self._meter.tell()
+        self._throttle.restart()
+        if self._throttle.stopped:
+            raise stopped()
+
+    def _folded_in_bulk(self, engine: BulkEngine, key: FoldKey) -> FoldedRows:
+        self._meter.rows += self._scan.rows
+        taken = self._scan, *key, self._taken
+        found = engine.fold(*taken, self._looked_at_in_bulk)
+        found.look_up = lambda keys: engine.look_up(*taken, keys, self._looked_at_in_bulk)
+        return found
+
+    def _looked_at_in_bulk(self, rows: int) -> None:
+        self._meter.looked_at += rows
+        self._told()
 
     def _chosen(self, rows: Integers) -> Iterator[pa.RecordBatch]:
         return (batch for _, batch in self._scan.chosen(COLUMNS, rows))
 
-    def _ordered(self, step: _Step) -> Iterator[pa.Table]:
+    def _ordered(self, step: ReplayStep) -> Iterator[pa.Table]:
         choose = self._every(step.topic)
         if step.fold is not None:
             fold = self._survey.folds[step.fold]
@@ -353,7 +352,7 @@ class _Run:
         return lambda batch, _: taken.there(topic, batch) & taken.within(batch)
 
     def _of_keys(
-        self, topic: str, keys: set[str], fold: Fold
+        self, topic: str, keys: set[str], fold: Fold | FoldedRows
     ) -> Callable[[pa.RecordBatch, Integers], Flags]:
         taken = self._taken
         names = pa.array(sorted(keys), pa.string())
@@ -368,7 +367,7 @@ class _Run:
 
         return chosen
 
-    def _take(self, step: _Step, part: Iterable[pa.RecordBatch | pa.Table]) -> None:
+    def _take(self, step: ReplayStep, part: Iterable[pa.RecordBatch | pa.Table]) -> None:
         before = [lane.filtered for lane in step.lanes]
         keys: list[pa.Array] = []
         for batch in part:
@@ -392,7 +391,7 @@ class _Run:
             left.update(chain.from_iterable(each.to_pylist() for each in keys))
         rest(self._throttle)
 
-    def _set_aside(self, lane: _Lane) -> None:
+    def _set_aside(self, lane: ReplayLane) -> None:
         delivery, target = lane.delivery, lane.target
         if delivery.waiting or delivery.truncated:
             if target.set_aside is not None:
@@ -405,32 +404,64 @@ class _Run:
         for count in delivery.counts.values():
             count.lags_us.clear()
 
-    def _made_lanes(self) -> Iterator[_Lane]:
+    def _made_lanes(self) -> Iterator[ReplayLane]:
         for number, (target, sink) in enumerate(zip(self._targets, self._sinks, strict=True)):
             groups: dict[tuple[bool, int], list[ViewPlan]] = {}
             for plan in target.plans:
-                folded = _folded(plan)
-                groups.setdefault((folded, plan.left_to_read if folded else 0), []).append(plan)
+                alone = folded(plan)
+                groups.setdefault((alone, plan.left_to_read if alone else 0), []).append(plan)
             for group in groups.values():
-                yield _Lane(number, target, group, sink)
+                yield ReplayLane(number, target, group, sink)
 
-    def _made_steps(self) -> Iterator[_Step]:
-        for topic in _in_turn(plan for lane in self._lanes for plan in lane.plans):
+    def _made_steps(self) -> Iterator[ReplayStep]:
+        for topic in in_turn(plan for lane in self._lanes for plan in lane.plans):
             lanes = [lane for lane in self._lanes if lane.reads(topic)]
-            folded = [lane for lane in lanes if _folded(lane.plans[0])]
-            for ahead in sorted({lane.plans[0].left_to_read for lane in folded}):
-                own = tuple(lane for lane in folded if lane.plans[0].left_to_read == ahead)
-                yield _Step(topic, (topic, ahead), chains=False, lanes=own)
-                yield _Step(topic, (topic, ahead), chains=True, lanes=own)
-            ordered = tuple(lane for lane in lanes if lane not in folded)
+            mirrors = [lane for lane in lanes if folded(lane.plans[0])]
+            for ahead in sorted({lane.plans[0].left_to_read for lane in mirrors}):
+                own = tuple(lane for lane in mirrors if lane.plans[0].left_to_read == ahead)
+                others = own
+                if self._in_bulk:
+                    others = tuple(lane for lane in own if engine_of(lane) is None)
+                    for lane in own:
+                        if (engine := engine_of(lane)) is not None:
+                            yield ReplayStep(topic, (topic, ahead), False, (lane,), engine)
+                if others:
+                    yield ReplayStep(topic, (topic, ahead), chains=False, lanes=others)
+                yield ReplayStep(topic, (topic, ahead), chains=True, lanes=own)
+            ordered = tuple(lane for lane in lanes if lane not in mirrors)
             if ordered:
-                yield _Step(topic, None, chains=False, lanes=ordered)
+                yield ReplayStep(topic, None, chains=False, lanes=ordered)
+
+    def _goes_in_bulk(
+        self,
+        scan: ArchiveScan,
+        state: ReplayState | None,
+        options: ReplayOptions,
+        had: Had | None,
+    ) -> bool:
+        """Whether engines fill what they can: in a replay that they begin, to its end.
+
+        What is written in bulk looks at no row that is there. So a table has to be empty before;
+        and a replay that went on without them, or that is a lap, ends without them.
+        """
+        engines = [
+            (lane, engine) for lane in self._lanes if (engine := engine_of(lane)) is not None
+        ]
+        if not engines or had is not None or options.bounds is not None:
+            return False
+        if options.copied is not None or options.taken is not None:
+            return False
+        if state is not None:
+            return state.bulk
+        return all(
+            scan.rows >= engine.rows_min and engine.ready(lane.plans[0]) for lane, engine in engines
+        )
 
     def _keeping(self) -> set[str]:
         """Topics of mirrors whose records may keep values."""
         return {step.topic for step in self._steps if step.fold is not None}
 
-    def _records_of(self, step: _Step) -> int:
+    def _records_of(self, step: ReplayStep) -> int:
         if step.fold is None:
             return self._survey.topics[step.topic].rows
         if step.chains:
@@ -465,31 +496,6 @@ class _Run:
     @staticmethod
     def _ends_of(state: ReplayState) -> Offsets:
         return {(topic, partition): end for topic, partition, end in state.ends}
-
-
-def _folded(plan: ViewPlan) -> bool:
-    """Whether of a view's records only the newest of each key counts.
-
-    Keys of some types may be equal and written in different ways.
-    """
-    if plan.events is not None or plan.history is not None or plan.append_only:
-        return False
-    if plan.inserted_at:
-        return False  # when a row was inserted, an older one says
-    by_name = plan.schema.by_name
-    return not any(by_name[name].kind in _MANY_FORMS for name in plan.schema.key)
-
-
-_MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
-
-
-def _in_turn(plans: Iterable[ViewPlan]) -> list[str]:
-    """The topics of views, those of former names first: later rows may build on theirs."""
-    found: dict[str, None] = {}
-    for plan in plans:
-        for topic in reversed([*plan.topics]):
-            found.setdefault(topic)
-    return list(found)
 
 
 def _whole(part: pa.RecordBatch | pa.Table) -> pa.RecordBatch:

@@ -17,16 +17,17 @@ from cdc.values import UNCHANGED_MARKS
 from projections.archive.fold import VERSION_LSN_BITS, Fold, KeyedRecords, old_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from projections.archive.fold import Flags, Integers
-    from projections.archive.scan import ArchiveScan
+    from projections.archive.fold import Flags, FoldedRows, Integers
+    from projections.archive.scan import ArchiveScan, Block
     from projections.common.offsets import Offsets
 
 SAMPLED_EVERY: Final = 1024
 """Of the offsets of a topic, as many are kept as tell where to cut it."""
 
 _COLUMNS: Final = ("topic", "partition", "offset", "op", "epoch", "lsn", "key")
+_LAID_OUT: Final = ("topic", "partition", "offset")
 _KEYED: Final = ("c", "u", "r", "d")
 _NULL_KEY: Final = "null"
 _LSN_END: Final = 1 << VERSION_LSN_BITS
@@ -148,6 +149,7 @@ class ArchiveSurvey:
         folds: What is folded: topics, each with the version before which records do not count.
         taken: Which records are taken.
         kept: Topics whose records may keep values.
+        elsewhere: Which of `folds` others fold; see `adopt`.
     """
 
     def __init__(
@@ -156,11 +158,14 @@ class ArchiveSurvey:
         folds: Collection[FoldKey],
         taken: RecordFilter,
         kept: Collection[str] = (),
+        elsewhere: Collection[FoldKey] = (),
     ) -> None:
         self._scan = scan
         self._taken = taken
         self._kept = frozenset(kept)
-        self.folds = {key: Fold() for key in folds}
+        self.own = {key: Fold() for key in folds if key not in elsewhere}
+        self._only_lays_out = bool(folds) and not self.own
+        self.folds: dict[FoldKey, Fold | FoldedRows] = {**self.own}
         self.topics = {topic: TopicSurvey() for topic in scan.topics}
 
     def run(self, done: Callable[[int], None] = lambda _: None) -> None:
@@ -169,15 +174,33 @@ class ArchiveSurvey:
         Args:
             done: Told how many rows were looked at.
         """
+        self.look(enumerate(self._scan.blocks), done)
+        for topic in {topic for topic, _ in self.own}:
+            self._follow_moves(topic)
+
+    def adopt(self, folded: Mapping[FoldKey, FoldedRows]) -> None:
+        """Takes what others have folded."""
+        self.folds |= folded
+        for topic in {topic for topic, _ in folded}:
+            self._follow_moves(topic)
+
+    def look(
+        self, blocks: Iterable[tuple[int, Block]], done: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Looks through some blocks.
+
+        Args:
+            blocks: They, by number.
+            done: Told how many rows were looked at.
+        """
         names = [*_COLUMNS, *self._taken.columns, *(["after"] if self._kept else [])]
-        for number, block in enumerate(self._scan.blocks):
+        for number, block in blocks:
             extra = [] if self._scan.only_tombstones(block) else ["source", "raw_value"]
-            for first, batch in self._scan.read([*names, *extra], [block]):
+            columns = list(_LAID_OUT) if self._only_lays_out else [*names, *extra]
+            for first, batch in self._scan.read(columns, [block]):
                 for topic, chosen in by_topic(batch, self._scan.topics):
                     self._take(topic, number, first, batch, chosen)
                 done(batch.num_rows)
-        for topic in {topic for topic, _ in self.folds}:
-            self._follow_moves(topic)
 
     def ends(self) -> Offsets:
         """Returns the offset after the last record of each partition that has any."""
@@ -200,7 +223,7 @@ class ArchiveSurvey:
         if not batch.num_rows:
             return
         self._lay_out(self.topics[topic], number, batch)
-        folds = {ahead: fold for (name, ahead), fold in self.folds.items() if name == topic}
+        folds = {ahead: fold for (name, ahead), fold in self.own.items() if name == topic}
         if not folds:
             return
         within = self._taken.within(batch)

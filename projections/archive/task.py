@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from cdc.snapshot.reads import Read
     from projections.archive.bounds import Bounds
+    from projections.archive.bulk import BulkEngine
     from projections.archive.progress import ReplayProgress
     from projections.archive.survey import RecordFilter
     from projections.changes.applier import Held, UnappliedRecord, ViewCount
@@ -60,6 +61,7 @@ class ReplayState(msgspec.Struct, frozen=True):
         step: The step that it is at.
         part: The part of that step that comes next.
         had: Of a lap, what was there before it.
+        bulk: Whether its steps are those of a replay with a bulk engine.
     """
 
     archive_version: int
@@ -67,6 +69,7 @@ class ReplayState(msgspec.Struct, frozen=True):
     step: int = 0
     part: int = 0
     had: Had | None = None
+    bulk: bool = False
 
     def to_json(self) -> bytes:
         """Returns it as JSON."""
@@ -89,6 +92,7 @@ class ReplayTarget:
         set_aside: Is handed what cannot be written, and how far views were truncated, by name; once
             it returns, that is safe. Without it, the caller finds both in `ReplayResult`.
         changes_per_write: Changes of a topic after which they are written.
+        bulk: Fills its tables with many tasks; None where they are written record by record.
     """
 
     plans: tuple[ViewPlan, ...]
@@ -96,6 +100,7 @@ class ReplayTarget:
     held: Mapping[str, Held] = field(default_factory=dict)
     set_aside: Callable[[Sequence[UnappliedRecord], Mapping[str, int]], None] | None = None
     changes_per_write: int = CHANGES_PER_WRITE
+    bulk: BulkEngine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

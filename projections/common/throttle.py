@@ -52,6 +52,10 @@ class Throttle:
             self._stop.wait(pause_s)
         self._since = time.monotonic()
 
+    def restart(self) -> None:
+        """Begins a step: what came before it was the work of others, at a pace of their own."""
+        self._since = time.monotonic()
+
     def rest(self, seconds: float) -> None:
         """Waits for something else; that is no work."""
         began = time.monotonic()

@@ -36,6 +36,7 @@ from projections.job.tasks.derived_tables import Deriver
 from projections.job.tasks.handover import Lane, Takeover
 from projections.job.tasks.maintenance import Caretaker
 from projections.job.tasks.positions import Publisher
+from projections.job.tasks.rebuilds import RebuildServer
 from projections.job.tasks.stable_tables import Showcase
 from projections.stores import identity
 
@@ -100,6 +101,7 @@ class Turn:
             for store, guard in self._guards.items()
         }
         self._takeover = Takeover(self._batches, spec, tables, lanes, self._taken)
+        self._rebuilds = RebuildServer(session, spec)
         self._showcase = Showcase(spec.addresses.tables, spec.source)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if spec.plans_in(store):
@@ -122,7 +124,8 @@ class Turn:
     @property
     def _beside(self) -> tuple[Attendant, ...]:
         """Those that the turn itself starts and stops; the deriver has some of its own."""
-        tended = (self._publisher, self._showcase, self._caretaker, self._takeover)
+        own = (self._publisher, self._showcase, self._caretaker, self._takeover)
+        tended = (*own, self._rebuilds)
         return tended if self._deriver is None else (*tended, self._deriver)
 
     @property

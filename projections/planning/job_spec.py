@@ -95,6 +95,8 @@ class JobSpec:
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: A new view of a table with this many rows or more is loaded straight from
             the source; see `first_load`.
+        rebuild_rows_min: Changes of an archive from which on a rebuild of a table is done by the
+            job's Spark; see `projections.versions.job_engine`.
         java_home: Java to run Spark with; None for the one on the path.
         conf: Further Spark settings, which win over ours.
         tasks: Tasks of one batch of cache and search; one costs least on two cores.
@@ -135,6 +137,7 @@ class JobSpec:
     master: str = "local[4]"
     driver_memory_mib: int = 640
     load_rows_min: int = 200_000
+    rebuild_rows_min: int = 3_000_000
     java_home: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     tasks: int = 1

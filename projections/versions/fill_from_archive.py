@@ -13,10 +13,13 @@ from projections.archive.replay import replay
 from projections.archive.scan import newest_version
 from projections.archive.task import Had, ReplayOptions
 from projections.changes import sweeps
-from projections.errors import ArchiveIncompleteError
+from projections.definition.views import Store
+from projections.errors import ArchiveIncompleteError, BulkLostError
 from projections.versions import fill as laps_of
-from projections.versions import handover, rebuild, registry
+from projections.versions import handover, job_engine, rebuild, registry
 from projections.versions.fill import Laps, archived, note_swept, targets, whole_reads
+from projections.versions.fill_way import way_of
+from projections.versions.job_engine import JobEngine
 from projections.versions.rate_estimate import share_of
 from projections.versions.version import FillProgress
 
@@ -33,8 +36,14 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 
-def fill(
-    connection: Connection, spec: JobSpec, version: ViewVersion, plan: ViewPlan, filling: Filling
+def fill(  # noqa: PLR0913  # who fills knows all of this
+    connection: Connection,
+    spec: JobSpec,
+    version: ViewVersion,
+    plan: ViewPlan,
+    filling: Filling,
+    *,
+    changes: int = 0,
 ) -> None:
     """Fills the places of a version from the archive; one that was killed goes on where it was.
 
@@ -46,13 +55,22 @@ def fill(
         version: The version.
         plan: It, bound to its table.
         filling: How.
+        changes: Changes that the archive has for it, which decides who replays them.
 
     Raises:
         ReplayStoppedError: It was paused.
         ArchiveIncompleteError: The archive lacks records: the source has to be read.
         SinkError: A store refuses everything or cannot be reached.
+        WriterLockedError: Another command fills this version.
     """
-    done = _ArchiveRebuild(connection, spec, version, plan, filling).run()
+    filled = _ArchiveRebuild(connection, spec, version, plan, filling)
+    if Store.TABLE in plan.to:
+        with job_engine.fenced(spec, plan, filling.stopped):
+            if way_of(spec, plan, changes).by_job:
+                filled.engine = JobEngine(spec, plan, filling)
+            done = filled.run()
+    else:
+        done = filled.run()
     done = replace(done, progress=None)  # a lap that came to nothing may have noted that it looked
     registry.note_replayed(connection, spec.source, version.place, done)
 
@@ -64,6 +82,7 @@ class _ArchiveRebuild:
     version: ViewVersion
     plan: ViewPlan
     filling: Filling
+    engine: JobEngine | None = None
 
     def run(self) -> FillProgress:
         done, laps = self.version.replayed or FillProgress({}), Laps()
@@ -84,6 +103,8 @@ class _ArchiveRebuild:
                 at = newest_version(self.spec.archive)
                 self.plan = rebuild.bind_again(self.connection, self.spec, self.version)
                 done = self._replayed(done, at)
+            except BulkLostError as error:
+                self._go_on_alone(error)
             except ArchiveIncompleteError:
                 if done.archive is None:
                     raise
@@ -121,6 +142,8 @@ class _ArchiveRebuild:
         number = before.laps + 1 if lap else 0
         noting = ProgressWriter(before.progress, note_progress, self.filling.progress, number)
         into = targets(self.connection, self.spec, self.plan)
+        if self.engine is not None and not lap:
+            into = [replace(target, bulk=self.engine) for target in into]
         done = replay(self.spec.archive, into, self._options(before, at, noting))
         note_swept(self.connection, self.plan, done)
         found = replace(
@@ -155,6 +178,15 @@ class _ArchiveRebuild:
             resume=noting.resumes,
             scratch=spec.home,
         )
+
+    def _go_on_alone(self, error: BulkLostError) -> None:
+        """Has the job write nothing more, so that the next replay goes record by record."""
+        self.engine = None
+        version, why = self.version, ": ".join(filter(None, (error.message, error.detail)))
+        self.filling.waits(
+            f"version {version.number} of view {version.view} is filled record by record: {why}"
+        )
+        job_engine.fence(self.spec, self.plan, self.filling.stopped)
 
     def _to_sweep(self) -> bool:
         """Whether a whole read allows something to be removed that was not removed yet."""

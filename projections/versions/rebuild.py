@@ -35,7 +35,9 @@ from projections.publishing import positions
 from projections.stores.capacity import rooms
 from projections.stores.factory import open_sink
 from projections.versions import function_store, registry, routing
+from projections.versions.bulk_requests import BulkRequests
 from projections.versions.fill import whole_reads
+from projections.versions.fill_way import way_planned
 from projections.versions.handover import Approach
 from projections.versions.rate_estimate import rate_of
 from projections.versions.version import KEPT, VersionState
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.stores.capacity import Room
+    from projections.versions.fill_way import FillWay
     from projections.versions.version import ViewVersion
 
     Connection = psycopg.Connection[Any]
@@ -90,6 +93,8 @@ class RebuildPlan:
         known_by: By what it is known how long it takes, or what is assumed, in words.
         stores: By store beside the tables, about what it needs of it, as the present version takes,
             and what there is.
+        filled_by: Who replays the archive, `job` for the job's Spark or `command`, and why; None
+            of what is not filled from the archive.
     """
 
     view: str
@@ -107,6 +112,7 @@ class RebuildPlan:
     stand_still: Mapping[str, str] = field(default_factory=dict)
     known_by: str = ""
     stores: Mapping[str, Room] = field(default_factory=dict)
+    filled_by: FillWay | None = None
 
 
 def plan_rebuild(
@@ -141,6 +147,8 @@ def plan_rebuild(
             changes, beside = topic.topic.span, topic.topic.size_bytes
         elif topic is not None:
             lacking = f"{lacking}; {topic.lacking}"
+    archived = source == "archive"
+    begun = next((each.replayed for each in own if each.state in _COMING), None)
     # a read of the table is the job's, which is held to no share
     rate = rate_of(versions, view, 1.0 if source == "source" else share)
     return RebuildPlan(
@@ -156,6 +164,7 @@ def plan_rebuild(
         instead=None if lacking is None else coverage.instead(view),
         known_by=rate.known_by,
         stores=stores_room(spec, view, current),
+        filled_by=way_planned(connection, spec, view, changes, begun) if archived else None,
     )
 
 
@@ -465,6 +474,7 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
         with closing(routing.showing(store, spec)) as sink:
             sink.drop(plan)
     TopicCopy(spec, version.place).remove()
+    BulkRequests(spec).forget(version.place)
     registry.forget(connection, spec.source, version.place)
     function_store.tidy(connection, spec.functions)
 

@@ -17,6 +17,7 @@ from projections.definition.views import Store
 from projections.errors import VersionError, VersionUnknownError
 from projections.versions import derived as versions_derived
 from projections.versions import function_store, registry, routing
+from projections.versions.bulk_requests import BulkRequests
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
                 sink.drop(routing.place_of(each.place, {store}))
     for each in versions:
         TopicCopy(spec, each.place).remove()
+        BulkRequests(spec).forget(each.place)
         registry.forget(connection, spec.source, each.place)
     function_store.tidy(connection, spec.functions)
     return tuple(versions)

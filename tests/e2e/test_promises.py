@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,18 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
 from fix_services import fresh_database
 from fix_shell import Shell
 
+from cdc.table import TableName
 from headwater.demo.reader import ViewEndpoints
 from headwater.demo.watcher import watchers
 from headwater.demo.workload import Probe
 from headwater.reading.views import Views
+from projections.archive.replay import replay
+from projections.archive.task import ReplayTarget
+from projections.definition.views import MirrorView, Store
 from projections.erasure.file_search import search_files
+from projections.planning import binding
+from projections.stores.delta.table_sink import TableSink
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.integration,
@@ -56,6 +65,7 @@ shop = source("shop", tables=["public.customers", "public.orders"])
 view.mirror("customers", shop.customers)
 view.mirror("customers_history", shop.customers, keys=["id"], scd=2)
 orders = view.mirror("orders", shop.orders{orders})
+view.mirror("ledger", shop.orders, to=["table"])
 view.aggregate(
     "by_status",
     orders,
@@ -68,9 +78,12 @@ view.aggregate(
 SETTINGS = """
 [archive]
 interval_s = 1
+
+[spark]
+rebuild_rows_min = 200
 """
 PROBE = Probe("orders", {"id": 7}, "writes", "UPDATE orders SET writes = %s WHERE id = 7")
-PLAIN = ("customers", "customers_history", "orders")
+PLAIN = ("customers", "customers_history", "orders", "ledger")
 """Views that are made from no other."""
 
 CHAOS = ("kafka", "connect", "projections")
@@ -132,10 +145,41 @@ class Project:
             said = self.shell.json(*words, code=None)
         return said
 
-    def version(self) -> tuple[int, str]:
-        """Number and state of the newest version of the view of orders."""
+    def version(self, view: str = "orders") -> tuple[int, str]:
+        """Number and state of the newest version of a view."""
         rows = self.shell.json("view", "list", "--versions")
-        return max((r["version"], r["state"]) for r in rows if r["view"] == "orders")
+        return max((r["version"], r["state"]) for r in rows if r["view"] == view)
+
+    def filler(self) -> str:
+        """Who would replay the archive into a version of the view that lives in tables alone."""
+        planned = self.shell.json("view", "rebuild", "ledger", "--plan")
+        found: str = planned["filled_by"]["by"]
+        return found
+
+    def attempts(self, place: str) -> int:
+        """How often the job has begun what a rebuild asks of it at this moment."""
+        folder = self.shell.folder / ".headwater" / "checkpoints" / "shop" / ".rebuilds"
+        try:
+            found: int = json.loads((folder / place / "progress").read_bytes())["attempts"]
+        except FileNotFoundError:
+            return 0
+        return found
+
+    def rows(self, table: Path) -> list[dict[str, Any]]:
+        """The rows of a table with their versions, by key."""
+        rows: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+        return sorted(rows, key=lambda row: row["id"])
+
+    def replayed(self, folder: Path) -> list[dict[str, Any]]:
+        """The rows that a replay of the archive makes of the orders, record by record."""
+        shutil.rmtree(folder)
+        orders = TableName("public", "orders")
+        view = MirrorView("ledger", "shop", orders, (), frozenset({Store.TABLE}))
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            (plan,) = binding.bind(connection, "shop", [view]).plans
+        target = ReplayTarget((plan,), lambda: TableSink(folder))
+        replay(self.shell.folder / ".headwater" / "archive" / "shop", [target])
+        return self.rows(folder / "ledger")
 
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """Starts a command and does not wait for it."""
@@ -222,6 +266,7 @@ def project(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
                 "customers",
                 "customers_history",
                 "orders",
+                "ledger",
                 "by_status",
             } == made.verified().keys()
             yield made
@@ -319,6 +364,43 @@ def test_readers_do_not_notice_a_rebuild_the_cutover_and_the_way_back(project: P
     project.shell("view", "drop", "orders", str(first + 1), "--yes")
     project.declare()
     project.verified()
+
+
+def test_the_jobs_spark_rebuilds_a_table_whoever_is_killed(
+    project: Project, tmp_path: Path
+) -> None:
+    """It comes to what a replay comes to that goes record by record."""
+    place = project.shell.folder / ".headwater" / "tables" / "ledger.v2"
+    rebuild = "view", "rebuild", "ledger", "--share"
+    wait_until(lambda: project.filler() == "job", timeout_s=LONG_S)
+    with project.traffic() as traffic:
+        killed = project.begin(*rebuild, "0.03")
+        wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
+        killed.kill()
+        killed.wait(30)
+        wait_until(lambda: project.attempts(place.name) == 0)  # nobody asks for it any more
+        assert (2, "building") == project.version("ledger")
+
+        job = int(project.services()["projections"]["pid"])
+        paused = project.begin(*rebuild, "0.03")
+        wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
+        os.kill(job, signal.SIGKILL)
+        wait_until(lambda: project.attempts(place.name) == 2, timeout_s=LONG_S)
+        paused.send_signal(signal.SIGINT)
+        assert 130 == paused.wait(60)
+        wait_until(project.healthy, timeout_s=LONG_S)
+
+        built = project.shell.json(*rebuild, "1")
+        assert ("ledger", 2, "held") == (built["view"], built["version"], built["state"])
+        log = sorted((place / "_delta_log").glob("*.json"))
+        assert any("headwater.replay." in path.read_text() for path in log)
+        assert project.shell.json("view", "compare", "ledger")["same"]
+        assert traffic.written > 20
+
+    project.verified(*PLAIN)
+    wait_until(lambda: project.replayed(tmp_path) == project.rows(place))
+    project.shell("view", "drop", "ledger", "2", "--yes")
+    assert [".ledger.v2.lock"] == [path.name for path in place.parent.glob("*ledger.v2*")]
 
 
 def test_a_person_is_forgotten_in_every_place(project: Project) -> None:

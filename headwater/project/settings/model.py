@@ -114,6 +114,8 @@ class SparkSettings(_Section):
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: Rows of a table from which on a new view of it gets its Delta table straight
             from the source; of fewer the stream makes short work, too.
+        rebuild_rows_min: Changes in the archive from which on a rebuild of a Delta table is done
+            by the job's Spark, on all its cores; of fewer the command makes short work, too.
         conf: Further Spark settings, passed on as they are.
     """
 
@@ -124,6 +126,7 @@ class SparkSettings(_Section):
     tasks: int = Field(default=1, ge=1, le=1_000)
     driver_memory_mib: Mebibytes = 1_024
     load_rows_min: int = Field(default=200_000, ge=1)
+    rebuild_rows_min: int = Field(default=3_000_000, ge=1)
     conf: dict[str, str] = Field(default_factory=dict)
 
 

@@ -101,7 +101,8 @@ class WarehouseSink:
         """
         try:
             with WriterLock(self._root / f".{plan.name}.lock", wait=True):
-                for folder in (plan.name, f"{plan.name}.deleted", f"{plan.name}.changes"):
+                name = plan.name
+                for folder in (name, f"{name}.deleted", f"{name}.changes", f".{name}.filling"):
                     if (self._root / folder).is_dir():
                         shutil.rmtree(self._root / folder)
         except OSError as error:

@@ -61,7 +61,7 @@ HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_
 FEED: Final = {"delta.enableChangeDataFeed": "true"}
 """Property of a table whose changes others are made from."""
 
-_FLOOR: Final = "headwater.floor"
+FLOOR: Final = "headwater.floor"
 LOADED: Final = "headwater.loaded"
 """Property of a table that was filled from the source: the version of the read that it stands for.
 What that read sends is there already, or has changed since and comes by the stream."""
@@ -187,7 +187,7 @@ class TableSink:
         if self._floor(plan) < below_version:
             # first: whoever writes after this takes nothing older
             self._table(plan.name, table_schema(plan)).alter.set_table_properties(
-                {_FLOOR: str(below_version)}, raise_if_not_exists=False
+                {FLOOR: str(below_version)}, raise_if_not_exists=False
             )
         swept = []
         for name, schema in self._both(plan):
@@ -286,7 +286,7 @@ class TableSink:
         return int(rows.num_rows - kept.num_rows)
 
     def _write(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
-        floor, loaded = self._number(plan, _FLOOR), self._number(plan, LOADED)
+        floor, loaded = self._number(plan, FLOOR), self._number(plan, LOADED)
         taken = [
             # one of no version says only when its row began
             c
@@ -450,7 +450,7 @@ class TableSink:
 
     def _floor(self, plan: ViewPlan) -> int:
         """Version below which the view takes no change any more."""
-        return self._number(plan, _FLOOR)
+        return self._number(plan, FLOOR)
 
     def _number(self, plan: ViewPlan, name: str) -> int:
         table = self._table(plan.name, table_schema(plan))

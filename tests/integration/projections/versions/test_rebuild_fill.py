@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,14 @@ from projections.planning.job_spec import JobSpec
 from projections.stores.valkey.sink import CacheSink
 from projections.versions import fill as versions_fill
 from projections.versions import fill_from_archive, handover, rebuild, registry
+from projections.versions.bulk_requests import BulkAnswer, BulkRequests, BulkServer
 from projections.versions.fill import Filling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from projections.versions.rebuild import RebuildPlan
     from projections.versions.version import FillProgress, ViewVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -75,13 +78,13 @@ class Place:
         planned = rebuild.plan_rebuild(self.connection, self.spec, view, "archive")
         return rebuild.begin(self.connection, self.spec, view, planned, 0)
 
-    def fill(self, version: ViewVersion) -> FillProgress:
+    def fill(self, version: ViewVersion, changes: int = 0) -> FillProgress:
         """Fills it, or goes on with it, as a process of its own would."""
         found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
         plan = rebuild.bind(self.connection, self.spec, version)
         rebuild.prepare(self.spec, plan)
         filling = Filling(waits=self.told.append)
-        fill_from_archive.fill(self.connection, self.spec, found, plan, filling)
+        fill_from_archive.fill(self.connection, self.spec, found, plan, filling, changes=changes)
         found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
         assert found.replayed is not None
         assert found.replayed.progress is None
@@ -229,3 +232,42 @@ def test_a_version_of_which_an_earlier_release_noted_no_archive_is_filled_anew(
     assert (40, 0, {(place.topic, 0): 40}) == (again.records, again.laps, again.ends)
     assert first.records == 20
     assert set(range(40)) == place.rows(version).keys()
+
+
+def test_what_the_jobs_spark_cannot_do_the_command_does_by_itself(place: Place) -> None:
+    """The job gives the first piece back: the plan has said otherwise, so the command says why."""
+    place.write(*orders(0, 50), *orders(10, 20, "paid"))
+    spec = place.spec = replace(place.spec, rebuild_rows_min=60)
+    view = replace(cached(spec.source), to=frozenset({Store.TABLE}))
+    requests, ended = BulkRequests(spec), threading.Event()
+
+    def give_back() -> None:
+        while not ended.wait(0.05):
+            for name, id_ in requests.open():
+                requests.answer(name, BulkAnswer(id_, "its disk is full"))
+
+    def planned() -> RebuildPlan:
+        return rebuild.plan_rebuild(place.connection, spec, view, "archive")
+
+    assert planned().filled_by == (False, "the job does not run, or is starting")
+    job = threading.Thread(target=give_back)
+    with requests.serving():
+        requests.serve(BulkServer(slots=4))
+        assert planned().filled_by == (True, "at least 60 changes")
+        version = rebuild.begin(place.connection, spec, view, planned(), 0)
+        job.start()
+        try:
+            done = place.fill(version, changes=60)
+        finally:
+            ended.set()
+            job.join(30)
+
+    why = "the job's Spark cannot do it: its disk is full"
+    assert [f"version 2 of view orders is filled record by record: {why}"] == place.told
+    assert (60, {(place.topic, 0): 60}) == (done.records, done.ends)
+    table = DeltaTable(str(spec.addresses.tables / version.place)).to_pyarrow_table()
+    rows = {row["id"]: row["status"] for row in table.to_pylist()}
+    assert {n: "paid" if 10 <= n < 20 else "placed" for n in range(50)} == rows
+    assert [] == requests.open()
+    assert not requests.asked(version.place)
+    assert planned().filled_by == (False, "only what came since is left")

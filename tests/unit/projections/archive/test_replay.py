@@ -20,7 +20,7 @@ import orjson
 import pytest
 from deltalake import DeltaTable
 from fix_archive import SENT_AT, archived, compacted
-from fix_log import LEAN, PLAN, TABLE, TOPIC, Source, envelope, groups, numbered, sources
+from fix_log import LEAN, PLAN, TABLE, TOPIC, Source, envelope, numbered, sources, topics
 from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,31 +73,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PART_RECORDS", 3)
     monkeypatch.setattr(ordered, "SAMPLED_EVERY", 1)
     monkeypatch.setattr(scan, "BATCH_ROWS", 4)
-
-
-@st.composite
-def topics(draw: Any) -> list[Record]:
-    """Records of a source, read, lost and repeated in part; some that nobody can read."""
-    source = draw(sources())
-    order = draw(st.randoms(use_true_random=False))
-    if draw(st.booleans()):
-        source.lose(groups(draw), order)
-        source.together(groups(draw), order)
-    records = list(source.topic)
-    for _ in range(draw(st.integers(0, 2))):
-        began = draw(st.integers(0, len(source.states) - 1))
-        for row in source.read(began, draw(st.integers(began, len(source.states) - 1))):
-            records.insert(draw(st.integers(0, len(records))), row)
-    if records:
-        for again in draw(st.lists(st.sampled_from(records), max_size=4)):
-            records.insert(draw(st.integers(0, len(records))), again)
-        for place in draw(st.lists(st.integers(0, len(records) - 1), max_size=3)):
-            tombstone = records[place]._replace(value=None, old_key=None)
-            records.insert(place + 1, tombstone)
-        spoilt = st.sampled_from([b"{", b'{"before":null,"after":null,"source":{},"op":"c"}'])
-        for place in draw(st.lists(st.integers(0, len(records) - 1), max_size=1)):
-            records[place] = records[place]._replace(value=draw(spoilt))
-    return numbered(records)
 
 
 def with_reads_and_repeats(source: Source, data: st.DataObject) -> list[Record]:
@@ -447,6 +422,18 @@ def test_a_share_of_the_time_is_kept() -> None:
     throttle.step()
 
     assert 0.2 <= time.monotonic() - began < 0.4
+
+
+def test_the_work_of_others_costs_no_pause() -> None:
+    throttle = Throttle(0.001)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.1:
+        pass
+
+    throttle.restart()
+    throttle.step()
+
+    assert time.monotonic() - began < 1
 
 
 def test_several_stores_are_filled_from_one_pass(tmp_path: Path) -> None:

@@ -1,0 +1,184 @@
+"""A mirror rebuilt from the archive into its table: by Spark's tasks, and record by record.
+
+Both sides replay the same archive, one after the other and in both orders, in one process. The
+session is started and has filled a small table before: in a job it is there. Tables are compared
+row by row, with the versions of the rows and what is remembered of deletes, before a figure counts.
+Processor time and the greatest memory are those of this process, of Spark's JVM and of its workers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+from deltalake import DeltaTable
+
+from benchmarks import change_archive
+from benchmarks.change_archive import PLAN
+from benchmarks.result import Report, at_most, rate
+from benchmarks.streaming import say
+from headwater.runtime.java.jars import ensure
+from projections.archive.replay import replay
+from projections.archive.task import ReplayTarget
+from projections.job.rebuilding.engine import SparkEngine
+from projections.job.spark.session import start_session
+from projections.planning.job_spec import JobSpec
+from projections.stores.delta.table_sink import TableSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from benchmarks.change_archive import ChangeArchive
+
+RATIO: Final = 1.2
+MEMORY_MIB: Final = 1_536.0
+_CHANGES: Final = 5_000_000
+_CHANGES_QUICK: Final = 1_000_000
+_CHANGES_WARM: Final = 300_000
+_CHANGES_PER_KEY: Final = 5
+_ORDER: Final = ("replay", "spark", "spark", "replay")
+_SAMPLE_S: Final = 0.25
+_MIB: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class _Side:
+    """What one side took; each figure of every round."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    memory_mib: list[float] = field(default_factory=list)
+
+
+def run(quick: bool) -> Report:
+    """Measures; `quick` takes a fifth of the changes."""
+    changes = _CHANGES_QUICK if quick else _CHANGES
+    with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
+        place = Path(folder)
+        made = change_archive.make(place / "archive", changes, changes // _CHANGES_PER_KEY)
+        keys = _CHANGES_WARM // _CHANGES_PER_KEY
+        small = change_archive.make(place / "small", _CHANGES_WARM, keys)
+        session = _session(place)
+        _filled(small, place / "warm", session)
+        sides, right = _measured(made, place, session)
+        session.stop()
+    ours, today = sides["spark"], sides["replay"]
+    metric = f"{changes:,} changes of an archive to a table"
+    return Report(
+        "rebuild_spark",
+        right,
+        (
+            rate(
+                f"{metric}, changes/s",
+                ours=changes / statistics.median(ours.seconds),
+                peer=changes / statistics.median(today.seconds),
+                limit=None,
+                target=RATIO,
+            ),
+            at_most(
+                f"{metric}, MiB of driver, JVM and workers",
+                ours=max(ours.memory_mib),
+                target=MEMORY_MIB,
+            ),
+        ),
+    )
+
+
+def _session(place: Path) -> SparkSession:
+    jars = tuple(ensure("spark", progress=False))
+    conf = {"spark.log.level": "ERROR"}
+    return start_session(JobSpec.of_tables("benchmark", place / "home", jars, conf=conf))
+
+
+def _measured(
+    made: ChangeArchive, place: Path, session: SparkSession
+) -> tuple[dict[str, _Side], bool]:
+    sides = {name: _Side() for name in _ORDER}
+    expected, right = made.expected(), True
+    kept: list[pa.Table] | None = None
+    for name in _ORDER:
+        side, root = sides[name], place / "tables"
+        shutil.rmtree(root, ignore_errors=True)
+        with _watched(side, tasks=name == "spark"):
+            _filled(made, root, session if name == "spark" else None)
+        found = [_rows(root / each) for each in (PLAN.name, f"{PLAN.name}.deleted")]
+        rows = found[0].drop(["_version"])
+        kept = kept or found
+        right &= rows.equals(expected.cast(rows.schema)) and found == kept
+        say(
+            f"{name}: {made.changes / side.seconds[-1]:,.0f} changes/s, {side.cpu_s[-1]:.1f} s of"
+            f" processor time, {side.memory_mib[-1]:,.0f} MiB, {'right' if right else 'WRONG'}"
+        )
+    return sides, right
+
+
+def _filled(made: ChangeArchive, root: Path, session: SparkSession | None) -> None:
+    bulk = None if session is None else SparkEngine(session, root, rows_min=0)
+    replay(made.folder, [ReplayTarget((PLAN,), lambda: TableSink(root), bulk=bulk)])
+
+
+def _rows(table: Path) -> pa.Table:
+    return DeltaTable(str(table)).to_pyarrow_table().sort_by("id").combine_chunks()
+
+
+@contextmanager
+def _watched(side: _Side, *, tasks: bool) -> Iterator[None]:
+    """Adds what a round takes: of the memory that this process has before, nothing counts.
+
+    That of JVM and workers counts as a whole for the side that has them, `tasks`.
+    """
+    own, done = psutil.Process(), threading.Event()
+    idle = own.memory_info().rss
+    greatest = 0
+
+    def sample() -> None:
+        nonlocal greatest
+        while not done.wait(_SAMPLE_S):
+            greatest = max(
+                greatest, own.memory_info().rss - idle + (_of_children(own) if tasks else 0)
+            )
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    cpu_s, began = _cpu_s(own), time.monotonic()
+    try:
+        yield
+    finally:
+        side.seconds.append(time.monotonic() - began)
+        side.cpu_s.append(_cpu_s(own) - cpu_s)
+        done.set()
+        thread.join()
+        side.memory_mib.append(greatest / _MIB)
+
+
+def _of_children(own: psutil.Process) -> int:
+    """Memory of the JVM and of its workers, which share pages of the daemon that forked them."""
+    total = 0
+    for child in own.children(recursive=True):
+        try:
+            total += child.memory_full_info().pss
+        except psutil.Error:
+            continue  # it has ended
+    return total
+
+
+def _cpu_s(own: psutil.Process) -> float:
+    total = 0.0
+    for process in (own, *own.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total

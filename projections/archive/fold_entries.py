@@ -1,0 +1,66 @@
+"""Entries of a fold: what tasks say of the newest record of each key, read by a replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.archive.fold import FoldedRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+CHANGE, UNREAD, LOOSE, TRUNCATE = range(4)
+"""What an entry is: of a key's newest record; of a key of which a record cannot be read; of a
+record without a key; of the newest truncate."""
+
+ENTRY: Final = pa.schema(
+    [
+        ("kind", pa.int8()),
+        ("key", pa.string()),
+        ("version", pa.int64()),
+        ("offset", pa.int64()),
+        ("row", pa.int64()),
+        ("kept", pa.bool_()),
+    ]
+)
+
+
+def read_entries(paths: Iterable[Path]) -> pa.Table:
+    """Reads the entries that tasks have written."""
+    parts = [ENTRY.empty_table()]
+    for path in paths:
+        with pa.ipc.open_file(str(path)) as file:
+            parts.append(file.read_all())
+    return pa.concat_tables(parts)
+
+
+def folded_rows(entries: pa.Table) -> FoldedRows:
+    """Returns what the records of a topic come to."""
+    by_kind = {
+        kind: entries.filter(pc.equal(entries["kind"], kind))
+        for kind in (CHANGE, UNREAD, LOOSE, TRUNCATE)
+    }
+    changes = by_kind[CHANGE].sort_by("row")
+    kept = changes.filter(changes["kept"])
+    truncates = by_kind[TRUNCATE].to_pylist()
+    # of equal ones the first, as in a survey
+    newest = max(truncates, key=lambda each: (each["version"], -each["row"]), default=None)
+    return FoldedRows(
+        row_numbers(changes),
+        np.asarray(changes["version"].to_numpy(), np.int64),
+        dict(zip(kept["key"].to_pylist(), kept["version"].to_pylist(), strict=True)),
+        set(by_kind[UNREAD]["key"].to_pylist()),
+        by_kind[LOOSE]["row"].to_pylist(),
+        0 if newest is None else newest["version"],
+        -1 if newest is None else newest["row"],
+    )
+
+
+def row_numbers(entries: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Returns the numbers of the records of entries."""
+    return np.asarray(entries["row"].to_numpy(), np.int64)

@@ -1,0 +1,141 @@
+"""Lanes of a replay, and the steps in which they take the records of a topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cdc.table import ColumnKind
+from projections.changes.applier import TaskApplier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from projections.archive.bulk import BulkEngine
+    from projections.archive.survey import FoldKey
+    from projections.archive.task import ReplayTarget
+    from projections.changes.sink import Sink
+    from projections.planning.view_plan import ViewPlan
+
+
+class ReplayLane:
+    """Views of one target that take the same records."""
+
+    def __init__(
+        self, number: int, target: ReplayTarget, plans: list[ViewPlan], sink: OpenedStore
+    ) -> None:
+        self.number = number
+        self.target = target
+        self.plans = plans
+        self.delivery = TaskApplier(
+            plans,
+            sink.get,
+            target.held,
+            changes_per_write=target.changes_per_write,
+            overlapped=True,
+        )
+
+    def reads(self, topic: str) -> bool:
+        """Whether its views are made from a topic."""
+        return any(topic in plan.topics for plan in self.plans)
+
+    @property
+    def filtered(self) -> int:
+        """Records delivered so far that are nothing to its views."""
+        return sum(count.filtered for count in self.delivery.counts.values())
+
+    @property
+    def written(self) -> int:
+        """Rows and deletes that its store has taken so far."""
+        every = (count.changes for count in self.delivery.counts.values())
+        return sum(applied.upserted + applied.deleted for applied in every)
+
+
+class OpenedStore:
+    """A target's store, opened when it is needed."""
+
+    def __init__(self, target: ReplayTarget) -> None:
+        self._target = target
+        self._sink: Sink | None = None
+
+    def get(self) -> Sink:
+        """Returns it, opened."""
+        if self._sink is None:
+            self._sink = self._target.open_sink()
+        return self._sink
+
+    def close(self) -> None:
+        """Closes it if it was opened."""
+        if self._sink is not None:
+            self._sink.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStep:
+    """One pass over a topic, for some lanes.
+
+    Attributes:
+        topic: The topic.
+        fold: What is folded, of mirrors; None where every record counts.
+        chains: Whether it is the pass over those keys of which one record is not enough.
+        lanes: Who takes the records.
+        bulk: Whether the lane's engine writes them.
+    """
+
+    topic: str
+    fold: FoldKey | None
+    chains: bool
+    lanes: tuple[ReplayLane, ...]
+    bulk: BulkEngine | None = None
+
+
+def engine_of(lane: ReplayLane) -> BulkEngine | None:
+    """What fills a lane in bulk; None of one that has other views than a mirror of one topic."""
+    plan, *others = lane.plans
+    return lane.target.bulk if not others and bulk_refusal(plan) is None else None
+
+
+def bulk_refusal(plan: ViewPlan) -> str | None:
+    """Says why the table of a view cannot be filled in bulk; None if it can."""
+    plain = plan.events is None and not plan.append_only
+    kinds = {plan.schema.by_name[name].kind for name in plan.schema.key} if plain else set()
+    reasons = {
+        "it is made from events, and every one of them counts": plan.events is not None,
+        "it is a history, and every change of a row counts": plan.history is not None,
+        "its table has no key": plan.append_only,
+        "its rows are checked against expectations": bool(plan.expectations),
+        "it has the time of a row's first commit, which an older change says": bool(
+            plan.inserted_at
+        ),
+        "its table had another name before": plan.events is None and len(plan.topics) > 1,
+        "values of its key may be written in several ways": not kinds <= _ONE_FORM,
+    }
+    return next((words for words, holds in reasons.items() if holds), None)
+
+
+def folded(plan: ViewPlan) -> bool:
+    """Whether of a view's records only the newest of each key counts.
+
+    Keys of some types may be equal and written in different ways.
+    """
+    if plan.events is not None or plan.history is not None or plan.append_only:
+        return False
+    if plan.inserted_at:
+        return False  # when a row was inserted, an older one says
+    by_name = plan.schema.by_name
+    return not any(by_name[name].kind in _MANY_FORMS for name in plan.schema.key)
+
+
+_ONE_FORM: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID}
+"""Kinds whose values are written in one way only."""
+
+_MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
+
+
+def in_turn(plans: Iterable[ViewPlan]) -> list[str]:
+    """The topics of views, those of former names first: later rows may build on theirs."""
+    found: dict[str, None] = {}
+    for plan in plans:
+        for topic in reversed([*plan.topics]):
+            found.setdefault(topic)
+    return list(found)

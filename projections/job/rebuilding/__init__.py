@@ -1,0 +1,8 @@
+"""Rebuilding with Spark: the newest record of each key found, decoded and written by many tasks.
+
+Purpose: what of a replay costs time, on every core that the job has.
+Entry points: `SparkEngine`, the bulk engine of replays (`projections.archive.bulk`).
+Invariants: a table that is filled has no rows before; a part is committed once; every record that a
+task cannot write as it stands goes back to the replay, which delivers it as the job would.
+Tests: tests/integration/projections/job.
+"""

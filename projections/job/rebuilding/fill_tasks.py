@@ -1,0 +1,252 @@
+"""Fill in tasks: newest records decoded as live delivery decodes them, and put aside as rows.
+
+A record goes through the same delivery as in a batch of the job, into a store that only takes what
+it is given. What comes out as one whole row, or as one delete, is put aside for the commit; every
+other record is named, and the replay delivers it itself, from all that the archive has of it.
+
+Of a record only that is read which a row is made of: the archive has its place in the log in
+columns, as the reader of envelopes found it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.errors import CdcError
+from cdc.table import ColumnKind
+from projections.changes.applier import TaskApplier
+from projections.changes.row_change import Applied
+from projections.common.throttle import Throttle
+from projections.errors import ProjectionError
+from projections.job.rebuilding.fold_tasks import mark_done
+from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table, table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from projections.archive.scan import ArchiveScan
+    from projections.changes.applier import Held
+    from projections.changes.row_change import RowChange
+    from projections.planning.view_plan import ViewPlan
+
+    Integers = NDArray[np.int64]
+
+FILLED: Final = pa.schema(
+    [
+        ("rows_file", pa.string()),
+        ("upserted", pa.int64()),
+        ("deletes_file", pa.string()),
+        ("deleted", pa.int64()),
+        ("left", pa.list_(pa.int64())),
+    ]
+)
+FILLED_DDL: Final = (
+    "rows_file string, upserted bigint, deletes_file string, deleted bigint, left array<bigint>"
+)
+"""What a task says: the files that it has made, how many rows are in each, and what is left."""
+
+_READ: Final = (
+    "partition",
+    "offset",
+    "recorded_at",
+    "op",
+    "epoch",
+    "lsn",
+    "total_order",
+    "committed_at",
+    "key",
+    "after",
+    "raw_value",
+)
+_FORMS: Final = {
+    ColumnKind.BOOLEAN: bool,
+    ColumnKind.INTEGER: int,
+    ColumnKind.TEXT: str,
+    ColumnKind.UUID: str,
+}
+"""How values of a key are written in JSON."""
+
+_TAKEN_AT_ONCE: Final = 8_192
+_CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_PARTS: Final = (
+    '{"op":"',
+    '","source":{"sequence":"[null,\\"',
+    '\\"]","ts_us":',
+    '},"transaction":{"total_order":',
+    '},"after":',
+    "}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FillRows:
+    """Decodes newest records of keys.
+
+    Attributes:
+        scan: The archive.
+        plan: The view.
+        topic: The topic.
+        rows: Numbers of the records, rising.
+        cuts: Where each task begins in them, and where the last one ends.
+        folder: Where rows are put aside.
+        held: What of the view waits already.
+        share: Of its time, how much the task takes at most.
+    """
+
+    scan: ArchiveScan
+    plan: ViewPlan
+    topic: str
+    rows: Integers
+    cuts: tuple[int, ...]
+    folder: Path
+    held: Mapping[str, Held]
+    share: float = 1.0
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Does the tasks named by number."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                said = self._task(self.rows[self.cuts[number] : self.cuts[number + 1]])
+                mark_done(self.folder, number)
+                yield pa.RecordBatch.from_pylist([said], FILLED)
+
+    def _task(self, rows: Integers) -> dict[str, Any]:
+        throttle, left = Throttle(self.share), list[int]()
+        # one that is tried again makes files of its own
+        files = [self.folder / f"{uuid4()}.arrow" for _ in range(2)]
+        schemas = table_schema(self.plan), deletes_schema(self.plan)
+        counts = [0, 0]
+        with ExitStack() as stack:
+            writers = [
+                stack.enter_context(pa.ipc.new_file(str(path), schema, options=_CODEC))
+                for path, schema in zip(files, schemas, strict=True)
+            ]
+            done = 0
+            for _, found in self.scan.chosen(_READ, rows):
+                for start in range(0, found.num_rows, _TAKEN_AT_ONCE):
+                    piece = found.slice(start, _TAKEN_AT_ONCE)
+                    own = rows[done : done + piece.num_rows]
+                    done += piece.num_rows
+                    for part in self._taken(piece, own, left):
+                        for number, table in enumerate(part):
+                            writers[number].write_table(table)
+                            counts[number] += table.num_rows
+                    throttle.step()
+        names = [path.name for path in files]
+        return dict(
+            zip(FILLED.names, [names[0], counts[0], names[1], counts[1], left], strict=True)
+        )
+
+    def _taken(
+        self, piece: pa.RecordBatch, rows: Integers, left: list[int]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Decodes records together; where that does not give a row for each, in halves."""
+        found = self._decoded(piece)
+        if found is not None:
+            yield found
+        elif len(rows) == 1:
+            left += rows.tolist()
+        else:
+            middle = len(rows) // 2
+            yield from self._taken(piece.slice(0, middle), rows[:middle], left)
+            yield from self._taken(piece.slice(middle), rows[middle:], left)
+
+    def _decoded(self, piece: pa.RecordBatch) -> tuple[pa.Table, pa.Table] | None:
+        """The rows and deletes that records come to; None if any comes to something else."""
+        if piece.column("raw_value").null_count < piece.num_rows:
+            return None  # it is no envelope as the connector writes it
+        made = _records(piece)
+        if not all(self._as_planned(record[0]) for record in made):
+            return None
+        given = _Given()
+        delivery = TaskApplier([self.plan], lambda: given, self.held, changes_per_write=1 << 62)
+        try:
+            delivery.take(self.topic, made)
+            delivery.finish()
+            if delivery.waiting or delivery.truncated or len(given.changes) != piece.num_rows:
+                return None
+            if any(change.kept for change in given.changes):
+                return None
+            upserts = [change for change in given.changes if change.row is not None]
+            deletes = [change for change in given.changes if change.row is None]
+            return rows_table(self.plan, upserts), keys_table(self.plan, deletes)
+        except (CdcError, ProjectionError):
+            return None  # the replay comes to the same error, and says what it is
+
+    def _as_planned(self, key: bytes) -> bool:
+        """Whether no other key of this form names the same row.
+
+        A table whose key has changed has records of a row under keys of several forms. Each store
+        tells by their versions which of them is the newest, and a commit in bulk looks at none.
+        """
+        try:
+            fields = orjson.loads(key)
+        except orjson.JSONDecodeError:
+            return False
+        schema = self.plan.schema
+        return (
+            isinstance(fields, dict)
+            and tuple(fields) == schema.key
+            and all(type(v) is _FORMS[schema.by_name[name].kind] for name, v in fields.items())
+            and orjson.dumps(fields) == key
+        )
+
+
+class _Given:
+    """A store that takes changes, and knows of none before."""
+
+    def __init__(self) -> None:
+        self.changes: list[RowChange] = []
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:  # noqa: ARG002
+        self.changes += changes
+        return Applied()
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:  # noqa: ARG002
+        return [0] * len(changes)
+
+    def __getattr__(self, name: str) -> Any:
+        raise ProjectionError("a task takes rows only", detail=name)
+
+
+def _records(piece: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Records in the form of `Record`, whose values say what a row is made of and no more."""
+    columns = [
+        piece.column("op"),
+        piece.column("lsn"),
+        piece.column("committed_at").cast(pa.int64()),
+        pc.fill_null(piece.column("total_order"), 0),
+        pc.fill_null(piece.column("after").cast(pa.large_string()), "null"),
+    ]
+    texts = [
+        (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(
+            pa.large_string()
+        )
+        for column in columns
+    ]
+    first, *others = (pa.scalar(part, pa.large_string()) for part in _PARTS)
+    pairs = [each for pair in zip(texts, others, strict=True) for each in pair]
+    values = pc.binary_join_element_wise(first, *pairs, pa.scalar("", pa.large_string()))
+    return list(
+        zip(
+            piece.column("key").cast(pa.large_binary()).to_pylist(),
+            values.cast(pa.large_binary()).to_pylist(),
+            piece.column("epoch").cast(pa.string()).to_pylist(),
+            piece.column("partition").to_pylist(),
+            piece.column("offset").to_pylist(),
+            [None] * piece.num_rows,
+            piece.column("recorded_at").cast(pa.int64()).to_pylist(),
+            strict=True,
+        )
+    )

@@ -1,0 +1,174 @@
+"""Rebuilds: what commands ask of the job's Spark for a version that they fill; see `BulkRequests`.
+
+One piece of work at a time, in a pool of its own with the least weight, so that batches of live
+views come first. A piece that the job is stopped in stays asked for, and the next one begins it
+again; one that ended the job twice is given back to the command.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import structlog
+
+from projections.archive.bulk import BulkFold
+from projections.common.background_task import PAUSE_S, Attendant
+from projections.common.fault import kind_and_place
+from projections.errors import ProjectionError, ReplayStoppedError, WriterLockedError
+from projections.job.rebuilding.engine import SparkEngine
+from projections.versions.bulk_requests import (
+    ATTEMPTS_MAX,
+    BulkAnswer,
+    BulkProgress,
+    BulkRequests,
+    BulkServer,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from projections.planning.job_spec import JobSpec
+    from projections.versions.bulk_requests import BulkFill
+
+_TICK_S: Final = 0.25
+_TOLD_EVERY_S: Final = 0.5
+_ENDED_THE_JOB: Final = f"the job has ended {ATTEMPTS_MAX} times while it was at it"
+_log = structlog.get_logger(__name__)
+
+
+class RebuildServer(Attendant):
+    """Does what commands ask for while it has the lock of those who do.
+
+    Args:
+        session: Where.
+        spec: The job.
+    """
+
+    def __init__(self, session: SparkSession, spec: JobSpec) -> None:
+        super().__init__("rebuild server")
+        self._session = session
+        self._tables = spec.addresses.tables
+        self._requests = BulkRequests(spec)
+
+    def attend(self) -> None:
+        """Answers until stopped."""
+        while not self.rested(_TICK_S):
+            try:
+                with self._requests.serving():
+                    self._serve()
+            except WriterLockedError:
+                continue  # a command probes the lock, or the previous job still holds it
+
+    def _serve(self) -> None:
+        self._requests.serve(BulkServer(self._session.sparkContext.defaultParallelism))
+        while not self.rested(_TICK_S):
+            try:
+                self._requests.clear()
+                for place, id_ in self._requests.open():
+                    if self._stopped.is_set():
+                        return
+                    self._do(place, id_)
+            except OSError as error:  # no room, as a rule: live views need the job all the same
+                _log.warning("a rebuild cannot be answered", kind=kind_and_place(error))
+                self._stopped.wait(PAUSE_S)
+
+    def _do(self, place: str, id_: str) -> None:
+        requests = self._requests
+        if requests.answered(place, id_) is None:
+            try:
+                answer = _Work(self._session, self._tables, requests, place, id_, self).done()
+            except ReplayStoppedError:
+                if self._stopped.is_set() and requests.counts(place, id_):
+                    return  # the next job, or turn of this one, does it
+                answer = BulkAnswer(id_, "the command has withdrawn it, or has ended")
+            except Exception as error:  # noqa: BLE001  # one piece of work must not end the job
+                if self._stopped.is_set():
+                    return  # Spark ends, too
+                _log.warning("a rebuild goes on without Spark", view=place, why=_why(error))
+                answer = BulkAnswer(id_, _why(error))
+            requests.answer(place, answer)
+        requests.close(place, id_)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to end."""
+        return self._stopped.is_set()
+
+
+class _Work:
+    """One piece of work that is asked for."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  # what it is, where it is done, and for whom
+        self,
+        session: SparkSession,
+        tables: Path,
+        requests: BulkRequests,
+        place: str,
+        id_: str,
+        server: RebuildServer,
+    ) -> None:
+        self._engine = SparkEngine(session, tables)
+        self._requests = requests
+        self._place = place
+        self._id = id_
+        self._server = server
+        self._attempts = requests.progress(place, id_).attempts
+        self._rows = 0
+        self._told_at = 0.0
+
+    def done(self) -> BulkAnswer:
+        """Does it, and returns what came of it."""
+        if self._attempts >= ATTEMPTS_MAX:
+            return BulkAnswer(self._id, _ENDED_THE_JOB)
+        self._note(self._attempts + 1)
+        try:
+            work = self._requests.read(self._place, self._id).work
+            return self._folded(work) if isinstance(work, BulkFold) else self._filled(work)
+        except Exception as error:
+            if self._server.stopping or isinstance(error, ReplayStoppedError):
+                self._note(self._attempts)  # it did not end the job
+            raise
+
+    def _folded(self, work: BulkFold) -> BulkAnswer:
+        folder = self._requests.folder(self._place, self._id)
+        shutil.rmtree(folder, ignore_errors=True)  # of a job that was killed
+        folder.mkdir()
+        paths = self._engine.entries(work, folder, self._told)
+        return BulkAnswer(self._id, files=tuple(path.name for path in paths))
+
+    def _filled(self, work: BulkFill) -> BulkAnswer:
+        filled = self._engine.fill(work.scan, work.plan, work.part, self._told)
+        left = np.asarray(filled.left, np.int64).tobytes()
+        return BulkAnswer(self._id, upserted=filled.upserted, deleted=filled.deleted, left=left)
+
+    def _told(self, rows: int) -> None:
+        """Notes the progress; stops the work if the job stops, or the request was withdrawn.
+
+        Of no rows, that is always looked at: something is about to be written.
+
+        Raises:
+            ReplayStoppedError: It ends.
+        """
+        self._rows += rows
+        if rows and time.monotonic() - self._told_at < _TOLD_EVERY_S:
+            return
+        if self._server.stopping or not self._requests.counts(self._place, self._id):
+            raise ReplayStoppedError("a rebuild's part was stopped", hint="it is begun again")
+        if time.monotonic() - self._told_at >= _TOLD_EVERY_S:
+            self._note(self._attempts + 1)
+
+    def _note(self, attempts: int) -> None:
+        self._told_at = time.monotonic()
+        self._requests.note(self._place, BulkProgress(self._id, attempts, self._rows))
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without any value of a row."""
+    if isinstance(error, ProjectionError):
+        return ": ".join(filter(None, (error.message, error.detail)))
+    return kind_and_place(error)

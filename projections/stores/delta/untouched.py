@@ -1,0 +1,31 @@
+"""Untouched tables: whether the tables of a view are as they were made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from projections.stores.delta.table_sink import FLOOR, LOADED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.planning.view_plan import ViewPlan
+
+
+def untouched(root: Path, plan: ViewPlan) -> bool:
+    """Tells whether the tables of a view have no rows and no deletes, and never were truncated.
+
+    Args:
+        root: Folder of the tables.
+        plan: The view.
+    """
+    for name in (plan.name, f"{plan.name}.deleted"):
+        path = str(root / name)
+        if not DeltaTable.is_deltatable(path):
+            continue
+        table = DeltaTable(path)
+        if table.file_uris() or {LOADED, FLOOR} & table.metadata().configuration.keys():
+            return False
+    return True

@@ -1,0 +1,258 @@
+"""Requests of a rebuild: what the job's Spark is to do for a version, as files beside checkpoints.
+
+A command that fills a version asks for one piece of work at a time: the newest record of each key
+found, or a part of these written. The job does it and answers with files. Each piece is done again
+where one of both was killed, and comes to the same: see `projections.job.rebuilding`.
+
+A request counts while its file is there and the command that made it holds the lock of the version.
+The job looks whether it still counts before it writes anything, with the table locked. So a command
+that withdraws its request and has had the table's lock once knows that nothing of it comes later.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from projections.common.file_lock import WriterLock
+from projections.definition.views import Store
+from projections.errors import WriterLockedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.archive.bulk import BulkFold, BulkPart
+    from projections.archive.scan import ArchiveScan
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+
+ATTEMPTS_MAX: Final = 2
+"""How often a piece is begun that no job comes to the end of: it may be what ends the job."""
+
+_FOLDER: Final = ".rebuilds"
+_JOB: Final = "job"
+_REQUESTS: Final = "*.request"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkFill:
+    """A part that is to be written.
+
+    Attributes:
+        scan: The archive.
+        plan: The version.
+        part: The records.
+    """
+
+    scan: ArchiveScan
+    plan: ViewPlan
+    part: BulkPart
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRequest:
+    """One piece of work.
+
+    Attributes:
+        id: What tells it from every other.
+        work: What is to be done.
+    """
+
+    id: str
+    work: BulkFold | BulkFill
+
+
+class BulkProgress(msgspec.Struct, frozen=True):
+    """How far a piece of work is.
+
+    Attributes:
+        id: The request.
+        attempts: How often it was begun.
+        rows: How many of its rows are done.
+    """
+
+    id: str
+    attempts: int = 0
+    rows: int = 0
+
+
+class BulkAnswer(msgspec.Struct, frozen=True):
+    """What came of a request.
+
+    Attributes:
+        id: The request.
+        fault: Why it was not done; None if it was.
+        files: Names of the files of a fold, in the folder of the request.
+        upserted: Of a part, rows that were written.
+        deleted: Deletes that were remembered.
+        left: Numbers of the records that were not written, as 64-bit integers of this machine.
+    """
+
+    id: str
+    fault: str | None = None
+    files: tuple[str, ...] = ()
+    upserted: int = 0
+    deleted: int = 0
+    left: bytes = b""
+
+
+class BulkServer(msgspec.Struct, frozen=True):
+    """What the job says of itself while it takes requests.
+
+    Attributes:
+        slots: How many tasks its Spark runs at once.
+    """
+
+    slots: int
+
+
+class BulkRequests:
+    """What is asked of one job, and what it answers.
+
+    Args:
+        spec: The job.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._root = spec.checkpoint(Store.TABLE).parent / _FOLDER
+
+    def asking(self, place: str) -> WriterLock:
+        """The lock that the command holds which fills a version, as long as it asks."""
+        return WriterLock(self._root / f"{place}.lock", wait=False)
+
+    def serving(self) -> WriterLock:
+        """The lock that the job holds while it takes requests."""
+        return WriterLock(self._root / f".{_JOB}.lock", wait=False)
+
+    def serve(self, server: BulkServer) -> None:
+        """Says what the job is that has the lock."""
+        self._write(self._root / f".{_JOB}.json", msgspec.json.encode(server))
+
+    def server(self) -> BulkServer | None:
+        """Returns what the job says that takes requests at this moment; None if there is none."""
+        if not self._root.is_dir() or not _held(self.serving()):
+            return None
+        found: BulkServer | None = self._read(self._root / f".{_JOB}.json", BulkServer)
+        return found
+
+    def ask(self, place: str, work: BulkFold | BulkFill) -> str:
+        """Asks for a piece of work; what was asked for the version before is withdrawn.
+
+        Returns:
+            What tells the request from every other.
+        """
+        self.withdraw(place)
+        made = BulkRequest(secrets.token_hex(8), work)
+        self._write(self._request(place, made.id), pickle.dumps(made))
+        return made.id
+
+    def withdraw(self, place: str) -> None:
+        """Takes back what is asked for a version, and what was answered."""
+        for path in self._folder(place).glob(_REQUESTS):
+            path.unlink(missing_ok=True)  # first: it counts no more
+        shutil.rmtree(self._folder(place), ignore_errors=True)
+
+    def forget(self, place: str) -> None:
+        """Removes all that there is of a version that was dropped."""
+        self.withdraw(place)
+        (self._root / f"{place}.lock").unlink(missing_ok=True)
+
+    def open(self) -> list[tuple[str, str]]:
+        """Returns the requests that are there: the version, and what tells the request."""
+        found = sorted(self._root.glob(f"*/{_REQUESTS}")) if self._root.is_dir() else []
+        return [(path.parent.name, path.name.partition(".")[0]) for path in found]
+
+    def read(self, place: str, id_: str) -> BulkRequest:
+        """Returns what is asked for.
+
+        Raises:
+            Exception: It was withdrawn, another release has written it, or it is torn.
+        """
+        # who can write here can write the checkpoints and the functions of the views as well
+        found: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
+        return found
+
+    def there(self, place: str, id_: str) -> bool:
+        """Whether a request is neither withdrawn nor closed."""
+        return self._request(place, id_).exists()
+
+    def counts(self, place: str, id_: str) -> bool:
+        """Whether a request still counts: it is there, and so is the command that made it."""
+        return self.there(place, id_) and self.asked(place)
+
+    def close(self, place: str, id_: str) -> None:
+        """Removes a request that was answered, or that counts no more."""
+        self._request(place, id_).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Removes what commands have left behind that were killed."""
+        for folder in self._root.iterdir() if self._root.is_dir() else ():
+            if folder.is_dir():
+                with suppress(WriterLockedError), self.asking(folder.name):
+                    self.withdraw(folder.name)  # with the lock, so that no command asks meanwhile
+
+    def asked(self, place: str) -> bool:
+        """Whether a command is there that asks for a version."""
+        return _held(self.asking(place))
+
+    def folder(self, place: str, id_: str) -> Path:
+        """The folder of the files of a fold."""
+        return self._folder(place) / id_
+
+    def progress(self, place: str, id_: str) -> BulkProgress:
+        """Returns how far a request is."""
+        found = self._read(self._folder(place) / "progress", BulkProgress)
+        return BulkProgress(id_) if found is None or found.id != id_ else found
+
+    def note(self, place: str, progress: BulkProgress) -> None:
+        """Says how far a request is."""
+        self._write(self._folder(place) / "progress", msgspec.json.encode(progress), new=False)
+
+    def answer(self, place: str, answer: BulkAnswer) -> None:
+        """Answers a request, unless it was withdrawn with its folder."""
+        self._write(self._folder(place) / "answer", msgspec.json.encode(answer), new=False)
+
+    def answered(self, place: str, id_: str) -> BulkAnswer | None:
+        """Returns the answer to a request; None while there is none."""
+        found = self._read(self._folder(place) / "answer", BulkAnswer)
+        return found if found is not None and found.id == id_ else None
+
+    def _request(self, place: str, id_: str) -> Path:
+        return self._folder(place) / f"{id_}.request"
+
+    def _folder(self, place: str) -> Path:
+        return self._root / place
+
+    @staticmethod
+    def _read(path: Path, form: type[Any]) -> Any:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=form)
+        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+            return None
+
+    @staticmethod
+    def _write(path: Path, data: bytes, *, new: bool = True) -> None:
+        """Writes a file whole; without `new`, only where its folder still is."""
+        if new:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            draft.write_bytes(data)
+            draft.replace(path)
+        except FileNotFoundError:
+            if new:
+                raise
+
+
+def _held(lock: WriterLock) -> bool:
+    try:
+        with lock:
+            return False
+    except WriterLockedError:
+        return True

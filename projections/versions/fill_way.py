@@ -1,0 +1,93 @@
+"""Fill way: who replays the archive into a version, the job's Spark or the command, and why."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from projections.archive.lanes import bulk_refusal
+from projections.archive.progress_note import state_of
+from projections.definition.views import Store
+from projections.errors import PlanError
+from projections.planning import binding
+from projections.versions.bulk_requests import BulkRequests
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from projections.definition.views import View
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.versions.version import FillProgress
+
+SLOTS_MIN: Final = 2
+"""Tasks that the job's Spark has to run at once: one of them is left to live views."""
+
+
+class FillWay(NamedTuple):
+    """Who replays the archive into a version, and why.
+
+    Attributes:
+        by_job: Whether the job's Spark does it; else the command, record by record.
+        why: The reason, in words.
+    """
+
+    by_job: bool
+    why: str
+
+
+def way_of(spec: JobSpec, plan: ViewPlan | None, changes: int) -> FillWay:
+    """Tells who replays the archive into a version.
+
+    Args:
+        spec: The job.
+        plan: The version; None where it does not fit its table.
+        changes: Changes that the archive has for it.
+    """
+    least = spec.rebuild_rows_min
+    if changes < least:
+        return FillWay(False, f"fewer changes than {least:,}")
+    why = "it does not fit its table" if plan is None else _refusal(plan)
+    if why is not None:
+        return FillWay(False, why)
+    server = BulkRequests(spec).server()
+    if server is None:
+        return FillWay(False, "the job does not run, or is starting")
+    if server.slots < SLOTS_MIN:
+        return FillWay(False, "the job's Spark runs one task at a time, and live views need it")
+    return FillWay(True, f"at least {least:,} changes")
+
+
+def way_planned(
+    connection: psycopg.Connection[Any],
+    spec: JobSpec,
+    view: View,
+    changes: int,
+    begun: FillProgress | None,
+) -> FillWay:
+    """Tells beforehand who will replay the archive into a version; changes nothing.
+
+    Args:
+        connection: To the source.
+        spec: The job.
+        view: The view as it is declared now.
+        changes: Changes that the archive has for it.
+        begun: How far a version is filled that was begun; None of none.
+    """
+    state = None if begun is None else state_of(begun.progress)
+    if begun is not None and begun.archive is not None:
+        return FillWay(False, "only what came since is left")
+    if state is not None and not state.bulk:
+        return FillWay(False, "it was begun so")
+    plan = None
+    if changes >= spec.rebuild_rows_min:  # for fewer, nothing else matters
+        with suppress(PlanError):
+            bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
+            plan = next(iter(bound.plans), None)
+    return way_of(spec, plan, changes)
+
+
+def _refusal(plan: ViewPlan) -> str | None:
+    if plan.to != {Store.TABLE}:
+        return "it lives in other stores than the warehouse"
+    return bulk_refusal(plan)

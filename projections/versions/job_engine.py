@@ -1,0 +1,176 @@
+"""JobEngine: a replay's bulk work, done by the Spark of the job that runs beside the command.
+
+The command keeps all of the replay: what the archive has, where it goes on, what is left to single
+records. It has the job find the newest records of a mirror's keys and write them to its table. If
+the job cannot, or is gone for a minute, the command goes on by itself, record by record: rows that
+are there already are guarded by their versions.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from projections.archive.bulk import BulkFold, Filled
+from projections.archive.fold_entries import folded_rows, read_entries, row_numbers
+from projections.archive.progress import stopped as stopped_error
+from projections.common.file_lock import WriterLock
+from projections.errors import BulkLostError, WriterLockedError
+from projections.stores.delta.untouched import untouched
+from projections.versions.bulk_requests import BulkFill, BulkRequests
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from projections.archive.bulk import BulkPart, Done
+    from projections.archive.fold import FoldedRows, Integers
+    from projections.archive.scan import ArchiveScan
+    from projections.archive.survey import RecordFilter
+    from projections.planning.job_spec import JobSpec
+    from projections.planning.view_plan import ViewPlan
+    from projections.versions.bulk_requests import BulkAnswer
+    from projections.versions.fill import Filling
+
+GONE_S: Final = 60.0
+"""How long the job may take no requests: it may be starting again."""
+
+_LOCK_WAIT_S: Final = 10.0
+_POLL_S: Final = 0.2
+
+
+class JobEngine:
+    """Has the job do bulk work; see `BulkEngine`.
+
+    Args:
+        spec: The job.
+        plan: The version.
+        filling: How it is filled, and what pauses it.
+    """
+
+    rows_min = 0
+
+    def __init__(self, spec: JobSpec, plan: ViewPlan, filling: Filling) -> None:
+        self._spec = spec
+        self._place = plan.name
+        self._share = filling.share
+        self._requests = BulkRequests(spec)
+
+    def ready(self, plan: ViewPlan) -> bool:
+        """Tells whether the tables of a view are as they were made; see `BulkEngine`."""
+        return untouched(self._spec.addresses.tables, plan)
+
+    def fold(
+        self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
+    ) -> FoldedRows:
+        """Finds the newest record of each key; see `BulkEngine`."""
+        work = BulkFold(scan, topic, left_to_read, taken, self._share)
+        answer = self._answer(work, done, scan.rows)
+        return folded_rows(read_entries(self._files(answer)))
+
+    def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
+        self,
+        scan: ArchiveScan,
+        topic: str,
+        left_to_read: int,
+        taken: RecordFilter,
+        keys: Collection[str],
+        done: Done,
+    ) -> Integers:
+        """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
+        work = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
+        return row_numbers(read_entries(self._files(self._answer(work, done, 0))))
+
+    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
+        """Writes newest records to the tables of a view; see `BulkEngine`."""
+        answer = self._answer(BulkFill(scan, plan, part), done, len(part.rows))
+        left = np.frombuffer(answer.left, np.int64)
+        return Filled(answer.upserted, answer.deleted, left)
+
+    def _files(self, answer: BulkAnswer) -> list[Path]:
+        folder = self._requests.folder(self._place, answer.id)
+        return [folder / name for name in answer.files]
+
+    def _answer(self, work: BulkFold | BulkFill, done: Done, rows: int) -> BulkAnswer:
+        """Asks, and waits for the answer.
+
+        Raises:
+            BulkLostError: The job cannot do it, or is gone.
+            ReplayError: `done` has raised it.
+        """
+        requests, told = self._requests, 0
+        id_, seen_at = requests.ask(self._place, work), time.monotonic()
+        while True:
+            there = requests.there(self._place, id_)  # the job answers first, then removes it
+            answer = requests.answered(self._place, id_)
+            if answer is not None and answer.fault is not None:
+                raise BulkLostError("the job's Spark cannot do it", detail=answer.fault)
+            if answer is not None:
+                done(rows - told)
+                return answer
+            if not there:
+                raise BulkLostError("the job's Spark cannot do it", detail="its request is gone")
+            now = min(rows, requests.progress(self._place, id_).rows)
+            done(max(0, now - told))
+            told = max(told, now)
+            if requests.server() is not None:
+                seen_at = time.monotonic()
+            elif time.monotonic() - seen_at > GONE_S:
+                raise BulkLostError("the job does not run", detail=f"for {GONE_S:.0f} s")
+            time.sleep(_POLL_S)
+
+
+@contextmanager
+def fenced(spec: JobSpec, plan: ViewPlan, stopped: threading.Event) -> Iterator[None]:
+    """Keeps what the job was asked for by an earlier command from a table, and lets this one ask.
+
+    Args:
+        spec: The job.
+        plan: The version.
+        stopped: Ends the wait for what the job is writing at this moment.
+
+    Raises:
+        ReplayStoppedError: It was told to stop.
+        WriterLockedError: Another command fills this version.
+    """
+    requests = BulkRequests(spec)
+    asking = requests.asking(plan.name)
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            asking.acquire()
+            break
+        except WriterLockedError:  # the job may be looking whether there is a command
+            if time.monotonic() > deadline:
+                raise
+            stopped.wait(_POLL_S)
+    try:
+        fence(spec, plan, stopped)
+        yield
+    finally:
+        requests.withdraw(plan.name)
+        asking.release()
+
+
+def fence(spec: JobSpec, plan: ViewPlan, stopped: threading.Event) -> None:
+    """Withdraws what the job is asked for, and waits until it writes nothing of that any more.
+
+    Raises:
+        ReplayStoppedError: It was told to stop.
+    """
+    BulkRequests(spec).withdraw(plan.name)
+    tables = spec.addresses.tables
+    while True:
+        if stopped.is_set():
+            raise stopped_error()
+        try:
+            with WriterLock(tables / f".{plan.name}.lock", wait=False):
+                shutil.rmtree(tables / f".{plan.name}.filling", ignore_errors=True)
+                return
+        except WriterLockedError:
+            stopped.wait(_POLL_S)

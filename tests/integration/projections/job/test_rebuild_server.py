@@ -1,0 +1,268 @@
+"""A command has the job's Spark fill a table; either may be killed on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from fix_archive import archived
+from fix_log import PLAN, TOPIC, orders
+
+from projections.archive import replay
+from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.common.file_lock import WriterLock
+from projections.definition.views import Store
+from projections.errors import BulkLostError, ReplayStoppedError
+from projections.job.rebuilding import engine
+from projections.job.rebuilding.engine import SparkEngine
+from projections.job.tasks.rebuilds import RebuildServer
+from projections.planning.job_spec import JobSpec
+from projections.stores.delta.table_sink import TableSink
+from projections.versions import fill_way, job_engine
+from projections.versions.bulk_requests import (
+    ATTEMPTS_MAX,
+    BulkFill,
+    BulkProgress,
+    BulkRequests,
+    BulkServer,
+)
+from projections.versions.fill import Filling
+from projections.versions.job_engine import JobEngine
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+VIEW = replace(PLAN, to=frozenset({Store.TABLE}))
+RECORDS = 40
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "PART_RECORDS", 3)
+    monkeypatch.setattr(replay, "BULK_RECORDS", 2)
+    monkeypatch.setattr(engine, "TASK_ROWS", 4)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> JobSpec:
+    made = JobSpec.of_tables("shop", tmp_path / "home", (), rebuild_rows_min=RECORDS)
+    archived(made.archive, TOPIC, orders(RECORDS))
+    return made
+
+
+@contextmanager
+def server(session: SparkSession, spec: JobSpec) -> Iterator[RebuildServer]:
+    made = RebuildServer(session, spec)
+    made.start()
+    try:
+        wait_until(lambda: BulkRequests(spec).server() is not None, timeout_s=30)
+        yield made
+    finally:
+        made.stop()
+        made.join(30)
+        assert not made.is_alive()
+        assert made.fault is None
+
+
+def filled(spec: JobSpec, **options: Any) -> None:
+    """What a command does once it knows that the job fills the version."""
+    filling = Filling()
+    with job_engine.fenced(spec, VIEW, filling.stopped):
+        bulk = JobEngine(spec, VIEW, filling)
+        target = ReplayTarget((VIEW,), lambda: TableSink(spec.addresses.tables), bulk=bulk)
+        replay.replay(spec.archive, [target], ReplayOptions(**options))
+
+
+def rows(tables: Path) -> list[list[dict[str, Any]]]:
+    return [
+        sorted(DeltaTable(str(tables / name)).to_pyarrow_table().to_pylist(), key=lambda r: r["id"])
+        for name in (VIEW.name, f"{VIEW.name}.deleted")
+    ]
+
+
+def expected(spec: JobSpec) -> list[list[dict[str, Any]]]:
+    """What a replay comes to that goes record by record."""
+    other = spec.home / "other"
+    replay.replay(spec.archive, [ReplayTarget((VIEW,), lambda: TableSink(other))])
+    return rows(other)
+
+
+def left_behind(spec: JobSpec) -> list[str]:
+    folder = spec.checkpoint(Store.TABLE).parent / ".rebuilds"
+    there = [path.name for path in folder.iterdir() if path.is_dir()]
+    return there + [path.name for path in spec.addresses.tables.glob(".*.fill*")]
+
+
+def commits_in_bulk(spec: JobSpec) -> int:
+    log = spec.addresses.tables / VIEW.name / "_delta_log"
+    return sum("headwater.replay." in path.read_text() for path in log.glob("*.json"))
+
+
+def test_the_job_fills_a_table_as_the_command_would(spark: SparkSession, spec: JobSpec) -> None:
+    with server(spark, spec):
+        assert fill_way.way_of(spec, VIEW, RECORDS).by_job
+        filled(spec)
+
+    assert expected(spec) == rows(spec.addresses.tables)
+    assert commits_in_bulk(spec) > 1
+    assert [] == left_behind(spec)
+
+
+def test_who_fills_a_version_is_told_with_the_reason(spec: JobSpec) -> None:
+    assert fill_way.way_of(spec, VIEW, RECORDS - 1) == (False, "fewer changes than 40")
+    assert fill_way.way_of(spec, None, RECORDS) == (False, "it does not fit its table")
+    beside = replace(VIEW, to=frozenset({Store.TABLE, Store.CACHE}))
+    assert "other stores" in fill_way.way_of(spec, beside, RECORDS).why
+    renamed = replace(VIEW, former=("shop.public.old",))
+    assert "another name" in fill_way.way_of(spec, renamed, RECORDS).why
+    assert "does not run" in fill_way.way_of(spec, VIEW, RECORDS).why
+    with BulkRequests(spec).serving():
+        BulkRequests(spec).serve(BulkServer(1))
+        assert "one task" in fill_way.way_of(spec, VIEW, RECORDS).why
+        BulkRequests(spec).serve(BulkServer(2))
+        assert fill_way.way_of(spec, VIEW, RECORDS).by_job
+
+
+def test_a_job_that_ends_amid_it_is_followed_by_another(
+    spark: SparkSession, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_commit, go_on = threading.Event(), threading.Event()
+    commit = SparkEngine._commit
+
+    def committed(own: SparkEngine, *what: Any) -> None:
+        at_commit.set()
+        assert go_on.wait(60)
+        commit(own, *what)
+
+    monkeypatch.setattr(SparkEngine, "_commit", committed)
+    failed: list[BaseException] = []
+
+    def fill() -> None:
+        try:
+            filled(spec)
+        except BaseException as error:  # noqa: BLE001  # the test looks at it
+            failed.append(error)
+
+    command = threading.Thread(target=fill)
+    with server(spark, spec) as first:
+        command.start()
+        assert at_commit.wait(60)
+        first.stop()
+        go_on.set()
+    with server(spark, spec):
+        command.join(120)
+
+    assert [] == failed
+    assert expected(spec) == rows(spec.addresses.tables)
+    assert [] == left_behind(spec)
+
+
+def test_withdrawn_work_is_not_written(
+    spark: SparkSession, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command is killed while its records are decoded; another one goes on."""
+    requests, noted = BulkRequests(spec), list[ReplayState]()
+    decode = SparkEngine._decoded
+    killed = threading.Event()
+
+    def decoded(own: SparkEngine, *what: Any) -> Any:
+        made = decode(own, *what)
+        killed.set()
+        wait_until(lambda: not requests.asked(VIEW.name), timeout_s=60)
+        return made
+
+    def asked(own: JobEngine, work: Any, *_: Any) -> Any:
+        id_ = requests.ask(VIEW.name, work)
+        if isinstance(work, BulkFill):
+            assert killed.wait(60)
+            raise KilledError
+        wait_until(lambda: requests.answered(VIEW.name, id_) is not None, timeout_s=60)
+        return requests.answered(VIEW.name, id_)
+
+    with server(spark, spec):
+        with monkeypatch.context() as patch:
+            patch.setattr(SparkEngine, "_decoded", decoded)
+            patch.setattr(JobEngine, "_answer", asked)
+            # a kill withdraws nothing: the lock goes, and the request stays
+            patch.setattr(BulkRequests, "withdraw", lambda *_: None)
+            with pytest.raises(KilledError):
+                filled(spec, note=noted.append)
+        wait_until(lambda: [] == left_behind(spec), timeout_s=60)
+        assert 0 == commits_in_bulk(spec)
+        filled(spec, resume=noted[-1])
+
+    assert expected(spec) == rows(spec.addresses.tables)
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+def test_a_part_that_ends_the_job_is_given_back(spark: SparkSession, spec: JobSpec) -> None:
+    requests = BulkRequests(spec)
+    ask = BulkRequests.ask
+
+    def asked_before(own: BulkRequests, place: str, work: Any) -> str:
+        id_ = ask(own, place, work)
+        own.note(place, BulkProgress(id_, ATTEMPTS_MAX))
+        return id_
+
+    def fill() -> None:
+        with pytest.raises(BulkLostError):
+            filled(spec)
+        ended.set()
+
+    ended = threading.Event()
+    under_way = threading.Thread(target=fill)
+    with pytest.MonkeyPatch.context() as patch, requests.serving():
+        requests.serve(BulkServer(4))
+        patch.setattr(BulkRequests, "ask", asked_before)
+        under_way.start()
+        wait_until(lambda: [] != requests.open(), timeout_s=30)
+    with server(spark, spec):
+        assert ended.wait(60)
+    under_way.join(60)
+    assert [] == left_behind(spec)
+
+
+def test_a_job_that_stays_away_and_a_command_that_is_stopped(
+    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_engine, "GONE_S", 0.5)
+    with pytest.raises(BulkLostError) as lost:
+        filled(spec)
+    assert ("HW-P153", "for 0 s") == (lost.value.code, lost.value.detail)
+    assert [] == left_behind(spec)
+
+    stop = threading.Event()
+    with BulkRequests(spec).serving():
+        BulkRequests(spec).serve(BulkServer(4))
+        threading.Timer(0.5, stop.set).start()
+        with pytest.raises(ReplayStoppedError):
+            filled(spec, stopped=stop)
+    assert [] == left_behind(spec)
+
+
+def test_a_fence_waits_for_what_is_being_written(spec: JobSpec) -> None:
+    lock = WriterLock(spec.addresses.tables / f".{VIEW.name}.lock", wait=True)
+    lock.acquire()
+    began = time.monotonic()
+    threading.Timer(0.5, lock.release).start()
+    job_engine.fence(spec, VIEW, threading.Event())
+    assert time.monotonic() - began > 0.4
+
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(ReplayStoppedError):
+        job_engine.fence(spec, VIEW, stopped)

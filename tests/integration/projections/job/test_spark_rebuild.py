@@ -1,0 +1,276 @@
+"""A replay with Spark's tasks leaves the same tables as one without them, of the same archive.
+
+The replay without an engine is the oracle; that it comes to what live delivery makes of the same
+records is shown by `tests/unit/projections/archive/test_replay.py`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from deltalake import DeltaTable
+from fix_archive import archived, compacted
+from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
+from fix_seeds import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projections.archive import replay
+from projections.archive.progress import ReplayProgress
+from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.changes.applier import Held
+from projections.changes.record import Record
+from projections.definition.views import ChangeTime
+from projections.errors import ReplayStoppedError
+from projections.job.rebuilding import engine
+from projections.job.rebuilding.engine import SparkEngine
+from projections.stores.delta.table_sink import TableSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from projections.changes.applier import UnappliedRecord
+    from projections.planning.view_plan import ViewPlan
+
+TIMED = replace(PLAN, times=(("changed_at", ChangeTime.COMMIT), ("sent_at", ChangeTime.BROKER)))
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "PART_RECORDS", 3)
+    monkeypatch.setattr(replay, "BULK_RECORDS", 2)
+    monkeypatch.setattr(engine, "TASK_ROWS", 4)
+    monkeypatch.setattr(engine, "KEYS_PER_TASK", 12)
+
+
+def fill(folder: Path, records: Sequence[Record], data: st.DataObject) -> None:
+    ends = sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=4)))
+    for start, end in zip([0, *ends], [*ends, len(records)], strict=True):
+        archived(folder, TOPIC, records[start:end])
+        if data.draw(st.integers(0, 3)) == 0 and end > 0:
+            compacted(folder)
+
+
+class Tables:
+    """Where a replay writes, and what it leaves there."""
+
+    def __init__(self, root: Path, plan: ViewPlan, session: SparkSession | None = None) -> None:
+        self._root = root
+        self._plan = plan
+        self.engine = None if session is None else SparkEngine(session, root, rows_min=0)
+        self.waits: set[str] = set()
+
+    def target(self, *, bulk: bool = True) -> ReplayTarget:
+        held = {self._plan.name: Held(frozenset(self.waits))}
+        opened = TableSink(self._root)
+        engine = self.engine if bulk else None
+        return ReplayTarget((self._plan,), lambda: opened, held, self._set_aside, bulk=engine)
+
+    def _set_aside(self, waiting: Sequence[UnappliedRecord], _: Mapping[str, int]) -> None:
+        self.waits |= {each.key for each in waiting}
+
+    def left(self) -> Any:
+        """Rows with their versions, what is remembered of deletes, and what takes no change."""
+        name = self._plan.name
+        live, gone = (DeltaTable(str(self._root / each)) for each in (name, f"{name}.deleted"))
+        rows, deletes = (
+            sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
+            for table in (live, gone)
+        )
+        return rows, deletes, live.metadata().configuration, live.schema(), self.waits
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(records=topics(), data=st.data())
+def test_the_same_archive_leaves_the_same_tables(
+    spark: SparkSession, records: list[Record], data: st.DataObject
+) -> None:
+    plan = data.draw(st.sampled_from([PLAN, LEAN, TIMED]))
+    with tempfile.TemporaryDirectory() as place:
+        archive = Path(place) / "shop"
+        fill(archive, records, data)
+        one = Tables(Path(place) / "one", plan)
+        other = Tables(Path(place) / "other", plan, spark)
+
+        expected = replay.replay(archive, [one.target()])
+        found = replay.replay(archive, [other.target()])
+
+        assert one.left() == other.left()
+        assert expected.ends == found.ends
+        assert expected.records == found.records
+        counts, others = expected.counts[0][plan.name], found.counts[0][plan.name]
+        assert (counts.records, counts.applied) == (others.records, others.applied)
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(records=topics(), data=st.data())
+def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
+    spark: SparkSession, records: list[Record], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        archive = Path(place) / "shop"
+        fill(archive, records, data)
+        one = Tables(Path(place) / "one", PLAN)
+        other = Tables(Path(place) / "other", PLAN, spark)
+        replay.replay(archive, [one.target()])
+
+        noted: list[ReplayState] = []
+        killed = Kill(patch, noted)
+        for _ in range(4):
+            killed.after(data.draw(st.integers(1, 6)))
+            resume = ReplayState.from_json(noted[-1].to_json()) if noted else None
+            try:
+                bulk = data.draw(st.integers(0, 4)) > 0
+                options = ReplayOptions(note=killed.note, resume=resume)
+                replay.replay(archive, [other.target(bulk=bulk)], options)
+                break
+            except KilledError:
+                pass
+        else:
+            killed.after(1 << 30)
+            replay.replay(archive, [other.target()], ReplayOptions(resume=noted[-1]))
+
+        assert one.left()[0] == other.left()[0]
+        assert one.left()[4] == other.left()[4]
+
+
+class Kill:
+    """Ends a replay at the n-th thing that it does to the world: a note, or a commit in bulk."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, noted: list[ReplayState]) -> None:
+        self._left = 0
+        self._noted = noted
+        commit = SparkEngine._commit
+
+        def committed(own: SparkEngine, *what: Any) -> None:
+            self._step()
+            commit(own, *what)
+            self._step()
+
+        patch.setattr(SparkEngine, "_commit", committed)
+
+    def after(self, steps: int) -> None:
+        self._left = steps
+
+    def note(self, state: ReplayState) -> None:
+        self._noted.append(state)
+        self._step()
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise KilledError
+
+
+def test_a_table_that_has_rows_is_filled_record_by_record(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived(tmp_path / "shop", TOPIC, orders(20))
+    tables = Tables(tmp_path / "tables", PLAN, spark)
+    replay.replay(tmp_path / "shop", [tables.target()])
+    before = tables.left()
+    monkeypatch.setattr(SparkEngine, "fill", None)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    assert 7 == len(before[0])
+    assert before == tables.left()
+
+
+def test_a_replay_in_bulk_is_stopped_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    archived(tmp_path / "shop", TOPIC, orders(20))
+    tables = Tables(tmp_path / "tables", PLAN, spark)
+    stop, noted, told = threading.Event(), list[ReplayState](), list[ReplayProgress]()
+
+    def note(state: ReplayState) -> None:
+        noted.append(state)
+        if state.part == 1:
+            stop.set()
+
+    options = ReplayOptions(note=note, stopped=stop)
+    with pytest.raises(ReplayStoppedError):
+        replay.replay(tmp_path / "shop", [tables.target()], options)
+    rows = len(tables.left()[0])
+    replay.replay(
+        tmp_path / "shop", [tables.target()], ReplayOptions(resume=noted[-1], progress=told.append)
+    )
+
+    assert 0 < rows < 7
+    assert [f"n{n}" for n in (14, 15, 16, 17, 18, 19, 13)] == [r["note"] for r in tables.left()[0]]
+    assert told[-1].looked_at == told[-1].rows
+    assert told[-1].delivered == told[-1].to_deliver
+
+
+def test_a_row_under_keys_of_two_forms_is_one_row(spark: SparkSession, tmp_path: Path) -> None:
+    records = orders(20)
+    spaced = [each._replace(key=(each.key or b"").replace(b":", b": ")) for each in records[14:16]]
+    archived(tmp_path / "shop", TOPIC, [*records[:14], *spaced, *records[16:]])
+    tables = Tables(tmp_path / "tables", PLAN, spark)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    assert [f"n{n}" for n in (14, 15, 16, 17, 18, 19, 13)] == [r["note"] for r in tables.left()[0]]
+
+
+def test_what_went_on_record_by_record_does_not_go_on_in_bulk(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived(tmp_path / "shop", TOPIC, orders(20))
+    tables, noted = Tables(tmp_path / "tables", PLAN, spark), list[ReplayState]()
+    killed = Kill(monkeypatch, noted)
+    killed.after(2)
+    options = ReplayOptions(note=killed.note)
+    with pytest.raises(KilledError):  # once three rows are written
+        replay.replay(tmp_path / "shop", [tables.target(bulk=False)], options)
+    killed.after(1 << 30)
+
+    replay.replay(tmp_path / "shop", [tables.target()], ReplayOptions(resume=noted[-1]))
+
+    assert list(range(7)) == [row["id"] for row in tables.left()[0]]
+    fresh = Tables(tmp_path / "fresh", PLAN, spark)
+    killed.after(5)
+    with pytest.raises(KilledError):  # once two parts are written in bulk
+        replay.replay(tmp_path / "shop", [fresh.target()], options)
+    killed.after(1 << 30)
+    resumes = ReplayOptions(note=killed.note, resume=noted[-1])
+    replay.replay(tmp_path / "shop", [fresh.target(bulk=False)], resumes)
+    replay.replay(tmp_path / "shop", [fresh.target()], ReplayOptions(resume=noted[-1]))
+
+    assert tables.left()[:2] == fresh.left()[:2]
+
+
+def test_a_truncate_ends_what_is_older(spark: SparkSession, tmp_path: Path) -> None:
+    records = orders(20)
+    gone = Record(None, envelope("t", 0x1000 + 8 * 16 + 4, None), "1", 0, 0)
+    archived(tmp_path / "shop", TOPIC, numbered([*records[:17], gone, *records[17:]]))
+    tables = Tables(tmp_path / "tables", PLAN, spark)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    assert ["n17", "n18", "n19"] == [row["note"] for row in tables.left()[0]]
+
+
+def test_of_two_records_at_one_position_the_first_counts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [{"id": 1, "note": note, "big": "b"} for note in ("first", "second")]
+    read = [Record(orjson.dumps({"id": 1}), envelope("r", 0x2001, row), "1", 0, 0) for row in rows]
+    for number, record in enumerate(numbered([*orders(7), *read])):  # each in a file of its own
+        archived(tmp_path / "shop", TOPIC, [record._replace(offset=number)])
+    tables = Tables(tmp_path / "tables", PLAN, spark)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    assert "first" == next(row["note"] for row in tables.left()[0] if row["id"] == 1)
