@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.postgres import session
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_rows
+from headwater.cli.output import print_rows
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file

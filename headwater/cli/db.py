@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from eventstore.postgres import grant, schema
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr
+from headwater.cli.output import print_json, stderr
 from headwater.errors import UsageError
 from headwater.platform.database import find_database
 

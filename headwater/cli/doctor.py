@@ -10,9 +10,10 @@ import typer
 from rich.markup import escape
 
 from cdc.postgres.check import Check, CheckState
+from foundation.errors import EXIT_MISSING, EXIT_UNHEALTHY
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, stdout
+from headwater.cli.output import print_json, stdout
 from headwater.platform.doctor import (
     cache_check,
     converter_check,
@@ -29,7 +30,6 @@ from headwater.runtime import Endpoints
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_EXIT_MISSING = 4
 _DEPENDENCIES = {"python", "java", "postgres program", "cache program"}
 _MARKS = {
     CheckState.OK: "[green]✓[/]",
@@ -85,7 +85,7 @@ def doctor(
         _show(Check("other tables", CheckState.OK, f"{usual} have a key"))
     failed = {check.name for check in seen if check.state is CheckState.FAIL}
     if failed:
-        raise typer.Exit(_EXIT_MISSING if failed & _DEPENDENCIES else EXIT_UNHEALTHY)
+        raise typer.Exit(EXIT_MISSING if failed & _DEPENDENCIES else EXIT_UNHEALTHY)
 
 
 def _usual(check: Check) -> bool:

@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 
 from cdc.table import TableName
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from headwater.cli.output import print_json, print_rows, stderr
 from headwater.cli.snapshot import key_of
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_rows, stderr
+from headwater.cli.output import print_rows, stderr
 
 if TYPE_CHECKING:
     from projections.publishing.read_barrier import Lag

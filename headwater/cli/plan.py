@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file

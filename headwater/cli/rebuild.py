@@ -14,16 +14,9 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from foundation.errors import EXIT_INTERRUPTED, EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import (
-    EXIT_INTERRUPTED,
-    EXIT_UNHEALTHY,
-    print_error,
-    print_json,
-    print_rows,
-    stderr,
-    stdout,
-)
+from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
 from headwater.cli.version import View, compared, document, opened, show_difference, show_still
 from headwater.errors import UsageError
 from projections.errors import RebuildStoppedError

@@ -6,8 +6,9 @@ import typer
 from rich.markup import escape
 
 from cdc import source as capture
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr
+from headwater.cli.output import print_json, stderr
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file
 

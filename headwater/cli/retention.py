@@ -9,15 +9,9 @@ import typer
 
 from cdc.upkeep.retention import ReaderState, lasts_s
 from cdc.upkeep.tail import WINDOW_S, look
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import (
-    EXIT_UNHEALTHY,
-    print_error,
-    print_json,
-    print_rows,
-    stderr,
-    stdout,
-)
+from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
 from headwater.platform.platform import Platform
 from headwater.platform.specs import capture_spec
 from headwater.project.project import open_project, settings_file

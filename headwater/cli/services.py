@@ -14,14 +14,10 @@ from cdc.errors import CdcError
 from cdc.postgres import session, slot
 from cdc.upkeep.traces import PREFIX as CAPTURE_PREFIX
 from eventstore.errors import EventStoreError
+from foundation.errors import EXIT_UNHEALTHY
 from headwater import runtime
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import (
-    EXIT_UNHEALTHY,
-    print_json,
-    print_rows,
-    stderr,
-)
+from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import HeadwaterError, UsageError
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file

@@ -13,8 +13,9 @@ from rich.markup import escape
 from cdc import source as capture
 from cdc.postgres import captures, pressure, session
 from cdc.postgres.pressure import Level, Pressure
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file
 

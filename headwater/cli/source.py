@@ -16,16 +16,10 @@ from cdc.snapshot.report import report as reads
 from cdc.upkeep.errors import CaptureStalledError
 from cdc.upkeep.hiding import columns_read
 from cdc.upkeep.role import ROLE, statements
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.changes import changes
 from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import (
-    EXIT_UNHEALTHY,
-    print_error,
-    print_json,
-    print_rows,
-    stderr,
-    stdout,
-)
+from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
 from headwater.cli.plan import show
 from headwater.cli.repair import repair
 from headwater.cli.retention import retention

@@ -14,14 +14,9 @@ from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.compaction import PostgresCompactor
 from eventstore.upkeep.compaction import CompactionPolicy, CompactionReport, StreamFold
 from eventstore.upkeep.upcast_check import check_log
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
-from headwater.cli.output import (
-    EXIT_UNHEALTHY,
-    print_error,
-    print_json,
-    print_rows,
-    stderr,
-)
+from headwater.cli.output import print_error, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.operations.events import (
     decider_of,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from cdc.errors import EnvelopeError
 from cdc.lsn import Lsn
+from foundation.errors import EXIT_USAGE
 from headwater.errors import HeadwaterError
 from headwater.project.spelling import CHANGES
 from projections.publishing import published_versions
@@ -48,7 +49,7 @@ class QueryError(HeadwaterError):
     """The statement cannot be answered."""
 
     code: ClassVar[str] = "HW-Q001"
-    exit_code: ClassVar[int] = 2
+    exit_code = EXIT_USAGE
 
 
 class ReadOnlyError(QueryError):

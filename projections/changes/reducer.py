@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cdc.table import TableSchema
+    from foundation.errors import PlatformError
     from projections.planning.row_upcaster import TableShapes
     from projections.planning.view_plan import Facts
 
@@ -507,7 +508,7 @@ class TopicReducer:
         for key in [key for key, begun in self._begun.items() if begun.version < version]:
             del self._begun[key]
 
-    def _undecoded(self, raw: RawChange, error: CdcError | ProjectionError) -> RecordFailure:
+    def _undecoded(self, raw: RawChange, error: PlatformError) -> RecordFailure:
         try:
             key = None if raw.key is None else self._key(raw.key)
         except (CdcError, ProjectionError):
@@ -545,7 +546,7 @@ def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError
     )
 
 
-def _unread(record: Any, error: CdcError | ProjectionError) -> RecordFailure:
+def _unread(record: Any, error: PlatformError) -> RecordFailure:
     return RecordFailure((Record._make(record),), error, None, None)
 
 

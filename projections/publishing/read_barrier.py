@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from cdc.lsn import Lsn
 from cdc.postgres import committed
+from foundation.errors import EXIT_UNHEALTHY
 from projections.definition.views import Store
 from projections.errors import NotCaughtUpError
 from projections.publishing import positions
@@ -88,6 +89,7 @@ class BehindError(NotCaughtUpError):
     """
 
     code: ClassVar[str] = "HW-P033"
+    exit_code = EXIT_UNHEALTHY
     late: tuple[Lateness, ...] = ()
 
 
