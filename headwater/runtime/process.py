@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from headwater.runtime.home import read_json, write_atomically
+from foundation.atomic_file import write_atomically
+from headwater.runtime.home import read_json
 from headwater.runtime.identity import OURSELVES, Identity, launcher
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class ManagedProcess:
         if record is None:  # pragma: no cover  # unreaped children keep their entry
             popen.kill()
             raise OSError(f"{name} vanished while starting")
-        write_atomically(pid_file, json.dumps(record.to_json()))
+        write_atomically(pid_file, json.dumps(record.to_json()), mode=0o600, durable=False)
         return cls(popen, record, launch, pid_file)
 
     @property

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import redis
 from deltalake import DeltaTable
 
+from foundation.atomic_file import replacing, write_atomically
 from projections.common.delta_log import parsed
 from projections.errors import SinkUnavailableError
 from projections.stores.valkey.client import told_apart
@@ -83,9 +84,7 @@ def _forget_in_commit(commit: Path) -> None:
     content = commit.read_bytes()
     told = b"\n".join(orjson.dumps(_without_values(line)) for line in parsed(content))
     if told != content:
-        draft = commit.with_name(f".{commit.name}.tmp")
-        draft.write_bytes(told)
-        draft.replace(commit)
+        write_atomically(commit, told)
 
 
 def _forget_in_checkpoint(checkpoint: Path) -> None:
@@ -94,9 +93,8 @@ def _forget_in_checkpoint(checkpoint: Path) -> None:
         lines = lines.set_column(
             lines.schema.get_field_index(kind), kind, _without(lines[kind], _VALUED[kind])
         )
-    draft = checkpoint.with_name(f".{checkpoint.name}.tmp")
-    pq.write_table(lines, draft)
-    draft.replace(checkpoint)
+    with replacing(checkpoint) as file:
+        pq.write_table(lines, file)
 
 
 def _without(said: pa.ChunkedArray, names: Collection[str]) -> pa.Array:
